@@ -1,0 +1,74 @@
+# one door for developers: `make help` says what there is
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install java connectors demo test test-fast lint format typecheck bench clean
+
+##@ Start
+
+help: ## Show this page
+	@awk 'BEGIN {FS = ":.*##"} \
+		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+		/^[a-z-]+:.*##/ {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS=\n' '$(PYTHON)' '$(VENV)'
+
+install: $(STAMP) ## Create .venv with everything in it (again only when a version changes)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or newer is needed: make PYTHON=python3.11 ...' >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--constraint constraints.txt --editable '.[dev]'
+	@touch $@
+	@$(BIN)/python -m distributary.run.java >/dev/null || true
+
+java: $(STAMP)
+	@$(BIN)/python -m distributary.run.java >/dev/null
+
+connectors: java ## Fetch the JVM connectors into the user's cache (once)
+	@$(BIN)/python -m distributary.run.connectors
+
+demo: connectors ## Simulate, ingest and show the result, without Kafka
+	@$(BIN)/distributary demo games $(DEMO_ARGS)
+
+##@ Check
+
+test: connectors ## Run all tests; PYTEST_ARGS="tests/run -x" narrows them
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: $(STAMP) ## Run the tests that need no JVM
+	$(BIN)/python -m pytest -m 'not spark and not cluster' $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Style, types, layers, changelog
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@version=$$($(BIN)/python -c 'import distributary; print(distributary.__version__)'); \
+		grep -q "^## \[$$version\]" CHANGELOG.md || \
+		{ echo "CHANGELOG.md has no section [$$version]" >&2; exit 1; }
+
+format: $(STAMP) ## Put imports and layout in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(STAMP) ## Types only
+	$(BIN)/mypy
+
+##@ Measure and tidy
+
+bench: connectors ## Run the benchmarks; BENCH_ARGS are passed on
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## Remove .venv and what the tools left; the user's cache of connectors stays
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""Names for the shell's Tab key: quick, from the ledger alone, and silent about whatever is wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distributary.errors import ErrorCode
+from distributary.observe import layout
+
+if TYPE_CHECKING:
+    from typer import Context
+
+_PLACES = ("lake", "distributary-demo")
+_TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
+_LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
+_REASONS = "SELECT DISTINCT error_code AS name FROM rows WHERE status = 'open'"
+_FIRST_REASON = ErrorCode.NULL_VALUE
+
+
+def complete_tables(ctx: Context, incomplete: str) -> list[str]:
+    """Tables of the lake that is meant."""
+    return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _TABLES))
+
+
+def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
+    """Reasons of the open dead letters, else all that there are."""
+    folders = _names(layout.ledger_table(_lake(ctx), "tables"), _LETTERS)
+    found = {reason for folder in folders for reason in _names(folder, _REASONS)}
+    codes = list(ErrorCode)
+    return _starting(incomplete, found or map(str, codes[codes.index(_FIRST_REASON) :]))
+
+
+def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
+    """Pipelines that have run in the lake that is meant."""
+    try:
+        found = [path.name for path in Path(layout.pipelines(_lake(ctx))).iterdir()]
+    except OSError:
+        found = []
+    return _starting(incomplete, found)
+
+
+def _lake(ctx: Context) -> str:
+    named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
+    usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
+    return str(named or next(usual, _PLACES[0]))
+
+
+def _names(table: str, sql: str) -> list[str]:
+    # the whole of `observe` would take longer to import than a person waits for a Tab
+    try:
+        from deltalake import DeltaTable, QueryBuilder
+
+        rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
+        return [str(name) for name in rows["name"].to_pylist()]
+    except Exception:
+        # a shell that prints a traceback into what is being typed helps nobody
+        return []
+
+
+def _starting(incomplete: str, names: object) -> list[str]:
+    return sorted(n for n in map(str, names) if n.startswith(incomplete))  # type: ignore[call-overload]

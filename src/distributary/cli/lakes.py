@@ -1,0 +1,144 @@
+"""Which lake and which pipeline a command is about, and how that was found out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import stamina
+
+from distributary.cli.logs import log_retry
+from distributary.cli.verb import Invocation
+from distributary.config.lake import local_path
+from distributary.config.load import Loaded, load
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.observe import layout
+from distributary.observe.delta import StorageOptions
+from distributary.observe.pipelines import Registration, registrations
+
+if TYPE_CHECKING:
+    from distributary.run.pipeline import Pipeline
+
+VARIABLE = "DISTRIBUTARY_LAKE"
+DEMO = "distributary-demo"
+PLACES = ("lake", DEMO)
+"""Folders of the working directory that are looked at when nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake that exists."""
+
+    path: str
+    found_by: str
+    options: StorageOptions | None = field(default=None, repr=False)
+    loaded: Loaded | None = field(default=None, repr=False)
+    """The pipeline file it was found by."""
+
+    @property
+    def pipeline(self) -> str | None:
+        """The only pipeline that is meant, if a file was given."""
+        return self.loaded.config.name if self.loaded else None
+
+
+def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
+    """By `--lake`, by the pipeline file, by the environment, or in the usual places."""
+    stamina.instrumentation.set_on_retry_hooks([log_retry])
+    found = _named(call, lake, file) or _usual()
+    call.out.step(f"lake {found.path} ({found.found_by})")
+    home = local_path(layout.join(found.path, layout.HOME))
+    if home is not None and not home.is_dir():
+        raise DistributaryError(
+            "no pipeline has ever run in this lake",
+            code=ErrorCode.NOT_FOUND,
+            where=f"{found.path} ({found.found_by})",
+            next_step="run a pipeline first, or make one: distributary demo games",
+        )
+    return found
+
+
+def load_file(call: Invocation, file: Path) -> Loaded:
+    """A pipeline file, its warnings told, its secrets hidden from now on."""
+    loaded = load(file)
+    call.out.mask = loaded.mask
+    for warning in loaded.warnings:
+        call.out.warn(str(warning))
+    return loaded
+
+
+def open_pipeline(call: Invocation, file: Path) -> Pipeline:
+    """A pipeline that can be run."""
+    from distributary.run.pipeline import Pipeline
+
+    stamina.instrumentation.set_on_retry_hooks([log_retry])
+    return Pipeline(load_file(call, file), log_file=call.log.path)
+
+
+def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pipeline:
+    """The pipeline of a lake, from the file given or from the card it left in the lake."""
+    if lake.loaded is not None:
+        return open_pipeline(call, Path(lake.loaded.file))
+    card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
+    if not Path(card.file).is_file():
+        raise DistributaryError(
+            f"the file of pipeline {card.name} is gone",
+            code=ErrorCode.NOT_FOUND,
+            where=card.file,
+            next_step="name where it is now with --file",
+        )
+    pipeline = open_pipeline(call, Path(card.file))
+    if Path(pipeline.lake) != Path(lake.path).absolute():
+        raise ConfigError(
+            f"read from here, the file of pipeline {card.name} is about another lake",
+            where=card.file,
+            evidence=f"{pipeline.lake} instead of {lake.path}",
+            next_step="change to the folder that the pipeline runs in: paths in the file start there",
+        )
+    return pipeline
+
+
+def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:
+    """The one pipeline of a lake, or the one that is named."""
+    fitting = [card for card in cards if name in (None, card.name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(card.name for card in cards)
+    raise ConfigError(
+        "this lake has several pipelines" if fitting else "there is no such pipeline in this lake",
+        code=ErrorCode.NOT_FOUND,
+        where=lake.path,
+        evidence=names,
+        next_step="say which one with --pipeline, or name its file with --file",
+    )
+
+
+def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
+    loaded = load_file(call, file) if file is not None else None
+    if lake is not None:
+        options = loaded.config.lake.options if loaded else None
+        return Lake(_absolute(lake), "--lake", options or None, loaded)
+    if loaded is not None:
+        section = loaded.config.lake
+        return Lake(_absolute(section.path), f"{file}", section.options or None, loaded)
+    variable = os.environ.get(VARIABLE)
+    return Lake(_absolute(variable), f"variable {VARIABLE}") if variable else None
+
+
+def _usual() -> Lake:
+    for place in PLACES:
+        if Path(place, layout.HOME).is_dir():
+            return Lake(_absolute(place), f"./{place}")
+    raise DistributaryError(
+        "no lake was named and none was found",
+        code=ErrorCode.NOT_FOUND,
+        where=str(Path.cwd()),
+        evidence=f"neither {' nor '.join(f'./{place}' for place in PLACES)} is a lake",
+        next_step=f"say where it is with --lake or {VARIABLE}, or make one: distributary demo games",
+    )
+
+
+def _absolute(path: str) -> str:
+    local = local_path(path)
+    return path if local is None else str(local)

@@ -1,0 +1,122 @@
+"""Declares a command: its flags that every command has, its example, and what happens on failure."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from distributary.cli.failure import STOPPED_BY_KEY, report
+from distributary.cli.logs import LogFile, logging_to
+from distributary.cli.output import QUIET, Output, make_output
+
+START, RUN, LOOK, MEND = "Start", "Run", "Look", "Mend"
+"""The groups of the help page."""
+
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel="Output")
+]
+_Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel="Output")
+]
+_Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        help="Say what is done; twice for Spark's log too.",
+        rich_help_panel="Output",
+    ),
+]
+_Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")
+]
+
+_COMMON = {"json": (_Json, False), "quiet": (_Quiet, False), "verbose": (_Verbose, 0)} | {
+    "debug": (_Debug, False)
+}
+
+Action = Callable[..., int | None]
+
+
+class Invocation:
+    """What a command's function is given besides its own parameters."""
+
+    def __init__(self, name: str, output: Output) -> None:
+        self.name = name
+        self.out = output
+        self.log = LogFile(name)
+
+
+def verb(
+    app: typer.Typer, *, panel: str | None = None, name: str | None = None, examples: Sequence[str]
+) -> Callable[[Action], Action]:
+    """Adds a function to an app. Its first parameter is the `Invocation`, its result the exit code.
+
+    Args:
+        app: where the command goes.
+        panel: the group under which the help page lists it.
+        name: what people type, when it is not the function's name.
+        examples: lines that work when pasted after `distributary demo games`.
+    """
+
+    def declare(action: Action) -> Action:
+        called = name or action.__name__
+        signature = inspect.signature(action, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+
+        def command(**given: Any) -> None:
+            flags = {key: given.pop(key) for key in _COMMON}
+            code = _invoke(called, action, given, **flags)
+            if code:
+                raise typer.Exit(code)
+
+        common = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for key, (kind, default) in _COMMON.items()
+        ]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + common
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        command.__doc__ = action.__doc__
+        app.command(name=called, rich_help_panel=panel, epilog=_epilog(examples))(command)
+        return action
+
+    return declare
+
+
+def _epilog(examples: Sequence[str]) -> str:
+    title = "Example:" if len(examples) == 1 else "Examples:"
+    return "\n".join([title, *(f"  {line}" for line in examples)])
+
+
+def _invoke(
+    name: str,
+    action: Action,
+    given: dict[str, Any],
+    *,
+    json: bool,
+    quiet: bool,
+    verbose: int,
+    debug: bool,
+) -> int:
+    output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
+    invocation = Invocation(name, output)
+    with logging_to(invocation.log, lambda text: output.mask(text)):
+        try:
+            return action(invocation, **given) or 0
+        except KeyboardInterrupt:
+            output.note("stopped")
+            return STOPPED_BY_KEY
+        except BrokenPipeError:
+            # whoever read this has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except Exception as error:
+            return report(output, error, invocation.log)

@@ -1,0 +1,1 @@
+"""The pipeline file: YAML to frozen models, each mistake with its line, each value its origin."""

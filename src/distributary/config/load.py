@@ -1,0 +1,159 @@
+"""A pipeline file, variables and flags to one frozen configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from types import MappingProxyType
+
+from pydantic import SecretStr, ValidationError
+
+from distributary.config.base import Section
+from distributary.config.document import parse, read
+from distributary.config.explain import UnknownKeys, explain
+from distributary.config.layers import DEPRECATIONS, Deprecation, Layers
+from distributary.config.node import Node, Path, dotted, with_list_origin
+from distributary.config.origin import DEFAULT, Origin
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.problems import Problem, printable, problem_at, refuse
+from distributary.config.secrets import is_secret_name, mask
+from distributary.config.variables import Variables
+
+_NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration, and what is known about how it came to be."""
+
+    config: PipelineConfig = field(repr=False)
+    file: str
+    origins: Mapping[str, Origin] = field(repr=False)
+    """By dotted key, for every value that is not a default."""
+    warnings: tuple[Problem, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Every value that must not leave the process in clear."""
+
+    def origin(self, key: str) -> Origin:
+        """Where a setting's value came from."""
+        return self.origins.get(key, DEFAULT)
+
+    def mask(self, text: str) -> str:
+        """A text that is safe to show: each secret of this pipeline replaced by `***`."""
+        return mask(text, self.secrets)
+
+
+def load(
+    path: str | FilePath,
+    *,
+    overrides: Mapping[str, object] = _NO_OVERRIDES,
+    environ: Mapping[str, str] = os.environ,
+    deprecations: Sequence[Deprecation] = DEPRECATIONS,
+) -> Loaded:
+    """Read a pipeline file; raises PipelineFileError with all that is wrong with it."""
+    return load_text(
+        read(path),
+        file=printable(str(path)),
+        overrides=overrides,
+        environ=environ,
+        deprecations=deprecations,
+    )
+
+
+def load_text(
+    text: str,
+    *,
+    file: str = "pipeline.yaml",
+    overrides: Mapping[str, object] = _NO_OVERRIDES,
+    environ: Mapping[str, str] = os.environ,
+    deprecations: Sequence[Deprecation] = DEPRECATIONS,
+) -> Loaded:
+    """The same for text that is already at hand; `file` is what problems call it."""
+    tree, problems = parse(text, file=file)
+    layers = Layers(tree, deprecations)
+    layers.add_variables(environ)
+    layers.add_flags(overrides)
+    expander = _Expander(environ)
+    keys = UnknownKeys()
+    # keys are checked first: a misspelt one is a mistake even where nothing is set
+    root = keys.repair(expander.tree(layers.root)).without_unset()
+    problems += [*layers.problems, *expander.problems, *keys.problems]
+    try:
+        config = PipelineConfig.model_validate(root.plain())
+    except ValidationError as error:
+        problems += explain(error, root, ignore=(*expander.broken, *keys.adopted))
+    if problems:
+        raise refuse(file, problems)
+    secrets = {*expander.secrets, *_secret_values(config)}
+    warnings = tuple(layers.warnings)
+    return Loaded(config, file, _origins(root), warnings, frozenset(filter(None, secrets)))
+
+
+class _Expander:
+    """Replaces references in a tree."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._variables = Variables(environ)
+        self.problems: list[Problem] = []
+        self.broken: set[Path] = set()
+        """Values that are not known: nothing more can be said about them."""
+        self.secrets: set[str] = set()
+
+    def tree(self, node: Node, path: Path = ()) -> Node:
+        if isinstance(node.value, dict):
+            below = {k: self.tree(n, (*path, k)) for k, n in node.entries.items()}
+            return replace(node, value=below)
+        if isinstance(node.value, tuple):
+            items: list[Node] = []
+            for item in node.items:
+                expanded = self.tree(item, (*path, len(items)))
+                items += [expanded] if expanded.value is not None else []
+            return replace(node, value=tuple(items))
+        if node.expand and isinstance(node.value, str) and "${" in node.value:
+            return self._scalar(node, node.value, path)
+        return node
+
+    def _scalar(self, node: Node, text: str, path: Path) -> Node:
+        expansion = self._variables.expand(text)
+        origin = replace(
+            node.origin,
+            references=tuple(dict.fromkeys(expansion.references)),
+            secret=bool(expansion.secrets),
+        )
+        self.secrets.update(expansion.secrets)
+        for unresolved in expansion.unresolved:
+            self.broken.add(path)
+            self.problems.append(
+                problem_at(
+                    origin,
+                    path=dotted(path),
+                    code=unresolved.code,
+                    message=unresolved.what,
+                    suggestion=unresolved.context.get("suggestion", ""),
+                )
+            )
+        # the text as it was stands in for a value that is not known
+        value = text if expansion.unresolved else expansion.text or None
+        return replace(node, value=value, origin=origin)
+
+
+def _origins(root: Node) -> dict[str, Origin]:
+    return {dotted(path): with_list_origin(node) for path, node in root.leaves()}
+
+
+def _secret_values(section: Section) -> Iterator[str]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _secret_values(value)
+        elif isinstance(value, SecretStr):
+            yield value.get_secret_value()
+        elif isinstance(value, Mapping):
+            # most free-form options are plain: hiding each `true` and `8` would garble every text
+            yield from (
+                option.get_secret_value()
+                for key, option in value.items()
+                if isinstance(option, SecretStr) and is_secret_name(key)
+            )

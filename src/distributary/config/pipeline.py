@@ -1,0 +1,127 @@
+"""The whole pipeline file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from distributary.config.base import Conflict, Section
+from distributary.config.cdc import Cdc
+from distributary.config.engine import Limits, Run, Spark
+from distributary.config.evolution import Evolution
+from distributary.config.kafka import KafkaSource
+from distributary.config.lake import Lake
+from distributary.config.message import Envelope, Framing, Payload
+from distributary.config.registry import Registry
+from distributary.config.source import DeltaSource, FilesSource, Source
+from distributary.config.tables import Tables
+from distributary.config.text import PipelineName, placeholders
+from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
+
+_CHANGE_DATA_ONLY = ("database", "schema", "table")
+
+
+class PipelineConfig(Section):
+    """One pipeline: a source, what its records are, and the tables they end up in."""
+
+    name: PipelineName = Field(examples=["games"])
+    """Name of the pipeline; part of its checkpoint and of its marks in the tables."""
+    source: Source
+    """Where records come from."""
+    registry: Registry | None = None
+    """Where schemas come from; needed for protobuf and Avro on Kafka or Delta."""
+    envelope: Envelope | None = None
+    """The message around each payload; leave out when records are payloads."""
+    payload: Payload | None = None
+    """The message itself; leave out for files, which name their own format."""
+    cdc: Cdc | None = None
+    """Given when records are changes of rows in a database."""
+    tables: Tables
+    """Which tables are kept."""
+    lake: Lake
+    """Where tables and progress are stored."""
+    trigger: TriggerSetting = Field(
+        default=AVAILABLE_NOW, examples=["available_now", "continuous", "every 10s"]
+    )
+    """When batches run: available_now, continuous, or `every` with a duration."""
+    evolution: Evolution = Field(default_factory=Evolution)
+    """What happens when a schema changes."""
+    limits: Limits = Field(default_factory=Limits)
+    """What is refused."""
+    spark: Spark = Field(default_factory=Spark)
+    """The Spark session."""
+    run: Run = Field(default_factory=Run)
+    """How a run behaves when something fails."""
+
+    @field_validator("payload")
+    @classmethod
+    def _default_framing(cls, payload: Payload | None, info: ValidationInfo) -> Payload | None:
+        # an envelope or registry that is itself invalid is absent from the data: no guess then
+        if payload is None or "framing" in payload.model_fields_set:
+            return payload
+        framing: Framing = "confluent"
+        if info.data.get("envelope") is not None:
+            framing = "none"
+        elif payload.format == "json":
+            framing = "auto" if info.data.get("registry") is not None else "none"
+        return payload.model_copy(update={"framing": framing})
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Sections that need or exclude each other."""
+        if isinstance(self.source, FilesSource):
+            yield from self._files_conflicts()
+        elif self.payload is None:
+            yield (), "needs payload for this source, such as payload: {format: protobuf}"
+        elif self.registry is None and self.needs_registry:
+            yield (), "needs registry, with url or path, for this payload"
+        if self.cdc is not None:
+            yield from self._cdc_conflicts()
+        else:
+            used = placeholders(self.tables.each or "")
+            if any(name in _CHANGE_DATA_ONLY for name in used):
+                yield ("tables", "each"), "may use {database}, {schema} and {table} with cdc only"
+
+    def _files_conflicts(self) -> Iterator[Conflict]:
+        if self.cdc is None:
+            yield (), "needs cdc for a source of files, such as cdc: {format: datastream}"
+        for name in ("envelope", "payload"):
+            if getattr(self, name) is not None:
+                yield (name,), "means nothing for a source of files: see source.format"
+
+    def _cdc_conflicts(self) -> Iterator[Conflict]:
+        files = isinstance(self.source, FilesSource)
+        if self.cdc is not None and (self.cdc.format == "datastream") != files:
+            kind = "files" if not files else "kafka or delta"
+            yield ("cdc", "format"), f"needs a source of type {kind}"
+        if self.envelope is not None:
+            yield ("envelope",), "cannot stand beside cdc"
+        if not self.tables.each:
+            yield ("tables",), "needs each for change data, such as each: '{schema}_{table}'"
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether records cannot be decoded without a registry."""
+        if self.payload is None:
+            return False
+        return (
+            self.envelope is not None
+            or self.payload.format != "json"
+            or self.payload.framing != "none"
+            or self.payload.validation == "registry"
+        )
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The folder of this pipeline's progress."""
+        return self.lake.checkpoint_of(self.name)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics known before any record; none for a pattern or files."""
+        match self.source:
+            case KafkaSource():
+                return self.source.topics
+            case DeltaSource():
+                return (self.source.topic_name,)
+        return ()

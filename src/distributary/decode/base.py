@@ -1,0 +1,35 @@
+"""The seam that every format implements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from distributary.model.decoded import Decoded
+from distributary.model.table import Column
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """What a decoder refuses, so that one record cannot hurt the others."""
+
+    max_payload_bytes: int = 16 * 1024 * 1024
+    max_depth: int = 100
+    """Nesting of messages in one payload, as the official runtimes limit it."""
+    recursion_depth: int = 3
+    """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
+
+
+class Decoder(Protocol):
+    """Decodes payloads of one writer schema. Built once per schema and process, then reused."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns that this writer schema gives, in the schema's order."""
+        ...
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls. Never raises for what a payload contains."""
+        ...

@@ -1,0 +1,63 @@
+"""Decoders that were built once in this process.
+
+They live in a module, not in the function that a task unpickles, so that they survive from task to
+task in a reused worker.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from distributary.decode import DECODERS
+from distributary.decode.base import DecodeLimits, Decoder
+from distributary.errors import DecodeError
+from distributary.model.schema import Format, WriterSchema
+
+CAPACITY = 10_000
+"""Decoders kept at most, each some 100 kB; the longest unused goes first."""
+
+_Key = tuple[Format, bytes, str, DecodeLimits]
+_lock = Lock()
+_decoders: OrderedDict[_Key, Decoder] = OrderedDict()
+
+
+def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
+    """The decoder of one message of a writer schema, built at its first use.
+
+    Raises:
+        DecodeError: When the schema or the message in it cannot be decoded at all.
+    """
+    # the schema's content is the key, not its id: ids belong to one registry, contents to none
+    key = (schema.format, schema.body, message, limits)
+    with _lock:
+        decoder = _decoders.get(key)
+        if decoder is not None:
+            _decoders.move_to_end(key)
+            return decoder
+    # built outside the lock: two threads may build the same one, and the first to finish stays
+    built = _build(schema, message, limits)
+    with _lock:
+        decoder = _decoders.setdefault(key, built)
+        _decoders.move_to_end(key)
+        while len(_decoders) > CAPACITY:
+            _decoders.popitem(last=False)
+    return decoder
+
+
+def clear() -> None:
+    """Forget every decoder."""
+    with _lock:
+        _decoders.clear()
+
+
+def _build(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
+    build = DECODERS.get(schema.format)
+    if build is None:
+        raise DecodeError(
+            "there is no decoder for this format",
+            where=f"schema {schema.label()}",
+            evidence=f"format {schema.format}; known: {', '.join(sorted(DECODERS))}",
+            next_step="look the schema's type up in the registry",
+        )
+    return build(schema.body, message, limits)

@@ -1,0 +1,175 @@
+"""Protobuf payloads to Arrow columns.
+
+A payload becomes a row if and only if the official parser accepts it and the lake can hold its
+values. Every array is therefore parsed twice: by the official parser, which only says yes or no (a
+fifth of the time), and by the engine, which makes the columns and is not strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message_factory import GetMessageClass
+
+from distributary.decode.base import DecodeLimits
+from distributary.decode.protobuf_columns import Columns, Problem
+from distributary.decode.protobuf_descriptors import OFFICIAL_MAX_DEPTH, find_message, open_pool
+from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engine_supports
+from distributary.decode.protobuf_gather import Gathered, Positions
+from distributary.decode.protobuf_json import JsonText
+from distributary.decode.protobuf_parser import rejected
+from distributary.decode.protobuf_rows import RowReader
+from distributary.decode.protobuf_types import columns_of, plan_message, static_depth
+from distributary.decode.protobuf_wire import Fault, find_fault
+from distributary.errors import ErrorCode
+from distributary.model.decoded import Decoded
+from distributary.model.table import Column
+
+_FEW = 64
+"""So many payloads that the engine refuses are worth decoding one by one."""
+
+
+class ProtobufDecoder:
+    """Decodes the payloads of one message type.
+
+    Unsigned 64-bit numbers are decimals, enums are names (a number without a name is kept as
+    digits, also of a closed enum), durations are microseconds, messages without fixed columns are
+    JSON text, and a message that contains itself is columns for `recursion_depth` levels and JSON
+    text below. Nesting beyond 100 is refused whatever the limit, because the official parser does.
+    """
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        pool = open_pool(body, message)
+        self._body = body
+        self._limits = limits
+        self._descriptor = find_message(pool, message)
+        self._class = GetMessageClass(self._descriptor)
+        self._max_depth = min(limits.max_depth, OFFICIAL_MAX_DEPTH)
+        # the official parser watches its own limit; a lower one is only ours to watch
+        deepest = min(static_depth(self._descriptor), OFFICIAL_MAX_DEPTH)
+        self._watch_depth = self._max_depth < deepest
+        self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
+        self._columns = columns_of(self._plan)
+        self._json = JsonText(pool)
+        self._finish = Columns(self._plan, self._json)
+        self._engine = Engine(self._plan) if engine_supports(self._plan) else None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the message, in the schema's order."""
+        return self._columns
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls; what cannot be a row is in `failed`."""
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._finish.schema, len(array))
+        array, positions = self._small_enough(array, gathered)
+        data = array.to_pylist()
+        refused = self._refused(data, array.nbytes)
+        if refused:
+            for index, fault in refused.items():
+                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+            array, positions = _without(refused, array, positions)
+        if self._engine is None:
+            self._carefully(array, positions, gathered)
+        else:
+            self._quickly(self._engine, array, positions, gathered)
+        return gathered.decoded()
+
+    def _small_enough(
+        self, array: pa.BinaryArray, gathered: Gathered
+    ) -> tuple[pa.BinaryArray, Positions]:
+        positions = np.arange(len(array), dtype=np.int64)
+        limit = self._limits.max_payload_bytes
+        if array.nbytes <= limit:
+            return array, positions
+        lengths = pc.binary_length(array).to_numpy()
+        large = np.flatnonzero(lengths > limit).tolist()
+        for index in large:
+            reason = f"the payload has {lengths[index]} bytes, the limit is {limit}"
+            gathered.fail(index, ErrorCode.PAYLOAD_TOO_LARGE, reason)
+        return _without(large, array, positions)
+
+    def _refused(self, data: Sequence[bytes], size: int) -> dict[int, Fault]:
+        refused = {i: self._fault(data[i]) for i in rejected(self._class, data, size=size)}
+        if self._watch_depth:
+            for index, payload in enumerate(data):
+                # a level costs two bytes at least
+                if index not in refused and len(payload) >= 2 * self._max_depth:
+                    fault = self._fault(payload)
+                    if fault.code is ErrorCode.NESTING_TOO_DEEP:
+                        refused[index] = fault
+        return refused
+
+    def _fault(self, payload: bytes) -> Fault:
+        found = find_fault(payload, self._descriptor, max_depth=self._max_depth)
+        name = self._descriptor.full_name
+        reason = f"the protobuf runtime does not accept it as {name}"
+        return found or Fault(ErrorCode.PAYLOAD_MISMATCH, reason, None)
+
+    def _quickly(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        try:
+            raw = engine.decode(array)
+        except EngineRefusedError:
+            self._after_refusal(engine, array, positions, gathered)
+            return
+        batch, problems = self._finish.finish(raw)
+        if not problems:
+            gathered.add(batch, positions)
+            return
+        again = sorted({p.index for p in problems if p.code is None})
+        touched = {p.index for p in problems}
+        _report([p for p in problems if p.index not in again], positions, gathered)
+        gathered.add(*_without(touched, batch, positions))
+        if again:
+            self._carefully(array.take(pa.array(again)), positions[again], gathered)
+
+    def _after_refusal(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        """The engine also refuses text of proto2 that is not UTF-8, and so does the lake."""
+        data = array.to_pylist()
+        faults = {i: self._fault(data[i]) for i in engine.not_utf8(data, size=array.nbytes)}
+        not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
+        if not_text:
+            for index, fault in not_text.items():
+                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+            array, positions = _without(not_text, array, positions)
+            self._quickly(engine, array, positions, gathered)
+        elif len(data) <= _FEW:
+            self._carefully(array, positions, gathered)
+        else:
+            half = len(data) // 2
+            for part in (slice(None, half), slice(half, None)):
+                self._quickly(engine, array[part], positions[part], gathered)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        batch, problems = self._rows.read(array.to_pylist())
+        _report(problems, positions, gathered)
+        gathered.add(batch, np.delete(positions, [p.index for p in problems]))
+
+    @cached_property
+    def _rows(self) -> RowReader:
+        return RowReader(self._body, self._plan, self._json)
+
+
+def _report(problems: Iterable[Problem], positions: Positions, gathered: Gathered) -> None:
+    # a record fails once, for the first thing that is wrong with it
+    for problem in {p.index: p for p in reversed(list(problems))}.values():
+        if problem.code is not None:
+            gathered.fail(positions[problem.index], problem.code, problem.reason)
+
+
+def _without(
+    indices: Collection[int], rows: pa.Array | pa.RecordBatch, positions: Positions
+) -> tuple[Any, Positions]:
+    keep = np.ones(len(positions), np.bool_)
+    keep[list(indices)] = False
+    return rows.filter(pa.array(keep)), positions[keep]

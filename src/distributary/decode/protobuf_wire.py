@@ -1,0 +1,154 @@
+"""A walk along the wire format, to say at which byte a payload stops to make sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from distributary.errors import ErrorCode
+
+VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
+_MAX_TAG = 0xFFFF_FFFF
+_PACKED = {
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_FIXED64,
+            FieldDescriptor.TYPE_SFIXED64,
+            FieldDescriptor.TYPE_DOUBLE,
+        ),
+        8,
+    ),
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT),
+        4,
+    ),
+}
+_NEVER_PACKED = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a payload, and where."""
+
+    code: ErrorCode
+    reason: str
+    position: int | None
+
+
+class StoppedAtError(Exception):
+    """The walk cannot go on."""
+
+    def __init__(
+        self, position: int, reason: str, code: ErrorCode = ErrorCode.PAYLOAD_MISMATCH
+    ) -> None:
+        super().__init__(reason)
+        self.fault = Fault(code, reason, position)
+
+
+def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> Fault | None:
+    """The first thing in a payload that keeps it from being a message of this type, if any."""
+    try:
+        _Walk(payload, max_depth).message(0, len(payload), descriptor, 0)
+    except StoppedAtError as stopped:
+        return stopped.fault
+    return None
+
+
+def read_varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
+    """A varint and the position behind it."""
+    value = shift = 0
+    for at in range(position, min(end, position + 10)):
+        byte = payload[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
+        shift += 7
+    if position + 10 <= end:
+        raise StoppedAtError(position, "a number is longer than ten bytes")
+    raise StoppedAtError(position, "the payload ends inside a number")
+
+
+def read_tag(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Field number, wire type and the position behind them."""
+    tag, after = read_varint(payload, position, end)
+    number, wire = tag >> 3, tag & 7
+    if number == 0 or tag > _MAX_TAG or after - position > 5 or wire > FIXED32:
+        raise StoppedAtError(position, "this is not the start of a field")
+    return number, wire, after
+
+
+def read_span(payload: bytes, wire: int, position: int, end: int) -> tuple[int, int]:
+    """Where the content of a value that is not a group starts and ends."""
+    if wire == VARINT:
+        return position, read_varint(payload, position, end)[1]
+    start, length = position, 8 if wire == FIXED64 else 4
+    if wire == BYTES:
+        length, start = read_varint(payload, position, end)
+    if start + length > end:
+        raise StoppedAtError(
+            position, f"a value of {length} bytes is announced, {end - start} are left"
+        )
+    return start, start + length
+
+
+class _Walk:
+    def __init__(self, payload: bytes, max_depth: int) -> None:
+        self._payload = payload
+        self._max_depth = max_depth
+
+    def message(
+        self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
+    ) -> int:
+        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        if depth > self._max_depth:
+            reason = f"messages nest deeper than {self._max_depth} levels"
+            raise StoppedAtError(position, reason, ErrorCode.NESTING_TOO_DEEP)
+        while position < end:
+            number, wire, after = read_tag(self._payload, position, end)
+            if wire == END_GROUP:
+                if number != group:
+                    raise StoppedAtError(position, f"a group #{number} ends that was not started")
+                return after
+            field = descriptor.fields_by_number.get(number) if descriptor is not None else None
+            if wire == START_GROUP:
+                below = _group_type(field)
+                position = self.message(after, end, below, depth + 1, number)
+            else:
+                start, position = read_span(self._payload, wire, after, end)
+                if wire == BYTES and field is not None:
+                    self._content(start, position, field, depth)
+        if group:
+            raise StoppedAtError(position, f"the group #{group} does not end")
+        return position
+
+    def _content(self, start: int, end: int, field: FieldDescriptor, depth: int) -> None:
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            self.message(start, end, field.message_type, depth + 1)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            self._text(start, end, field)
+        elif field.is_repeated and field.type not in _NEVER_PACKED:
+            self._packed(start, end, field)
+
+    def _text(self, start: int, end: int, field: FieldDescriptor) -> None:
+        try:
+            self._payload[start:end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            reason = f"field {field.full_name} holds text that is not UTF-8"
+            position = start + error.start
+            raise StoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
+
+    def _packed(self, start: int, end: int, field: FieldDescriptor) -> None:
+        width = _PACKED.get(field.type)
+        if width is None:
+            while start < end:
+                _, start = read_varint(self._payload, start, end)
+        elif (end - start) % width:
+            reason = f"field {field.full_name} has {end - start} bytes of items of {width} bytes"
+            raise StoppedAtError(start, reason)
+
+
+def _group_type(field: FieldDescriptor | None) -> Descriptor | None:
+    if field is not None and field.type == FieldDescriptor.TYPE_GROUP:
+        return field.message_type
+    return None

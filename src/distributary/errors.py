@@ -1,0 +1,287 @@
+"""Every error Distributary raises, and every code a record can be dead-lettered with.
+
+    DistributaryError
+    ├── ConfigError            the pipeline file or the command line is wrong        exit 2
+    ├── SetupError             Java, connectors or a package are missing             exit 1
+    ├── RegistryError
+    │   ├── RegistryUnavailableError   unreachable, try again                        exit 75
+    │   ├── SchemaNotFoundError        no such id, subject or version
+    │   ├── InvalidSchemaError         the text does not compile
+    │   └── IncompatibleSchemaError    the compatibility level refuses it
+    ├── SourceError
+    │   └── SourceUnavailableError     unreachable, try again                        exit 75
+    ├── DecodeError            raised only for a whole schema, never for one record
+    ├── EvolutionError         a policy says `fail`
+    ├── CheckpointError
+    │   ├── FencedError        another process took this checkpoint over
+    │   ├── OwnedError         another process is running on this checkpoint         exit 75
+    │   └── DivergedError      the checkpoint and the tables tell different stories
+    ├── AccountingError        read != written + dead-lettered + parked
+    ├── PublishError
+    │   ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
+    │   └── StagedFileError    a staged file is gone or changed before its commit
+    └── StoppedError           a stop was asked for; nothing is wrong
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """One name from exception to dead letter, metric, dashboard and docs page."""
+
+    # about the installation and the command line
+    CONFIG_INVALID = "CONFIG_INVALID"
+    CONFIG_MISSING_VARIABLE = "CONFIG_MISSING_VARIABLE"
+    CONFIG_UNREADABLE = "CONFIG_UNREADABLE"
+    CONFIG_SYNTAX = "CONFIG_SYNTAX"
+    CONFIG_UNKNOWN_KEY = "CONFIG_UNKNOWN_KEY"
+    CONFIG_MISSING_KEY = "CONFIG_MISSING_KEY"
+    CONFIG_DEPRECATED = "CONFIG_DEPRECATED"
+    JAVA_MISSING = "JAVA_MISSING"
+    CONNECTORS_MISSING = "CONNECTORS_MISSING"
+    EXTRA_MISSING = "EXTRA_MISSING"
+    NOT_FOUND = "NOT_FOUND"
+    CONFIRMATION_NEEDED = "CONFIRMATION_NEEDED"
+
+    # about the world around a run
+    REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
+    SCHEMA_NOT_FOUND = "SCHEMA_NOT_FOUND"
+    SCHEMA_INVALID = "SCHEMA_INVALID"
+    SCHEMA_INCOMPATIBLE = "SCHEMA_INCOMPATIBLE"
+    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
+    SOURCE_INVALID = "SOURCE_INVALID"
+    SOURCE_DATA_LOST = "SOURCE_DATA_LOST"
+    LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
+    SPARK_FAILED = "SPARK_FAILED"
+
+    # about one run
+    CHECKPOINT_OWNED = "CHECKPOINT_OWNED"
+    CHECKPOINT_FENCED = "CHECKPOINT_FENCED"
+    CHECKPOINT_DIVERGED = "CHECKPOINT_DIVERGED"
+    CHECKPOINT_INVALID = "CHECKPOINT_INVALID"
+    ACCOUNTING_BROKEN = "ACCOUNTING_BROKEN"
+    COMMIT_FAILED = "COMMIT_FAILED"
+    STAGED_FILE_MISSING = "STAGED_FILE_MISSING"
+    EVOLUTION_REFUSED = "EVOLUTION_REFUSED"
+    BATCH_FAILED = "BATCH_FAILED"
+    STOPPED = "STOPPED"
+    INTERNAL = "INTERNAL"
+
+    # about one record: these are dead-letter reasons
+    NULL_VALUE = "NULL_VALUE"
+    EMPTY_VALUE = "EMPTY_VALUE"
+    BAD_MAGIC = "BAD_MAGIC"
+    WIRE_HEADER_TRUNCATED = "WIRE_HEADER_TRUNCATED"
+    BAD_MESSAGE_INDEX = "BAD_MESSAGE_INDEX"
+    NOT_AN_ENVELOPE = "NOT_AN_ENVELOPE"
+    MISSING_TYPE = "MISSING_TYPE"
+    MISSING_SCHEMA_ID = "MISSING_SCHEMA_ID"
+    MISSING_PAYLOAD = "MISSING_PAYLOAD"
+    UNKNOWN_SCHEMA_ID = "UNKNOWN_SCHEMA_ID"
+    WRONG_SUBJECT = "WRONG_SUBJECT"
+    UNUSABLE_SCHEMA = "UNUSABLE_SCHEMA"
+    PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    NESTING_TOO_DEEP = "NESTING_TOO_DEEP"
+    INVALID_UTF8 = "INVALID_UTF8"
+    VALUE_OUT_OF_RANGE = "VALUE_OUT_OF_RANGE"
+    CRASHED_DECODER = "CRASHED_DECODER"
+    TYPE_NAME_EMPTY = "TYPE_NAME_EMPTY"
+    TYPE_NAME_TOO_LONG = "TYPE_NAME_TOO_LONG"
+    TYPE_NAME_UNSAFE_PATH = "TYPE_NAME_UNSAFE_PATH"
+    TYPE_NAME_UNSAFE_TEXT = "TYPE_NAME_UNSAFE_TEXT"
+    TYPE_NAME_UNSAFE_MARKUP = "TYPE_NAME_UNSAFE_MARKUP"
+    TYPE_NAME_UNSAFE_SYMBOL = "TYPE_NAME_UNSAFE_SYMBOL"
+    TYPE_NAME_RESERVED = "TYPE_NAME_RESERVED"
+    TYPE_NAME_CASE_CLASH = "TYPE_NAME_CASE_CLASH"
+    TOO_MANY_TYPES = "TOO_MANY_TYPES"
+    NEW_TYPE_REFUSED = "NEW_TYPE_REFUSED"
+    NEW_FIELD_REFUSED = "NEW_FIELD_REFUSED"
+    TYPE_CHANGE_REFUSED = "TYPE_CHANGE_REFUSED"
+
+
+class DistributaryError(Exception):
+    """What happened, where, the evidence, and the next step; safe to print and to pickle."""
+
+    code: ErrorCode = ErrorCode.INTERNAL
+    retryable: bool = False
+    exit_code: int = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        code: ErrorCode | None = None,
+        where: str = "",
+        evidence: str = "",
+        next_step: str = "",
+        **context: Any,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.evidence = evidence
+        self.next_step = next_step
+        self.context: dict[str, str] = {key: str(value) for key, value in context.items()}
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        parts = [f"{self.code}: {self.what}"]
+        parts += [f"  at: {self.where}"] if self.where else []
+        parts += [f"  seen: {self.evidence}"] if self.evidence else []
+        parts += [f"  next: {self.next_step}"] if self.next_step else []
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.__dict__.copy())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same parts for `--json` and the ledger."""
+        return {
+            "code": str(self.code),
+            "what": self.what,
+            "where": self.where,
+            "evidence": self.evidence,
+            "next_step": self.next_step,
+            "retryable": self.retryable,
+            "context": dict(self.context),
+        }
+
+
+def _rebuild(cls: type[DistributaryError], what: str, state: dict[str, Any]) -> DistributaryError:
+    error = cls(what)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(DistributaryError):
+    """The pipeline file or the command line is wrong."""
+
+    code = ErrorCode.CONFIG_INVALID
+    exit_code = 2
+
+
+class SetupError(DistributaryError):
+    """Something that must be installed is not."""
+
+    code = ErrorCode.JAVA_MISSING
+
+
+class RegistryError(DistributaryError):
+    """The schema registry cannot give what was asked for."""
+
+    code = ErrorCode.SCHEMA_NOT_FOUND
+
+
+class RegistryUnavailableError(RegistryError):
+    """The registry did not answer: never a reason to dead-letter a record."""
+
+    code = ErrorCode.REGISTRY_UNAVAILABLE
+    retryable = True
+    exit_code = 75
+
+
+class SchemaNotFoundError(RegistryError):
+    """The registry answered: there is no such id, subject or version."""
+
+    code = ErrorCode.SCHEMA_NOT_FOUND
+
+
+class InvalidSchemaError(RegistryError):
+    """A schema's text does not compile."""
+
+    code = ErrorCode.SCHEMA_INVALID
+
+
+class IncompatibleSchemaError(RegistryError):
+    """The subject's compatibility level refuses a new version."""
+
+    code = ErrorCode.SCHEMA_INCOMPATIBLE
+
+
+class SourceError(DistributaryError):
+    """The source cannot be read as configured."""
+
+    code = ErrorCode.SOURCE_INVALID
+
+
+class SourceUnavailableError(SourceError):
+    """The source did not answer."""
+
+    code = ErrorCode.SOURCE_UNAVAILABLE
+    retryable = True
+    exit_code = 75
+
+
+class DecodeError(DistributaryError):
+    """No decoder can be built for a schema."""
+
+    code = ErrorCode.UNUSABLE_SCHEMA
+
+
+class EvolutionError(DistributaryError):
+    """A schema changed in a way for which the policy says `fail`."""
+
+    code = ErrorCode.EVOLUTION_REFUSED
+
+
+class CheckpointError(DistributaryError):
+    """The checkpoint cannot be used as it is."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+
+class FencedError(CheckpointError):
+    """Another process has taken this checkpoint over: this one must stop and touch nothing."""
+
+    code = ErrorCode.CHECKPOINT_FENCED
+
+
+class OwnedError(CheckpointError):
+    """Another process is alive on this checkpoint."""
+
+    code = ErrorCode.CHECKPOINT_OWNED
+    exit_code = 75
+
+
+class DivergedError(CheckpointError):
+    """A batch number is marked as done, but with other records."""
+
+    code = ErrorCode.CHECKPOINT_DIVERGED
+
+
+class AccountingError(DistributaryError):
+    """A batch does not add up: it fails instead of committing."""
+
+    code = ErrorCode.ACCOUNTING_BROKEN
+
+
+class PublishError(DistributaryError):
+    """A table could not be committed."""
+
+    code = ErrorCode.COMMIT_FAILED
+    retryable = True
+
+
+class LakeUnavailableError(PublishError):
+    """The lake cannot be reached or written."""
+
+    code = ErrorCode.LAKE_UNAVAILABLE
+    exit_code = 75
+
+
+class StagedFileError(PublishError):
+    """A staged file is gone, or is not the file that was staged."""
+
+    code = ErrorCode.STAGED_FILE_MISSING
+    retryable = False
+
+
+class StoppedError(DistributaryError):
+    """A stop was asked for: the batch was not started."""
+
+    code = ErrorCode.STOPPED

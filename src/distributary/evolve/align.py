@@ -1,0 +1,154 @@
+"""Bring a decoded batch into the shape of its table: cast, reorder, fill up with nulls.
+
+It is worked out once per pair of schemas; a batch then costs a few calls per column that has
+to change, and nothing is copied where the types are equal already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import types as kinds
+
+from distributary.evolve.lists import compact, with_values
+from distributary.evolve.place import fits, no_place, struct_places
+from distributary.evolve.types import is_list, is_map, is_struct
+from distributary.model.table import Fill
+
+Convert = Callable[[pa.Array], pa.Array]
+
+
+class Aligner:
+    """Turns batches of one schema into batches of another."""
+
+    def __init__(
+        self,
+        source: pa.Schema,
+        fills: Sequence[Fill],
+        target: pa.Schema,
+        *,
+        omit_missing: bool = False,
+    ) -> None:
+        origin = {fill.target: source.get_field_index(fill.source) for fill in fills}
+        fields: list[pa.Field] = []
+        self._steps: list[tuple[int, Convert | None, pa.DataType]] = []
+        for field in target:
+            index = origin.get(field.name, -1)
+            if index < 0 and omit_missing:
+                continue
+            convert = None if index < 0 else _converter(source.field(index).type, field)
+            self._steps.append((index, convert, field.type))
+            fields.append(field)
+        self.schema = pa.schema(fields, metadata=target.metadata)
+        """The schema of every batch it gives: the target's, less the columns left out."""
+        self._picked = [index for index, _, _ in self._steps]
+        # the usual case: columns are only picked, which costs microseconds however many they are
+        self._only_picks = all(
+            index >= 0 and convert is None and source.field(index).name == field.name
+            for (index, convert, _), field in zip(self._steps, fields, strict=True)
+        )
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Align one batch of the source schema."""
+        if self._only_picks:
+            return batch.select(self._picked)
+        rows, columns = batch.num_rows, batch.columns
+        arrays = []
+        for index, convert, type_ in self._steps:
+            if index < 0:
+                arrays.append(pa.nulls(rows, type_))
+            else:
+                arrays.append(columns[index] if convert is None else convert(columns[index]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+@lru_cache(maxsize=4096)
+def aligner(
+    source: pa.Schema, fills: tuple[Fill, ...], target: pa.Schema, *, omit_missing: bool = False
+) -> Aligner:
+    """The aligner for a pair of schemas, from this process's cache."""
+    return Aligner(source, fills, target, omit_missing=omit_missing)
+
+
+def align(
+    batch: pa.RecordBatch,
+    fills: tuple[Fill, ...],
+    schema: pa.Schema,
+    *,
+    omit_missing: bool = False,
+) -> pa.RecordBatch:
+    """The batch with the table's columns, in the table's order and types.
+
+    A column that the writer does not have is null, or is left out with `omit_missing`: readers of a
+    Parquet file give null for a column it lacks. What the table does not have is left out.
+    """
+    return aligner(batch.schema, fills, schema, omit_missing=omit_missing)(batch)
+
+
+def _converter(got: pa.DataType, field: pa.Field) -> Convert | None:
+    """How an array becomes an array of the field's type; None when it is one already."""
+    have = field.type
+    if got == have:
+        return None
+    if not fits(got, have):
+        raise no_place(field.name, got, have)
+    if is_struct(have):
+        return _struct_converter(got, have)
+    if is_list(have):
+        return _list_converter(got, have)
+    if is_map(have):
+        return _map_converter(got, have)
+    return lambda array: array.cast(have)
+
+
+def _struct_converter(got: pa.DataType, have: pa.DataType) -> Convert:
+    places = struct_places(got, have)
+    origin = {place: index for index, place in enumerate(places) if place is not None}
+    fields = list(have)
+    steps: list[tuple[int, Convert | None, pa.DataType]] = []
+    for place, field in enumerate(fields):
+        index = origin.get(place, -1)
+        convert = None if index < 0 else _converter(got.field(index).type, field)
+        steps.append((index, convert, field.type))
+
+    def convert_struct(array: pa.Array) -> pa.Array:
+        children = []
+        for index, convert, type_ in steps:
+            if index < 0:
+                children.append(pa.nulls(len(array), type_))
+            else:
+                child = array.field(index)
+                children.append(child if convert is None else convert(child))
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+    return convert_struct
+
+
+def _list_converter(got: pa.DataType, have: pa.DataType) -> Convert:
+    convert = _converter(got.value_type, have.value_field)
+    plain = None if kinds.is_list(got) else pa.list_(got.value_field)
+
+    def convert_list(array: pa.Array) -> pa.Array:
+        array = compact(array if plain is None else array.cast(plain))
+        values = array.values if convert is None else convert(array.values)
+        return with_values(array, have, values)
+
+    return convert_list
+
+
+def _map_converter(got: pa.DataType, have: pa.DataType) -> Convert:
+    convert_key = _converter(got.key_type, have.key_field)
+    convert_item = _converter(got.item_type, have.item_field)
+    fields = [have.key_field, have.item_field]
+
+    def convert_map(array: pa.Array) -> pa.Array:
+        array = compact(array)
+        keys = array.keys if convert_key is None else convert_key(array.keys)
+        items = array.items if convert_item is None else convert_item(array.items)
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return with_values(array, have, entries)
+
+    return convert_map

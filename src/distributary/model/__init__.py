@@ -1,0 +1,1 @@
+"""Frozen facts that pass between the stages. Nothing here does I/O."""

@@ -1,0 +1,245 @@
+"""What a stage found out, written once: from here on the batch is decided."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
+
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """A stretch of one partition: `start` is the first offset, `end` is one past the last."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int
+    """How many records the source says are in it (offsets may have gaps)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A Parquet file in a table's folder that no commit names yet."""
+
+    path: str
+    """Relative to the table's folder."""
+    size: int
+    rows: int
+    stats: str = "{}"
+    """Column statistics as Delta spells them."""
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    first_offset: int = -1
+    last_offset: int = -1
+    schema_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """What one batch does to one table."""
+
+    table: TablePlan
+    files: tuple[StagedFile, ...]
+    records: int
+    """Source records that became (no, one or many) rows of this table."""
+    changes: tuple[Change, ...] = ()
+    """What this batch does to the columns; empty means: append, the columns stay as they are."""
+
+    @property
+    def rows(self) -> int:
+        """Rows in all staged files."""
+        return sum(f.rows for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The equation of a batch, in source records."""
+
+    read: int = 0
+    written: int = 0
+    dead_lettered: int = 0
+    parked: int = 0
+    skipped: int = 0
+    """Records that a policy says to pass over (Kafka tombstones)."""
+
+    @property
+    def balanced(self) -> bool:
+        """Nothing lost, nothing doubled."""
+        return self.read == self.written + self.dead_lettered + self.parked + self.skipped
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.read + other.read,
+            self.written + other.written,
+            self.dead_lettered + other.dead_lettered,
+            self.parked + other.parked,
+            self.skipped + other.skipped,
+        )
+
+    def equation(self) -> str:
+        """`read 10,000 = written 9,997 + dead letters 3 + parked 0`."""
+        skipped = f" + skipped {self.skipped:,}" if self.skipped else ""
+        return (
+            f"read {self.read:,} = written {self.written:,} + dead letters "
+            f"{self.dead_lettered:,} + parked {self.parked:,}{skipped}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUse:
+    """A schema that this batch met for the first time, and what it did to a table."""
+
+    type: str
+    table: str
+    schema_id: int
+    label: str
+    """`chess-value v3`."""
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The decided batch. A replay of its number publishes these files and no others."""
+
+    pipeline: str
+    life: str
+    batch: int
+    epoch: int
+    """The claim under which it was written."""
+    ranges: tuple[SourceRange, ...]
+    tables: tuple[TableEntry, ...]
+    counts: Counts
+    """As staged: `parked` is 0 here and is known only after publishing."""
+    dead_letters: Mapping[str, int]
+    """By error code."""
+    schemas: tuple[SchemaUse, ...]
+    created_at: str
+    lane: str = "stream"
+    """`stream` for the source's batches, `replay` for dead letters sent again."""
+    source_state: Mapping[str, Any] = field(default_factory=dict)
+    """What the source wants to find again at the next batch."""
+    stage_seconds: float = 0.0
+    primary_role: str = str(Role.EACH)
+    """The tables in which a record counts as written: a record may be in several tables."""
+
+    def primary(self) -> tuple[TableEntry, ...]:
+        """The entries that the equation counts."""
+        return tuple(e for e in self.tables if e.table.role == self.primary_role)
+
+    @property
+    def app_id(self) -> str:
+        """Names this life of the checkpoint in every table's transaction marks."""
+        return app_id(self.pipeline, self.life, self.lane)
+
+    @property
+    def source_hash(self) -> str:
+        """Tells whether two batches of one number hold the same records."""
+        return source_hash(self.ranges)
+
+    def with_parked(self, parked: int) -> Counts:
+        """The final equation, once it is known which tables were parked."""
+        return replace(self.counts, written=self.counts.written - parked, parked=parked)
+
+    def to_json(self) -> str:
+        """One document; columns only where a table is created or changed."""
+        data = asdict(replace(self, tables=()))
+        data["format"] = MANIFEST_FORMAT
+        data["tables"] = [_entry_to_dict(entry) for entry in self.tables]
+        return json.dumps(data, separators=(",", ":"), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        data.pop("format")
+        data["ranges"] = tuple(SourceRange(**r) for r in data["ranges"])
+        data["counts"] = Counts(**data["counts"])
+        data["schemas"] = tuple(
+            SchemaUse(**{**use, "changes": _changes(use["changes"])}) for use in data["schemas"]
+        )
+        data["tables"] = tuple(_entry_from_dict(entry) for entry in data["tables"])
+        return cls(**data)
+
+
+def app_id(pipeline: str, life: str, lane: str = "stream") -> str:
+    """The transaction mark's application: one per pipeline, life of the checkpoint, and lane."""
+    return f"distributary/{pipeline}/{life}/{lane}"
+
+
+def source_hash(ranges: tuple[SourceRange, ...]) -> str:
+    """A short fingerprint of the source ranges of a batch."""
+    lines = sorted(f"{r.topic}\0{r.partition}\0{r.start}\0{r.end}" for r in ranges)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _changes(items: list[dict[str, str]]) -> tuple[Change, ...]:
+    return tuple(Change(**{**item, "kind": ChangeKind(item["kind"])}) for item in items)
+
+
+def _entry_to_dict(entry: TableEntry) -> dict[str, Any]:
+    table = entry.table
+    return {
+        "name": table.name,
+        "role": str(table.role),
+        "type": table.type,
+        "path": table.path,
+        "exists": table.exists,
+        "partition_by": list(table.partition_by),
+        "comment": table.comment,
+        "columns": columns_to_text(table.columns),
+        "records": entry.records,
+        "changes": [asdict(change) for change in entry.changes],
+        "files": [asdict(file) for file in entry.files],
+    }
+
+
+def _entry_from_dict(data: dict[str, Any]) -> TableEntry:
+    table = TablePlan(
+        name=data["name"],
+        role=Role(data["role"]),
+        type=data["type"],
+        path=data["path"],
+        columns=columns_from_text(data["columns"]),
+        exists=data["exists"],
+        partition_by=tuple(data["partition_by"]),
+        comment=data["comment"],
+    )
+    files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
+    return TableEntry(table, files, data["records"], _changes(data["changes"]))
+
+
+def columns_to_text(columns: tuple[Column, ...]) -> str:
+    """Columns as base64 of an Arrow schema: exact for every type."""
+    fields = []
+    for c in columns:
+        extra = {"comment": c.comment, "number": "" if c.number is None else str(c.number)}
+        fields.append(pa.field(c.name, c.type, metadata={**extra, "aliases": ",".join(c.aliases)}))
+    return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode()
+
+
+def columns_from_text(text: str) -> tuple[Column, ...]:
+    """The inverse of `columns_to_text`."""
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    columns = []
+    for f in schema:
+        meta = {k.decode(): v.decode() for k, v in (f.metadata or {}).items()}
+        columns.append(
+            Column(
+                f.name,
+                f.type,
+                comment=meta.get("comment", ""),
+                number=int(meta["number"]) if meta.get("number") else None,
+                aliases=tuple(a for a in meta.get("aliases", "").split(",") if a),
+            )
+        )
+    return tuple(columns)

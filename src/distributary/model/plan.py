@@ -1,0 +1,103 @@
+"""What executors are told: pure data, decided by the driver before the records are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from distributary.errors import ErrorCode
+from distributary.model.schema import Format, WriterSchema
+from distributary.model.table import TablePlan
+
+
+class RouteKey(NamedTuple):
+    """What a record says about itself."""
+
+    claim: str
+    """The envelope's type; without an envelope, the topic."""
+    schema_id: int
+    index: str = ""
+    """Protobuf message index of a framed payload, `0` for the first message; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where records with one key go, and which schema decodes them."""
+
+    table: str
+    """Name of the table for the type; empty when there is no table per type."""
+    type: str
+    schema_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Records with this key are dead letters."""
+
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopePlan:
+    """How to get type, schema id and payload out of a wrapper."""
+
+    schema: WriterSchema
+    message: str
+    framing: str
+    type_field: str
+    schema_id_field: str
+    payload_field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The part of a plan that stays the same until a schema, a type or a table is new.
+
+    Broadcast once per `version`, so that a quiet batch sends executors next to nothing.
+    """
+
+    version: int
+    envelope: EnvelopePlan | None
+    payload_format: Format
+    payload_framing: str
+    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
+    routes: Mapping[RouteKey, Route | Rejected] = field(default_factory=dict)
+    tables: Mapping[str, TablePlan] = field(default_factory=dict)
+    each: bool = True
+    bronze: str = ""
+    unified: str = ""
+    unified_mode: str = "shared"
+    dead_letters: str = "dead_letters"
+    metadata: tuple[str, ...] = ()
+    evolution: Mapping[str, object] = field(default_factory=dict)
+    """The evolution policy, as the settings that differ from nothing: plain names and values."""
+    max_payload_bytes: int = 16 * 1024 * 1024
+    max_depth: int = 100
+    recursion_depth: int = 3
+    strict_names: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """The part of a plan that belongs to one batch; small, sent with the task itself."""
+
+    pipeline: str
+    lane: str
+    batch: int
+    attempt: str
+    """Part of every file's name, so that two tries never meet."""
+    now_us: int
+    """The batch's time, the same for all of its rows."""
+    buckets: int
+    """How many tasks write."""
+    spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Buckets of each table that is known to be heavy; other tables are hashed to one bucket."""
+    guarded: bool = False
+    """Decode in a child process, because an earlier try killed its worker."""
+    final: bool = False
+    """The driver has asked often enough: what it could not place is TOO_MANY_TYPES."""
+    most_unresolved: int = 10_000
+    """How many unknown keys one task reports at the most."""

@@ -1,0 +1,46 @@
+"""A writer's schema as the registry gave it, compiled and ready to be sent to executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """How a payload is encoded."""
+
+    PROTOBUF = "protobuf"
+    AVRO = "avro"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVersion:
+    """One place of a schema in the registry."""
+
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSchema:
+    """Everything that is needed to decode what was written with one schema id."""
+
+    id: int
+    format: Format
+    body: bytes
+    """Protobuf: a serialized FileDescriptorSet, dependencies first, the schema's own file last."""
+    message: str
+    """Protobuf: full name of the first message of the file, the one a bare payload is."""
+    subjects: tuple[SubjectVersion, ...] = ()
+    messages: tuple[str, ...] = ()
+    """Full names of the file's top-level messages in file order, for message indexes."""
+
+    def version_in(self, subject: str) -> int | None:
+        """This schema's version under a subject, if it has one there."""
+        return next((s.version for s in self.subjects if s.subject == subject), None)
+
+    def label(self) -> str:
+        """`chess-value v3`, for people."""
+        first = self.subjects[0] if self.subjects else None
+        return f"{first.subject} v{first.version}" if first else f"id {self.id}"

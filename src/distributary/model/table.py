@@ -1,0 +1,131 @@
+"""A table as it is, as it will be, and how a writer's columns get into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+from distributary.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, or a column that a writer schema gives.
+
+    Types are the Arrow types that a Delta table can hold: bool, int32, int64, float32, float64,
+    decimal128, string, binary, date32, timestamp(us, UTC), list, struct, map.
+    """
+
+    name: str
+    type: pa.DataType
+    comment: str = ""
+    """Which field of which schema it came from; becomes the column's comment in the table."""
+    number: int | None = None
+    """Protobuf field number: how a rename is recognised."""
+    aliases: tuple[str, ...] = ()
+    """Avro aliases: likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How one writer column reaches the table: `source` is cast to `type` and stored as `target`."""
+
+    source: str
+    target: str
+    type: pa.DataType
+
+
+class ChangeKind(StrEnum):
+    """What happened to a table's columns."""
+
+    TABLE_CREATED = "table_created"
+    COLUMN_ADDED = "column_added"
+    COLUMN_WIDENED = "column_widened"
+    SIDE_COLUMN_ADDED = "side_column_added"
+    COLUMN_RENAMED = "column_renamed"
+    COLUMN_MISSING = "column_missing"
+    FIELD_IGNORED = "field_ignored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the schema history: what changed, and what was done about it."""
+
+    kind: ChangeKind
+    column: str = ""
+    before: str = ""
+    after: str = ""
+    action: str = ""
+
+    def describe(self) -> str:
+        """`+ rating int`, `~ score int to bigint`: one line for people."""
+        match self.kind:
+            case ChangeKind.TABLE_CREATED:
+                return f"+ table ({self.after})" if self.after else "+ table"
+            case ChangeKind.COLUMN_ADDED:
+                return f"+ {self.column} {self.after}"
+            case ChangeKind.SIDE_COLUMN_ADDED:
+                return f"+ {self.column} {self.after} (side column; was {self.before})"
+            case ChangeKind.COLUMN_WIDENED:
+                return f"~ {self.column} {self.before} to {self.after}"
+            case ChangeKind.COLUMN_RENAMED:
+                return f"~ {self.before} renamed to {self.column}"
+            case ChangeKind.COLUMN_MISSING:
+                return f"- {self.column} (no longer written; kept, null)"
+            case ChangeKind.FIELD_IGNORED:
+                return f"  {self.column} {self.after} (ignored)"
+            case ChangeKind.REFUSED:
+                return f"! {self.column} {self.before} to {self.after} (refused)"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The answer of `evolve`: the table's new columns and the way into them, or a refusal."""
+
+    columns: tuple[Column, ...]
+    fills: tuple[Fill, ...]
+    changes: tuple[Change, ...] = ()
+    refused: ErrorCode | None = None
+    """Set when records of this schema go to the dead letters; `columns` is then unchanged."""
+    fatal: bool = False
+    """Set with `refused` when the policy says `fail`: the batch must stop."""
+    reason: str = ""
+
+
+class Role(StrEnum):
+    """Why a table exists."""
+
+    BRONZE = "bronze"
+    EACH = "each"
+    UNIFIED = "unified"
+    DEAD_LETTERS = "dead_letters"
+    LOG = "log"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A table as the next commit will leave it."""
+
+    name: str
+    role: Role
+    type: str
+    """The record type it belongs to; empty for bronze, unified and dead letters."""
+    path: str
+    """The table's folder."""
+    columns: tuple[Column, ...]
+    exists: bool = False
+    partition_by: tuple[str, ...] = field(default=())
+    comment: str = ""
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as an Arrow schema, comments as field metadata."""
+        return pa.schema(
+            [
+                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
+                for c in self.columns
+            ]
+        )

@@ -1,0 +1,1 @@
+"""What was done, what went wrong, and how it stands: the ledger and everything read from it."""

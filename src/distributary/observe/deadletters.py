@@ -1,0 +1,291 @@
+"""The dead letters: grouped, found, and marked; the records in them are never touched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus
+from distributary.model.record import TIMESTAMP
+from distributary.observe.delta import (
+    StorageOptions,
+    conflict_attempts,
+    open_table,
+    reaching,
+    read_rows,
+)
+from distributary.observe.matching import both, same, text
+
+_HEX = frozenset("0123456789abcdef")
+_AFTER_HEX = "g"
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """All dead letters of one error code."""
+
+    code: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    example: str
+    """Id of one of them."""
+    types: Mapping[str, int]
+    """How many of each type; unknown types are under the empty name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a dead letter failed again when it was replayed."""
+
+    code: str
+    message: str
+
+
+class DeadLetters:
+    """Reads and marks the dead-letter table that pipelines append to at the same time."""
+
+    def __init__(self, path: str, *, storage_options: StorageOptions | None = None) -> None:
+        self.path = path
+        self._options = storage_options
+
+    def reasons(
+        self,
+        *,
+        status: str | None = DeadLetterStatus.OPEN,
+        pipeline: str | None = None,
+        since: datetime | None = None,
+    ) -> tuple[Reason, ...]:
+        """Dead letters grouped by error code, the largest group first."""
+        where = both(same(status=_text(status), pipeline=pipeline), _from(since))
+        rows = self._read(["id", "error_code", "type", "first_seen", "last_seen"], where)
+        grouped = rows.group_by(["error_code", "type"]).aggregate(
+            [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
+        )
+        by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in grouped.to_pylist():
+            by_code[row["error_code"] or ""].append(row)
+        found = [_reason(code, group) for code, group in by_code.items()]
+        return tuple(sorted(found, key=lambda reason: (-reason.count, reason.code)))
+
+    def count_by_status(self, *, pipeline: str | None = None) -> dict[str, int]:
+        """How many are open, replayed and discarded; every status is named."""
+        rows = self._read(["status"], same(pipeline=pipeline))
+        counts = {str(status): 0 for status in DeadLetterStatus}
+        for row in rows.group_by("status").aggregate([([], "count_all")]).to_pylist():
+            counts[row["status"]] = row["count_all"]
+        return counts
+
+    def select(
+        self,
+        *,
+        reason: str | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offsets: int | tuple[int, int] | None = None,
+        id: str | None = None,
+        pipeline: str | None = None,
+        status: str | None = DeadLetterStatus.OPEN,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Dead letters that satisfy everything that is given, in order of source.
+
+        `since` and `until` (not included) look at when they were first dead-lettered; `offsets`
+        is one offset, or the first and the last of a stretch. A record appears once, even if a
+        reset has made it a dead letter twice.
+        """
+        where = both(
+            same(
+                error_code=reason,
+                type=type,
+                topic=topic,
+                partition=partition,
+                id=id,
+                pipeline=pipeline,
+                status=_text(status),
+            ),
+            _from(since),
+            None if until is None else pc.field("first_seen") < pc.scalar(_utc(until)),
+            _within(offsets),
+        )
+        names = list(columns or DEAD_LETTER_SCHEMA.names)
+        needed = [*names, *(n for n in ("id", "topic", "partition", "offset") if n not in names)]
+        rows = _once_each(self._read(needed, where, limit=limit))
+        order = [(name, "ascending") for name in ("topic", "partition", "offset")]
+        return rows.sort_by(order).select(names)
+
+    def get(self, id_prefix: str) -> dict[str, Any]:
+        """The one dead letter whose id begins like this, whatever its status."""
+        prefix = id_prefix.strip().lower()
+        found: list[dict[str, Any]] = []
+        if prefix and _HEX.issuperset(prefix):
+            where = (text("id") >= prefix) & (text("id") < prefix + _AFTER_HEX)
+            found = _once_each(self._read(None, where, limit=1000)).to_pylist()
+        if len(found) == 1:
+            return found[0]
+        some = ", ".join(sorted(row["id"] for row in found)[:_SHOWN])
+        raise DistributaryError(
+            "more than one dead letter has an id like this" if found else "no such dead letter",
+            code=ErrorCode.NOT_FOUND,
+            where=self.path,
+            evidence=f"{id_prefix[:40]!r}" + (f" fits {some}" if some else ""),
+            next_step="give more digits of the id" if found else "list them: `dlq list`",
+        )
+
+    def mark_replayed(
+        self, ids: Iterable[str], *, replay: int, note: str = "", at: datetime | None = None
+    ) -> int:
+        """Open dead letters that a replay has brought into their tables. Returns how many."""
+        text = f"replay {replay}" + (f": {note}" if note else "")
+        rows = _same_for_all(ids, note=text, status=str(DeadLetterStatus.REPLAYED), at=at)
+        updates = {"status": "s.status", "note": "s.note", "last_seen": "s.at"}
+        return self._mark(rows, {**updates, "attempts": "t.attempts + 1"})
+
+    def discard(self, ids: Iterable[str], *, note: str, at: datetime | None = None) -> int:
+        """Gives up open dead letters, and says why. Returns how many."""
+        rows = _same_for_all(ids, note=note, status=str(DeadLetterStatus.DISCARDED), at=at)
+        return self._mark(rows, {"status": "s.status", "note": "s.note"})
+
+    def mark_failed_again(self, failures: Mapping[str, Failure], *, at: datetime) -> int:
+        """Open dead letters, by id, that a replay could not decode either. Returns how many.
+
+        `at` is the time of that replay, the same on every call for it: a second call changes
+        nothing, because nothing was last tried before that time any more.
+        """
+        rows = pa.table(
+            {
+                "id": pa.array(failures.keys(), pa.string()),
+                "code": pa.array([f.code for f in failures.values()], pa.string()),
+                "message": pa.array([f.message for f in failures.values()], pa.string()),
+                "at": pa.repeat(pa.scalar(_utc(at), TIMESTAMP), len(failures)),
+            }
+        )
+        updates = {
+            "error_code": "s.code",
+            "error_message": "s.message",
+            "last_seen": "s.at",
+            "attempts": "t.attempts + 1",
+        }
+        return self._mark(rows, updates, unless_tried_since=_utc(at))
+
+    def _mark(
+        self,
+        rows: pa.Table,
+        updates: dict[str, str],
+        *,
+        unless_tried_since: datetime | None = None,
+    ) -> int:
+        """One commit for any number of ids; tried again while others commit first."""
+        with reaching(self.path):
+            for attempt in conflict_attempts():
+                with attempt:
+                    table = open_table(self.path, self._options)
+                    if table is None:
+                        return 0
+                    where = same(status=str(DeadLetterStatus.OPEN))
+                    if unless_tried_since is not None:
+                        where = both(where, pc.field("last_seen") < pc.scalar(unless_tried_since))
+                    where = both(where, text("id").isin(rows["id"].combine_chunks()))
+                    open_ones = read_rows(table, columns=["id", "batch"], where=where)
+                    if not len(open_ones):
+                        return 0
+                    wanted = pc.field("id").isin(pc.unique(open_ones["id"]))
+                    merge = table.merge(
+                        rows.filter(wanted),
+                        f"t.id = s.id AND t.status = '{DeadLetterStatus.OPEN}'"
+                        + _bounds(open_ones["batch"]),
+                        source_alias="s",
+                        target_alias="t",
+                    )
+                    done = merge.when_matched_update(updates).execute()
+        return int(done["num_target_rows_updated"])
+
+    def _read(
+        self,
+        columns: Sequence[str] | None,
+        where: pc.Expression | None,
+        *,
+        limit: int | None = None,
+    ) -> pa.Table:
+        table = open_table(self.path, self._options)
+        if table is None:
+            return DEAD_LETTER_SCHEMA.empty_table().select(columns or DEAD_LETTER_SCHEMA.names)
+        return read_rows(table, columns=columns, where=where, limit=limit)
+
+
+def _bounds(batches: pa.ChunkedArray) -> str:
+    """Numbers of batches between which the marked rows lie.
+
+    With them, files of other batches are not read, and a pipeline that appends a newer batch at
+    the same time is no conflict.
+    """
+    if batches.null_count:
+        return ""
+    ends = pc.min_max(batches).as_py()
+    return f" AND t.batch >= {int(ends['min'])} AND t.batch <= {int(ends['max'])}"
+
+
+def _same_for_all(ids: Iterable[str], *, note: str, status: str, at: datetime | None) -> pa.Table:
+    unique = pc.unique(pa.array(list(ids), pa.string()))
+    moment = _utc(at or datetime.now(UTC))
+    return pa.table(
+        {
+            "id": unique,
+            "note": pa.repeat(pa.scalar(note), len(unique)),
+            "status": pa.repeat(pa.scalar(status), len(unique)),
+            "at": pa.repeat(pa.scalar(moment, TIMESTAMP), len(unique)),
+        }
+    )
+
+
+def _once_each(rows: pa.Table) -> pa.Table:
+    if pc.count_distinct(rows["id"]).as_py() == len(rows):
+        return rows
+    numbered = rows.append_column("_row", pa.array(range(len(rows)), pa.int64()))
+    first = numbered.group_by("id").aggregate([("_row", "min")])["_row_min"]
+    return rows.take(first)
+
+
+def _reason(code: str, group: list[dict[str, Any]]) -> Reason:
+    types: dict[str, int] = defaultdict(int)
+    for row in group:
+        types[row["type"] or ""] += row["id_count"]
+    return Reason(
+        code=code,
+        count=sum(types.values()),
+        first_seen=min(row["first_seen_min"] for row in group),
+        last_seen=max(row["last_seen_max"] for row in group),
+        example=min(row["id_min"] for row in group),
+        types=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
+    if offsets is None:
+        return None
+    first, last = (offsets, offsets) if isinstance(offsets, int) else offsets
+    return (pc.field("offset") >= first) & (pc.field("offset") <= last)
+
+
+def _from(since: datetime | None) -> pc.Expression | None:
+    return None if since is None else pc.field("first_seen") >= pc.scalar(_utc(since))
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _text(status: str | None) -> str | None:
+    return None if status is None else str(status)

@@ -1,0 +1,152 @@
+"""Delta tables without a JVM: read only what is needed, try again when others write too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+import stamina
+from deltalake import DeltaTable
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    TableNotFoundError,
+)
+from deltalake.fs import DeltaStorageHandler
+
+from distributary.errors import LakeUnavailableError, PublishError
+
+StorageOptions = dict[str, str]
+
+CONFLICT_ATTEMPTS = 20
+
+
+@contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Turns what storage and the table format raise into our own errors."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise PublishError(
+            "another writer kept changing the table first",
+            where=path,
+            evidence=_first_line(error),
+            next_step="run it again: nothing was changed by this try",
+        ) from error
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise LakeUnavailableError(
+            "the lake cannot be read or written",
+            where=path,
+            evidence=_first_line(error),
+            next_step="check that the lake's path, rights and credentials are right: `doctor`",
+        ) from error
+
+
+def conflict_attempts() -> Iterable[stamina.Attempt]:
+    """Tries a change again while other writers commit first."""
+    return stamina.retry_context(
+        on=CommitFailedError,
+        attempts=CONFLICT_ATTEMPTS,
+        timeout=60.0,
+        wait_initial=0.02,
+        wait_max=1.0,
+        wait_jitter=0.1,
+    )
+
+
+def open_table(path: str, storage_options: StorageOptions | None = None) -> DeltaTable | None:
+    """The table at its newest version, or None where there is no table."""
+    try:
+        with reaching(path):
+            return DeltaTable(path, storage_options=storage_options)
+    except LakeUnavailableError as error:
+        if isinstance(error.__cause__, TableNotFoundError):
+            return None
+        raise
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The table's columns in pyarrow's own words."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def dataset(table: DeltaTable) -> ds.Dataset | None:
+    """The live files as a dataset, or None for a table that only the built-in engine can read."""
+    try:
+        return table.to_pyarrow_dataset()
+    except DeltaProtocolError:
+        return None
+
+
+def read_rows(
+    table: DeltaTable,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected."""
+    with reaching(table.table_uri):
+        names = None if columns is None else list(columns)
+        scanner = _scanner(table, names, where)
+        return scanner.to_table() if limit is None else scanner.head(limit)
+
+
+def _scanner(
+    table: DeltaTable, columns: list[str] | None, where: pc.Expression | None
+) -> ds.Scanner:
+    files = dataset(table)
+    if files is not None:
+        return files.scanner(columns=columns, filter=where)
+    # deletion vectors or mapped columns: the engine reads, pyarrow filters, so that values
+    # from outside still never become part of a SQL text
+    target = arrow_schema(table)
+    batches = pa.RecordBatchReader.from_stream(table.scan())
+    return ds.Scanner.from_batches(
+        (batch.cast(target) for batch in batches), schema=target, columns=columns, filter=where
+    )
+
+
+class Storage(DeltaStorageHandler):
+    """Small files below a folder of the lake, local or not, with the lake's own credentials."""
+
+    def filesystem(self) -> pa_fs.FileSystem:
+        """The same for pyarrow, to read from."""
+        return pa_fs.PyFileSystem(self)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a whole file; readers see the old one or the new one, nothing in between."""
+        # pyarrow would hand over its own buffers, of which this stream takes none
+        stream: Any = self._handler.open_output_stream(path, None)
+        stream.write(data)
+        stream.close()
+
+
+def lake_files(lake: str, storage_options: StorageOptions | None = None) -> pa_fs.FileSystem | None:
+    """The files of a lake by their paths in it, to read from; None where there is no lake."""
+    storage = open_storage(lake, storage_options)
+    if storage is None:
+        return None
+    if "://" in lake:
+        return storage.filesystem()
+    # four times faster than through the general handler
+    return pa_fs.SubTreeFileSystem(os.path.abspath(lake), pa_fs.LocalFileSystem())
+
+
+def open_storage(path: str, storage_options: StorageOptions | None = None) -> Storage | None:
+    """The files below a folder, or None where there is no such folder."""
+    try:
+        return Storage(path, storage_options)
+    except TableNotFoundError:
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]

@@ -1,0 +1,87 @@
+"""Where things live in a lake. Pure: nothing here touches a file.
+
+<lake>/<table>                                    tables, the dead letters among them
+<lake>/_distributary/ledger/{batches,tables,schemas}
+<lake>/_distributary/pipelines/<name>/pipeline.json
+<lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+HOME = "_distributary"
+LEDGER_TABLES = ("batches", "tables", "schemas")
+
+# lower case only: on some file systems `Games` and `games` are one folder
+_PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+_UNSAFE = re.compile(r"[^a-z0-9_-]+")
+
+
+def join(base: str, *parts: str) -> str:
+    """Joins a path or an address (`s3://bucket/lake`) with names below it."""
+    stem = base.rstrip("/") or "/"
+    return "/".join([stem.rstrip("/"), *parts]) if parts else stem
+
+
+def folder_name(name: str) -> str:
+    """A folder for any name from outside: readable, safe, and never shared by two names."""
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    # the dot keeps these apart from every plain name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{_UNSAFE.sub('-', name.lower()).strip('-')[:60] or 'x'}.{digest}"
+
+
+def ledger_table(lake: str, table: str) -> str:
+    """The folder of one of the ledger's tables."""
+    return join(lake, HOME, "ledger", table)
+
+
+def pipelines(lake: str) -> str:
+    """The folder that holds one folder per pipeline."""
+    return join(lake, HOME, "pipelines")
+
+
+def pipeline(lake: str, name: str) -> str:
+    """A pipeline's own folder."""
+    return join(pipelines(lake), folder_name(name))
+
+
+def pipeline_file(lake: str, name: str) -> str:
+    """The file in which a pipeline says what it is."""
+    return join(pipeline(lake, name), "pipeline.json")
+
+
+def parked(lake: str, name: str) -> str:
+    """The folder of a pipeline's parked files, out of the reach of any VACUUM."""
+    return join(pipeline(lake, name), "parked")
+
+
+def parked_table(lake: str, name: str, *, life: str, lane: str, batch: int, table: str) -> str:
+    """The folder of the files that one batch has ready for one parked table.
+
+    Batch numbers have a fixed width, so that folders in order of name are in order of batch.
+    """
+    return join(
+        parked(lake, name),
+        folder_name(life),
+        folder_name(lane),
+        f"{batch:012d}",
+        folder_name(table),
+    )
+
+
+def table(lake: str, name: str) -> str:
+    """The folder of a table, given its (already safe) name."""
+    return join(lake, name)
+
+
+def inside(lake: str, path: str) -> str:
+    """The path in the lake of a folder that was written down with the lake before it.
+
+    A lake that was moved, copied or is addressed from elsewhere holds it under the same name.
+    """
+    stem = join(lake, "")
+    return path[len(stem) :] if path.startswith(stem) else path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,82 @@
+"""What a pipeline says of itself in the lake, for commands that only know the lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.fs as pa_fs
+
+from distributary.observe import layout
+from distributary.observe.delta import StorageOptions, open_storage, reaching
+from distributary.observe.plain import plain
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One `pipeline.json`."""
+
+    name: str
+    file: str
+    """The pipeline file it was loaded from."""
+    checkpoint: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration with every secret masked: the caller masks, this only stores."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Names and folders of the tables it made, and of no others."""
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return json.dumps({"format": FORMAT, **plain(self)}, indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Registration:
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        data.pop("format")
+        return cls(**data)
+
+
+def register(
+    lake: str, registration: Registration, *, storage_options: StorageOptions | None = None
+) -> None:
+    """Writes or replaces the pipeline's file. The lake's folder must exist."""
+    path = f"{layout.folder_name(registration.name)}/pipeline.json"
+    with reaching(layout.pipeline_file(lake, registration.name)):
+        storage = open_storage(lake, storage_options)
+        if storage is None:
+            raise FileNotFoundError(lake)
+        storage.put(f"{layout.HOME}/pipelines/{path}", registration.to_json().encode())
+
+
+def registrations(
+    lake: str, *, storage_options: StorageOptions | None = None
+) -> tuple[Registration, ...]:
+    """All pipelines that have registered in this lake, by name; none in an empty one."""
+    with reaching(layout.pipelines(lake)):
+        storage = open_storage(layout.pipelines(lake), storage_options)
+        if storage is None:
+            return ()
+        files = storage.filesystem()
+        found = []
+        for folder in files.get_file_info(pa_fs.FileSelector("", allow_not_found=True)):
+            if folder.type != pa_fs.FileType.Directory:
+                continue
+            path = f"{folder.path}/pipeline.json"
+            if files.get_file_info(path).type != pa_fs.FileType.File:
+                continue
+            with files.open_input_stream(path) as stream:
+                found.append(Registration.from_json(stream.read()))
+    return tuple(sorted(found, key=lambda r: r.name))
+
+
+def registration(
+    lake: str, name: str, *, storage_options: StorageOptions | None = None
+) -> Registration | None:
+    """One pipeline's own word, if it ever registered in this lake."""
+    known = registrations(lake, storage_options=storage_options)
+    return next((r for r in known if r.name == name), None)

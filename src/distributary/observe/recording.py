@@ -1,0 +1,213 @@
+"""From a decided and published batch to the rows that the ledger keeps of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from distributary.errors import AccountingError
+from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
+from distributary.model.manifest import Counts, Manifest, SchemaUse, TableEntry
+from distributary.observe.rows import PARKED
+
+SCHEMA_SEEN = "seen"
+"""Kind of change of a schema that changed nothing."""
+
+
+class TableOutcome(Protocol):
+    """What the ledger wants to know of a publisher's result for one table."""
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        ...
+
+    @property
+    def outcome(self) -> str:
+        """`published`, `skipped` or `parked`."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """The table's version with this batch."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Why it was parked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """When a batch began, and the seconds its steps took."""
+
+    started_at: datetime
+    plan: float = 0.0
+    stage: float = 0.0
+    manifest: float = 0.0
+    publish: float = 0.0
+    finished_at: datetime | None = None
+    """When it was settled; None means now."""
+
+
+def outcomes(
+    manifest: Manifest, published: Iterable[TableOutcome]
+) -> list[tuple[TableEntry, TableOutcome]]:
+    """Each entry with its result; a table without one would be a batch that does not add up."""
+    by_name = {result.table: result for result in published}
+    missing = [e.table.name for e in manifest.tables if e.table.name not in by_name]
+    if missing:
+        raise AccountingError(
+            "a batch is to be settled, but some of its tables have no outcome",
+            where=f"{manifest.pipeline}, batch {manifest.batch}",
+            evidence=f"{len(missing)} tables, the first is {missing[0]!r}",
+            next_step="this is a defect in the publisher: please report it",
+        )
+    return [(entry, by_name[entry.table.name]) for entry in manifest.tables]
+
+
+def check_balance(manifest: Manifest, counts: Counts) -> None:
+    """A batch that does not add up never enters the ledger."""
+    if not counts.balanced:
+        raise AccountingError(
+            "a batch does not add up",
+            where=f"{manifest.pipeline}, batch {manifest.batch}",
+            evidence=counts.equation(),
+            next_step="nothing of this batch was settled; run again, and report it if it stays",
+        )
+
+
+def batch_row(
+    manifest: Manifest,
+    results: Sequence[tuple[TableEntry, TableOutcome]],
+    *,
+    times: BatchTimes,
+    finished_at: datetime,
+    counts: Counts,
+    lag_records: int | None,
+    lag_seconds: float | None,
+    stages: int,
+) -> pa.Table:
+    """The row of `batches`."""
+    committed = [entry for entry, result in results if result.outcome != PARKED]
+    row = {
+        **_batch_of(manifest),
+        "started_at": times.started_at,
+        "finished_at": finished_at,
+        "read": counts.read,
+        "written": counts.written,
+        "dead_lettered": counts.dead_lettered,
+        "parked": counts.parked,
+        "skipped": counts.skipped,
+        "rows": sum(entry.rows for entry in committed),
+        "files": sum(len(entry.files) for entry in committed),
+        "tables": len(committed),
+        "bytes": sum(file.size for entry in committed for file in entry.files),
+        "lag_records": lag_records,
+        "lag_seconds": lag_seconds,
+        "plan_seconds": times.plan,
+        "stage_seconds": times.stage,
+        "manifest_seconds": times.manifest,
+        "publish_seconds": times.publish,
+        "stages": stages,
+        "source_hash": manifest.source_hash,
+        "ranges": [
+            {name: getattr(r, name) for name in ("topic", "partition", "start", "end", "records")}
+            for r in manifest.ranges
+        ],
+        "dead_letters": list(manifest.dead_letters.items()),
+        "batches": 1,
+    }
+    return pa.Table.from_pylist([row], schema=BATCHES)
+
+
+def table_rows(
+    manifest: Manifest,
+    results: Sequence[tuple[TableEntry, TableOutcome]],
+    *,
+    at: datetime,
+    outcome: str | None = None,
+) -> pa.Table:
+    """The rows of `tables`, column by column: there may be thousands a batch."""
+    entries = [entry for entry, _ in results]
+    fixed = {**_batch_of(manifest), "at": at, "since": at, "batches": 1}
+    columns: dict[str, list[Any]] = {
+        "table": [e.table.name for e in entries],
+        "role": [str(e.table.role) for e in entries],
+        "type": [e.table.type for e in entries],
+        "path": [e.table.path for e in entries],
+        "records": [e.records for e in entries],
+        "rows": [e.rows for e in entries],
+        "bytes": [sum(f.size for f in e.files) for e in entries],
+        "files": [[f.path for f in e.files] for e in entries],
+        "first_offset": [_first(e) for e in entries],
+        "last_offset": [_last(e) for e in entries],
+        "columns": [len(e.table.columns) for e in entries],
+        "schema_ids": [sorted({i for f in e.files for i in f.schema_ids}) for e in entries],
+        "version": [result.version for _, result in results],
+        "outcome": [outcome or str(result.outcome) for _, result in results],
+        "error": [result.error for _, result in results],
+    }
+    return pa.table(
+        [
+            pa.repeat(pa.scalar(fixed[f.name], f.type), len(results))
+            if f.name in fixed
+            else pa.array(columns[f.name], f.type)
+            for f in TABLES
+        ],
+        schema=TABLES,
+    )
+
+
+def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:
+    """The rows of `schemas`: one per change, one for a schema that changed nothing."""
+    rows = [row for use in manifest.schemas for row in _history(manifest, use, at)]
+    return pa.Table.from_pylist(rows, schema=SCHEMAS)
+
+
+def _batch_of(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "pipeline": manifest.pipeline,
+        "life": manifest.life,
+        "lane": manifest.lane,
+        "batch": manifest.batch,
+    }
+
+
+def _first(entry: TableEntry) -> int | None:
+    return min((f.first_offset for f in entry.files if f.first_offset >= 0), default=None)
+
+
+def _last(entry: TableEntry) -> int | None:
+    return max((f.last_offset for f in entry.files if f.last_offset >= 0), default=None)
+
+
+def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str, Any]]:
+    fixed: Mapping[str, Any] = {
+        "pipeline": manifest.pipeline,
+        "batch": manifest.batch,
+        "at": at,
+        "type": use.type,
+        "table": use.table,
+        "schema_id": use.schema_id,
+        "schema": use.label,
+    }
+    blank = {"kind": SCHEMA_SEEN, "column": "", "before": "", "after": "", "action": ""}
+    changes = [
+        {
+            **fixed,
+            "kind": str(change.kind),
+            "column": change.column,
+            "before": change.before,
+            "after": change.after,
+            "action": change.action,
+            "text": change.describe(),
+        }
+        for change in use.changes
+    ]
+    return changes or [{**fixed, **blank, "text": "no change"}]

@@ -1,0 +1,70 @@
+"""One line per table out of millions of ledger rows: the engine sums, this module names. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from distributary.observe.rows import TableRow, TableSummary
+
+# what is parked is not in the table; its rows count from the row that says `resumed`
+SUMMARY_SQL = """
+SELECT pipeline, "table",
+       max(role) AS role, max(type) AS type, max(path) AS path, max(columns) AS columns,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE bytes END) AS bytes,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE batches END) AS batches,
+       sum(CASE WHEN outcome = 'parked' THEN 1 ELSE 0 END) AS parked,
+       max(CASE WHEN outcome = 'parked' THEN NULL ELSE version END) AS version,
+       max(CASE WHEN outcome = 'parked' THEN NULL ELSE at END) AS last_commit,
+       min(since) AS first_seen
+FROM ledger GROUP BY pipeline, "table"
+"""
+
+SCHEMA_IDS_SQL = """
+SELECT DISTINCT pipeline, "table", id
+FROM (SELECT pipeline, "table", unnest(schema_ids) AS id FROM ledger)
+"""
+
+_Key = tuple[str, str]
+
+
+def summaries(
+    sums: pa.Table,
+    schema_ids: pa.Table | None,
+    parked: Iterable[TableRow],
+    *,
+    pipeline: str | None = None,
+) -> tuple[TableSummary, ...]:
+    """Joins the sums with what is still parked; by name of the table."""
+    ids = _ids_by_table(schema_ids)
+    waiting: dict[_Key, list[TableRow]] = defaultdict(list)
+    for row in parked:
+        waiting[(row.pipeline, row.table)].append(row)
+    result = []
+    for row in sums.drop_columns(["parked"]).to_pylist():
+        key = (row["pipeline"], row["table"])
+        if pipeline is not None and key[0] != pipeline:
+            continue
+        rows = waiting.get(key, [])
+        result.append(
+            TableSummary(
+                **row,
+                schema_ids=tuple(ids.get(key, ())),
+                parked_batches=len(rows),
+                parked_records=sum(r.records for r in rows),
+                error=rows[-1].error if rows else "",
+            )
+        )
+    return tuple(sorted(result, key=lambda table: (table.table, table.pipeline)))
+
+
+def _ids_by_table(schema_ids: pa.Table | None) -> Mapping[_Key, list[int]]:
+    ids: dict[_Key, list[int]] = defaultdict(list)
+    if schema_ids is not None:
+        for row in schema_ids.to_pylist():
+            ids[(row["pipeline"], row["table"])].append(row["id"])
+    return {key: sorted(found) for key, found in ids.items()}

@@ -1,0 +1,1 @@
+"""Commits staged files to tables: one seam (`base`), several ways (`direct`, `spark`)."""

@@ -1,0 +1,77 @@
+"""The seam between a decided batch and a table: one behaviour, several implementations.
+
+Nothing here names a table format: an implementation may commit to Delta Lake, to plain Parquet
+folders or to any format that can take files which already exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from distributary.model.manifest import TableEntry
+from distributary.model.table import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who commits, and which batch: stored with the commit, so that a second try sees the first."""
+
+    app_id: str
+    batch: int
+    source_hash: str
+    """Fingerprint of the batch's source ranges: a mark hides a batch only if this agrees."""
+
+
+class Outcome(StrEnum):
+    """What a publisher did with an entry."""
+
+    PUBLISHED = "published"
+    SKIPPED = "skipped"
+    """The mark was there already: an earlier try had committed."""
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result for one table."""
+
+    table: str
+    outcome: Outcome
+    version: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedMark:
+    """What a table's own log says about an application's newest commit."""
+
+    batch: int
+    source_hash: str | None
+    """Of the batch that was asked for, or None when the log no longer tells."""
+
+
+class Publisher(Protocol):
+    """Commits staged files to tables. Thread-safe: tables are published in parallel."""
+
+    def columns(self, path: str) -> tuple[Column, ...] | None:
+        """The table's columns now, or None where there is no table."""
+        ...
+
+    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
+        """The newest mark of `mark.app_id` at the table's newest version, if any.
+
+        `source_hash` is that of the commit that carries `mark.batch`, looked up in the history
+        when the newest mark is at or past it.
+        """
+        ...
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        """Evolve the columns if the entry says so, then add the files in one marked commit.
+
+        A table whose mark is at or past `mark.batch` is skipped. Existence and size of each file
+        are checked before the commit (StagedFileError). An unknown outcome (the commit may or may
+        not have landed) is settled by re-reading the table's log. Raises PublishError.
+        """
+        ...

@@ -1,0 +1,165 @@
+"""One file of a table's transaction log: what it says, and how it is written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from distributary.model.manifest import TableEntry
+from distributary.publish.base import Mark
+from distributary.publish.columns import MergedFields, schema_string
+from distributary.publish.log import OvertakenError
+from distributary.publish.provenance import facts
+
+PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+"""What our own tables ask of their readers and writers: every engine can do this."""
+
+Identity = tuple[int, int, int]
+"""Tells a file from another one that has its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit says, except for its files."""
+
+    info: dict[str, Any]
+    metadata: dict[str, Any] | None
+    protocol: dict[str, Any] | None
+    marks: dict[str, int]
+
+
+def commit_path(folder: str, version: int) -> str:
+    """Where the commit of a version is."""
+    return f"{folder}/_delta_log/{version:020d}.json"
+
+
+def identity_of(path: str) -> Identity | None:
+    """The identity of the file there, or None."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_commit(path: str) -> Commit | None:
+    """The commit in a file, or None where there is no file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_commit(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def parse_commit(text: str) -> Commit:
+    """A commit's text, one action a line."""
+    info: dict[str, Any] = {}
+    metadata = protocol = None
+    marks: dict[str, int] = {}
+    for line in text.split("\n"):
+        # files are most of a log, and of no interest here
+        if not line.strip() or line.startswith(('{"add"', '{"remove"', '{"cdc"')):
+            continue
+        action = json.loads(line)
+        info = action.get("commitInfo", info)
+        metadata = action.get("metaData", metadata)
+        protocol = action.get("protocol", protocol)
+        if "txn" in action:
+            marks[action["txn"]["appId"]] = action["txn"]["version"]
+    return Commit(info, metadata, protocol, marks)
+
+
+def new_metadata(entry: TableEntry, merged: MergedFields) -> dict[str, Any]:
+    """The description of a table that does not exist yet."""
+    comment = {"description": entry.table.comment} if entry.table.comment else {}
+    return {
+        "id": str(uuid.uuid4()),
+        "name": entry.table.name,
+        **comment,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema_string(merged.fields),
+        "partitionColumns": list(entry.table.partition_by),
+        "configuration": {},
+        "createdTime": time.time_ns() // 1_000_000,
+    }
+
+
+def commit_text(
+    entry: TableEntry, mark: Mark, *, metadata: dict[str, Any] | None, new: bool
+) -> str:
+    """The commit that adds an entry's files, under its mark; with the columns, if they change."""
+    now = time.time_ns() // 1_000_000
+    actions: list[dict[str, Any]] = [{"commitInfo": _info(entry, mark, now)}]
+    actions += [{"protocol": PLAIN_PROTOCOL}] if new else []
+    actions += [{"metaData": metadata}] if metadata is not None else []
+    actions += [{"txn": {"appId": mark.app_id, "version": mark.batch, "lastUpdated": now}}]
+    for file in entry.files:
+        add = {
+            # a log holds addresses, not file names
+            "path": quote(file.path, safe="/="),
+            "partitionValues": dict(file.partition_values),
+            "size": file.size,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+        actions.append({"add": add})
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions) + "\n"
+
+
+def create_commit(path: str, text: str) -> Identity:
+    """Put a commit in its place, durably, unless the place is taken (OvertakenError).
+
+    It is written and synced under another name first and then linked: a file that is created empty
+    and filled afterwards could be read, or left behind, half written.
+    """
+    folder, name = os.path.split(path)
+    draft = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+            found = os.fstat(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError as error:
+            raise OvertakenError(f"{name} is taken") from error
+    finally:
+        os.unlink(draft)
+    sync_folder(folder)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def sync_folder(folder: str) -> None:
+    """Make a new name in a folder survive a crash of the machine."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _info(entry: TableEntry, mark: Mark, now: int) -> dict[str, Any]:
+    return {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {
+            "mode": "Append",
+            "partitionBy": json.dumps(list(entry.table.partition_by)),
+        },
+        "operationMetrics": {
+            "numFiles": str(len(entry.files)),
+            "numOutputRows": str(entry.rows),
+            "numOutputBytes": str(sum(f.size for f in entry.files)),
+        },
+        "isBlindAppend": True,
+        "engineInfo": "Distributary",
+        **facts(mark),
+    }

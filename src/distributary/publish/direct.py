@@ -1,0 +1,152 @@
+"""Commits staged files as they are, without reading them again: a few system calls per table."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+import stamina
+
+from distributary.errors import DistributaryError
+from distributary.model.manifest import TableEntry
+from distributary.model.table import Column
+from distributary.publish.base import CommittedMark, Mark, Outcome, Published
+from distributary.publish.columns import (
+    Field,
+    MergedFields,
+    columns_of,
+    fields_of,
+    merge_fields,
+)
+from distributary.publish.failures import as_publish_error
+from distributary.publish.local_log import BeyondUsError, LocalLog
+from distributary.publish.log import OvertakenError, TableLog, check_staged
+from distributary.publish.store_log import StoreLog
+
+RACE_ATTEMPTS = 15
+"""How often a commit that was overtaken by other writers is made again."""
+
+
+class DirectPublisher:
+    """Adds staged files to Delta tables, one commit per table and batch."""
+
+    def __init__(
+        self, storage_options: Mapping[str, str] | None = None, *, own_log: bool = True
+    ) -> None:
+        """With `own_log=False` local tables go through `deltalake` too, as on an object store."""
+        self._options = dict(storage_options or {})
+        self._own_log = own_log
+        self._tables: dict[str, _Table] = {}
+        self._lock = threading.Lock()
+
+    def columns(self, path: str) -> tuple[Column, ...] | None:
+        """The table's columns now, or None where there is no table."""
+        with self._open(path, doing="read the columns of a table") as table:
+            table.log.refresh()
+            fields = table.log.fields()
+            return None if fields is None else columns_of(fields)
+
+    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
+        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        with self._open(path, doing="read the marks of a table") as table:
+            table.log.refresh(mark.app_id)
+            newest = table.log.mark(mark.app_id)
+            if newest is None:
+                return None
+            told = table.log.source_of(mark) if newest >= mark.batch else None
+            return CommittedMark(newest, told)
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        """Add the files of an entry, with its columns, in one marked commit."""
+        with self._open(entry.table.path, doing="commit to a table") as table:
+            try:
+                return table.publish(entry, mark, recent_will_do=True)
+            except OvertakenError:
+                # rare, so that the machinery of retries is not paid for a thousand times a batch
+                for attempt in stamina.retry_context(
+                    on=OvertakenError, attempts=RACE_ATTEMPTS, wait_initial=0.005, wait_max=0.25
+                ):
+                    with attempt:
+                        return table.publish(entry, mark)
+                raise
+
+    @contextmanager
+    def _open(self, path: str, *, doing: str) -> Iterator[_Table]:
+        with self._lock:
+            table = self._tables.get(path)
+            if table is None:
+                table = self._tables[path] = _Table(path, self._options, own_log=self._own_log)
+        with table.lock:
+            try:
+                yield table
+            except DistributaryError:
+                raise
+            except Exception as error:
+                table.log.forget()
+                raise as_publish_error(error, doing=doing, path=path) from error
+
+
+class _Table:
+    """One table: its log is followed from batch to batch instead of being loaded each time."""
+
+    def __init__(self, path: str, options: Mapping[str, str], *, own_log: bool) -> None:
+        self.lock = threading.Lock()
+        self._path, self._options = path, options
+        folder = local_folder(path) if own_log else None
+        self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
+        self._fits: tuple[tuple[Column, ...], list[Field]] | None = None
+
+    def publish(self, entry: TableEntry, mark: Mark, *, recent_will_do: bool = False) -> Published:
+        """One try, on the version that the log gives. Raises OvertakenError."""
+        self.log.refresh(mark.app_id, recent_will_do=recent_will_do)
+        if self._has(mark):
+            return Published(entry.table.name, Outcome.SKIPPED, self.log.version())
+        check_staged(entry, self.log.size_of)
+        merged = self._merge(entry)
+        try:
+            version = self.log.commit(entry, mark, merged)
+        except OvertakenError:
+            raise
+        except BeyondUsError:
+            self.log = StoreLog(self._path, self._options)
+            return self.publish(entry, mark)
+        except Exception:
+            if not self._has_landed(mark):
+                raise
+            version = self.log.version()
+        return Published(entry.table.name, Outcome.PUBLISHED, version)
+
+    def _has(self, mark: Mark) -> bool:
+        newest = self.log.mark(mark.app_id)
+        return newest is not None and newest >= mark.batch
+
+    def _has_landed(self, mark: Mark) -> bool:
+        """After an answer that did not come: the log decides, seen afresh."""
+        try:
+            self.log.forget()
+            self.log.refresh(mark.app_id)
+        except Exception:
+            # still not known: the first error is the one to tell, and the next try looks again
+            return False
+        return self._has(mark)
+
+    def _merge(self, entry: TableEntry) -> MergedFields:
+        have = self.log.fields()
+        if have is not None and self._fits == (entry.table.columns, have):
+            return MergedFields(list(have), changed=False, widened=False)
+        merged = merge_fields(have or (), fields_of(entry.table.columns))
+        self._fits = (entry.table.columns, merged.fields)
+        return merged
+
+
+def local_folder(path: str) -> str | None:
+    """The folder on this machine that a table's path means, or None if it is elsewhere."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is None:
+        return path.rstrip("/") or "/"
+    if scheme.group(1).lower() != "file":
+        return None
+    return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")

@@ -1,0 +1,217 @@
+"""The log of a table in a folder of this machine, followed and written commit by commit.
+
+A library that loads a table pays for all of its files at each commit, a thousand tables a batch.
+An append needs to know four things only: the newest version, the columns, the protocol and the
+marks. So the table is loaded once, each further commit is read as it comes, and a new one is
+written under the next number; if that number is taken, the commit was overtaken. Columns and files
+change in one commit. Tables that ask more of their writers than ours do are left to `store_log`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from distributary.model.manifest import TableEntry
+from distributary.publish.base import Mark
+from distributary.publish.columns import Field, MergedFields, fields_in, schema_string
+from distributary.publish.commit_file import (
+    PLAIN_PROTOCOL,
+    Identity,
+    commit_path,
+    commit_text,
+    create_commit,
+    identity_of,
+    new_metadata,
+    read_commit,
+    sync_folder,
+)
+from distributary.publish.provenance import source_in
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY = 50
+"""Commits; the table's own `delta.checkpointInterval` goes first."""
+CLEAN_EVERY = 20
+"""Checkpoints: then commits older than the table's retention are removed."""
+TRUSTED_SECONDS = 3600
+"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    version: int
+    metadata: dict[str, Any]
+    plain: bool
+    identity: Identity | None
+    """Of the newest commit's file: a table that was deleted and made again has another one."""
+    marks: dict[str, int | None]
+    fields: list[Field] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fields = fields_in(self.metadata["schemaString"])
+
+
+class BeyondUsError(Exception):
+    """Nothing was written: this table needs a writer that knows more of the protocol."""
+
+
+class LocalLog:
+    """The log of one table; see `TableLog`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._seen: _Seen | None = None
+
+    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
+        """Catch up with the newest version: two looks at the folder, if nothing is new."""
+        seen = self._seen
+        if seen is None or not self._is_trusted(seen):
+            seen = self._load([app_id, *(seen.marks if seen else ())])
+        elif app_id is not None and app_id not in seen.marks:
+            seen = self._load([app_id, *seen.marks])
+        self._seen = seen
+        while seen is not None and self._follow(seen):
+            pass
+
+    def forget(self) -> None:
+        """Load anew next time."""
+        self._seen = None
+
+    def version(self) -> int:
+        """The newest version, or -1."""
+        return self._seen.version if self._seen else -1
+
+    def mark(self, app_id: str) -> int | None:
+        """The newest batch of the application."""
+        return self._seen.marks.get(app_id) if self._seen else None
+
+    def fields(self) -> Sequence[Field] | None:
+        """The columns, or None."""
+        return self._seen.fields if self._seen else None
+
+    def source_of(self, mark: Mark) -> str | None:
+        """Walk back from the newest commit to the one that carries the batch."""
+        for version in range(self.version(), -1, -1):
+            commit = read_commit(commit_path(self._folder, version))
+            if commit is None:
+                return None
+            batch = commit.marks.get(mark.app_id)
+            if batch is not None and batch <= mark.batch:
+                return source_in(commit.info, mark)
+        return None
+
+    def size_of(self, file: str) -> int | None:
+        """The size of a file in the table's folder."""
+        try:
+            return os.stat(f"{self._folder}/{file}").st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
+        """Write the next commit, columns and files in one. Raises BeyondUsError."""
+        seen, version = self._seen, self.version() + 1
+        if seen is not None and not seen.plain:
+            raise BeyondUsError("the table asks for more than an append")
+        metadata: dict[str, Any] | None = None
+        if seen is None:
+            metadata = new_metadata(entry, merged)
+        elif merged.changed:
+            metadata = {**seen.metadata, "schemaString": schema_string(merged.fields)}
+        if metadata is not None and _needs_feature(metadata["schemaString"]):
+            raise BeyondUsError("a column asks for a table feature")
+        if seen is None:
+            os.makedirs(f"{self._folder}/_delta_log", exist_ok=True)
+            sync_folder(self._folder)
+        text = commit_text(entry, mark, metadata=metadata, new=seen is None)
+        identity = create_commit(commit_path(self._folder, version), text)
+        if seen is None:
+            seen = self._seen = _Seen(version, metadata or {}, True, identity, {})
+        elif metadata is not None:
+            seen.metadata, seen.fields = metadata, merged.fields
+        seen.version, seen.identity = version, identity
+        seen.marks[mark.app_id] = mark.batch
+        self._checkpoint_if_due(seen)
+        return version
+
+    def _is_trusted(self, seen: _Seen) -> bool:
+        identity = identity_of(commit_path(self._folder, seen.version))
+        if identity is None or identity != seen.identity:
+            return False
+        return time.time() - identity[1] / 1e9 < TRUSTED_SECONDS
+
+    def _load(self, app_ids: Iterable[str | None]) -> _Seen | None:
+        if not os.path.isdir(f"{self._folder}/_delta_log"):
+            return None
+        try:
+            table = DeltaTable(self._folder)
+        except TableNotFoundError:
+            return None
+        about, protocol, version = table.metadata(), table.protocol(), table.version()
+        metadata: dict[str, Any] = {
+            "id": about.id,
+            "name": about.name,
+            "description": about.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": list(about.partition_columns),
+            "configuration": dict(about.configuration),
+            "createdTime": about.created_time,
+        }
+        return _Seen(
+            version,
+            {key: value for key, value in metadata.items() if value is not None},
+            _is_plain(protocol.min_reader_version, protocol.min_writer_version, metadata),
+            identity_of(commit_path(self._folder, version)),
+            {app: table.transaction_version(app) for app in app_ids if app is not None},
+        )
+
+    def _follow(self, seen: _Seen) -> bool:
+        path = commit_path(self._folder, seen.version + 1)
+        identity = identity_of(path)
+        commit = read_commit(path) if identity else None
+        if commit is None:
+            return False
+        if commit.metadata is not None:
+            seen.metadata = commit.metadata
+            seen.fields = fields_in(commit.metadata["schemaString"])
+        if commit.metadata is not None or commit.protocol is not None:
+            protocol = commit.protocol or (PLAIN_PROTOCOL if seen.plain else {})
+            reader = protocol.get("minReaderVersion", 3)
+            writer = protocol.get("minWriterVersion", 7)
+            seen.plain = _is_plain(reader, writer, seen.metadata)
+        seen.marks.update(commit.marks)
+        seen.version, seen.identity = seen.version + 1, identity
+        return True
+
+    def _checkpoint_if_due(self, seen: _Seen) -> None:
+        """Readers replay a log from its newest checkpoint; tables take turns to write theirs."""
+        text = str((seen.metadata.get("configuration") or {}).get("delta.checkpointInterval"))
+        every = int(text) if text.isdecimal() and int(text) else CHECKPOINT_EVERY
+        turn = seen.version + zlib.crc32(self._folder.encode())
+        if turn % every or seen.version < every // 5:
+            return
+        try:
+            table = DeltaTable(self._folder)
+            table.create_checkpoint()
+            if turn % (every * CLEAN_EVERY) == 0:
+                table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            # the commit has landed, and a checkpoint only makes reading faster
+            _log.warning("no checkpoint for %s: %s", self._folder, type(error).__name__)
+
+
+def _is_plain(reader: int, writer: int, metadata: dict[str, Any]) -> bool:
+    return reader <= 1 and writer <= 2 and '"delta.invariants"' not in metadata["schemaString"]
+
+
+def _needs_feature(schema: str) -> bool:
+    return '"timestamp_ntz"' in schema

@@ -1,0 +1,82 @@
+"""One table's transaction log, as far as committing files needs it: one shape, two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from distributary.errors import StagedFileError
+from distributary.model.manifest import TableEntry
+from distributary.publish.base import Mark
+from distributary.publish.columns import Field, MergedFields
+
+
+class OvertakenError(Exception):
+    """Another commit took the place of this one: look at the table again, then try again."""
+
+
+class TableLog(Protocol):
+    """What the log says as of the last `refresh`. Not thread-safe: its owner holds a lock."""
+
+    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
+        """Catch up with the newest version; after this `mark` knows `app_id`.
+
+        With `recent_will_do` the version that this object's own last commit made may be enough,
+        where catching up is dear: whatever came since overtakes the next commit, if it matters.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Trust nothing seen so far: the next `refresh` starts anew."""
+        ...
+
+    def version(self) -> int:
+        """The newest version, or -1 where there is no table."""
+        ...
+
+    def mark(self, app_id: str) -> int | None:
+        """The newest batch that the application has committed."""
+        ...
+
+    def fields(self) -> Sequence[Field] | None:
+        """The columns, or None where there is no table."""
+        ...
+
+    def source_of(self, mark: Mark) -> str | None:
+        """The source fingerprint of the commit that carries this batch, if the log still tells."""
+        ...
+
+    def size_of(self, file: str) -> int | None:
+        """The size of a file in the table's folder, or None if there is no such file."""
+        ...
+
+    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
+        """Add the entry's files to what `refresh` saw, and return the new version.
+
+        Raises OvertakenError if somebody else committed something that matters in between. After
+        any other exception it is unknown whether the commit has landed.
+        """
+        ...
+
+
+def check_staged(entry: TableEntry, size_of: Callable[[str], int | None]) -> None:
+    """Each file must be there as it was staged: a VACUUM may have come by."""
+    for file in entry.files:
+        parts = PurePosixPath(file.path)
+        inside = not parts.is_absolute() and ".." not in parts.parts
+        size = size_of(file.path) if inside else None
+        if size == file.size:
+            continue
+        if not inside:
+            found = "its name points out of the table's folder"
+        else:
+            found = "no such file" if size is None else f"{size:,} bytes"
+        raise StagedFileError(
+            f"a staged file of table {entry.table.name} is not what was staged",
+            where=f"{entry.table.path}/{file.path}",
+            evidence=f"staged {file.size:,} bytes; found: {found}",
+            next_step="find out who removes young files from this folder (a VACUUM with a short "
+            "retention?); the records are still at the source: stage the batch again",
+            table=entry.table.name,
+        )

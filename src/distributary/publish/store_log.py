@@ -1,0 +1,192 @@
+"""The log of a table anywhere else, or of one with special features: through `deltalake`.
+
+`deltalake` knows how to claim a commit on each kind of store, and what each table feature asks of a
+writer. The price is a reload of the table's state at every commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    Transaction,
+    create_table_with_add_actions,
+)
+
+from distributary.model.manifest import TableEntry
+from distributary.publish.base import Mark
+from distributary.publish.columns import (
+    Field,
+    MergedFields,
+    columns_of,
+    fields_in,
+    schema_string,
+)
+from distributary.publish.log import OvertakenError
+from distributary.publish.provenance import facts, source_in
+
+_HISTORY_STEPS = (20, 500, None)
+
+
+class StoreLog:
+    """The log of one table; see `TableLog`."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
+        self._path = path
+        self._options = dict(storage_options)
+        self._table: DeltaTable | None = None
+        self._files: pafs.FileSystem | None = None
+        self._is_recent = False
+
+    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
+        """Catch up with the newest version."""
+        if self._table is not None:
+            if recent_will_do and self._is_recent:
+                return
+            try:
+                self._table.update_incremental()
+                return
+            except DeltaError:
+                # deleted, or made again, behind us
+                self._table = None
+        try:
+            self._table = DeltaTable(self._path, storage_options=self._options)
+        except TableNotFoundError:
+            self._table = None
+
+    def forget(self) -> None:
+        """Load anew next time."""
+        self._table = None
+        self._is_recent = False
+
+    def version(self) -> int:
+        """The newest version, or -1."""
+        return self._table.version() if self._table else -1
+
+    def mark(self, app_id: str) -> int | None:
+        """The newest batch of the application."""
+        return self._table.transaction_version(app_id) if self._table else None
+
+    def fields(self) -> Sequence[Field] | None:
+        """The columns, or None."""
+        return fields_in(self._table.schema().to_json()) if self._table else None
+
+    def source_of(self, mark: Mark) -> str | None:
+        """Look for the batch in the history, newest first, a little at a time."""
+        if self._table is None:
+            return None
+        for limit in _HISTORY_STEPS:
+            for info in self._table.history(limit):
+                source = source_in(info, mark)
+                if source is not None:
+                    return source
+        return None
+
+    def size_of(self, file: str) -> int | None:
+        """The size of a file in the table's folder."""
+        if self._files is None:
+            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._path, self._options))
+        found = self._files.get_file_info(file)
+        return None if found.type != pafs.FileType.File else int(found.size)
+
+    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
+        """Change the columns if need be, then add the files: each in a commit of its own."""
+        self._is_recent = False
+        try:
+            if self._table is None:
+                self._create(entry, mark, merged)
+            else:
+                if merged.changed:
+                    self._evolve(self._table, merged)
+                self._append(self._table, entry, mark)
+        except CommitFailedError as error:
+            raise OvertakenError(str(error)) from error
+        self.refresh()
+        self._is_recent = True
+        return self.version()
+
+    def _create(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> None:
+        try:
+            create_table_with_add_actions(
+                self._path,
+                Schema.from_json(schema_string(merged.fields)),
+                _actions(entry),
+                mode="error",
+                partition_by=list(entry.table.partition_by),
+                name=entry.table.name,
+                description=entry.table.comment or None,
+                storage_options=self._options,
+                commit_properties=_properties(mark),
+            )
+        except DeltaError as error:
+            # somebody else may have made it: whoever is first makes the table, the other appends
+            self.refresh()
+            if self._table is not None:
+                raise OvertakenError(str(error)) from error
+            raise
+
+    def _append(self, table: DeltaTable, entry: TableEntry, mark: Mark) -> None:
+        table.create_write_transaction(
+            _actions(entry), "append", table.schema(), commit_properties=_properties(mark)
+        )
+
+    def _evolve(self, table: DeltaTable, merged: MergedFields) -> None:
+        if merged.widened:
+            self._rewrite(table, merged.fields)
+        else:
+            before = {f["name"]: f for f in fields_in(table.schema().to_json())}
+            changed = [f for f in merged.fields if before.get(f["name"]) != f]
+            table.alter.add_columns(Schema.from_json(schema_string(changed)).fields)
+        table.update_incremental()
+
+    def _rewrite(self, table: DeltaTable, fields: Sequence[Field]) -> None:
+        """Write all rows again: the only way to wider types that this library offers."""
+        wider = pa.schema(
+            [
+                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
+                for c in columns_of(fields)
+            ]
+        )
+        rows = pa.RecordBatchReader.from_batches(wider, _cast(table, wider))
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=list(table.metadata().partition_columns) or None,
+        )
+
+
+def _cast(table: DeltaTable, wider: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in table.to_pyarrow_dataset().to_batches():
+        arrays = [
+            batch.column(f.name).cast(f.type)
+            if f.name in batch.schema.names
+            else pa.nulls(batch.num_rows, f.type)
+            for f in wider
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wider)
+
+
+def _actions(entry: TableEntry) -> list[Any]:
+    # a list of AddAction: one call takes that, another one a list that may also hold removals
+    now = time.time_ns() // 1_000_000
+    return [
+        AddAction(f.path, f.size, dict(f.partition_values), now, True, f.stats) for f in entry.files
+    ]
+
+
+def _properties(mark: Mark) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata=dict(facts(mark)),
+        app_transactions=[Transaction(mark.app_id, mark.batch)],
+    )

@@ -1,0 +1,1 @@
+"""Where schemas come from: registries, compiling, compatibility and wire framing."""

@@ -1,0 +1,239 @@
+"""A schema registry without a server: the rules; where things are kept is the store's matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from distributary.errors import IncompatibleSchemaError, InvalidSchemaError, SchemaNotFoundError
+from distributary.model.schema import Format, WriterSchema
+from distributary.registry.compatibility import Level, Version, problems
+from distributary.registry.compile import Compiled, compile_schema
+from distributary.registry.hostile import printable
+from distributary.registry.references import LATEST, Reference, gather
+from distributary.registry.store import Store, StoredSchema, StoredVersion
+
+References = Iterable[Reference | Mapping[str, Any]]
+
+
+class LocalRegistry:
+    """Subjects, versions, ids and compatibility with the behaviour of Confluent's registry."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._compiled: dict[int, WriterSchema] = {}
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """The schema with this id, with every place where it is or was registered."""
+        # places are asked every time: a schema can be registered under another subject later
+        return replace(self._placeless(schema_id), subjects=self._store.places(schema_id))
+
+    def latest(self, subject: str) -> WriterSchema:
+        """The newest version of a subject."""
+        live = self._live(subject)
+        if not live:
+            raise _not_found("subject", subject)
+        return self.by_id(live[-1].schema_id)
+
+    def version(self, subject: str, version: int) -> WriterSchema:
+        """One version of a subject, unless it was deleted."""
+        return self.by_id(self._found(subject, version).schema_id)
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The versions of a subject that were not deleted, oldest first."""
+        return tuple(v.version for v in self._live(subject))
+
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects with a version that was not deleted, sorted."""
+        return tuple(sorted(s for s in self._store.subjects() if self._live(s)))
+
+    def text(self, schema_id: int) -> str:
+        """The schema as its author wrote it."""
+        return self._stored(schema_id).text
+
+    def register(
+        self,
+        subject: str,
+        text: str,
+        *,
+        format: Format = Format.PROTOBUF,
+        references: References = (),
+    ) -> int:
+        """Append a version to a subject, unless it has this schema already; gives the id.
+
+        A schema that another subject has keeps that subject's id.
+
+        Raises:
+            InvalidSchemaError: The text does not compile, or a reference leads nowhere.
+            IncompatibleSchemaError: The subject's compatibility level refuses it.
+        """
+        if not subject:
+            raise InvalidSchemaError(
+                "a subject needs a name",
+                where="subject",
+                evidence="the name is empty",
+                next_step="name the subject, for example <topic>-value",
+            )
+        with self._store.exclusive():
+            schema = self._schema(text, format, references)
+            compiled = self._compile(schema)
+            existing = self._find(subject, schema)
+            if existing is not None:
+                return existing
+            refused = self._problems(subject, schema, compiled)
+            if refused:
+                raise self._refusal(subject, refused)
+            schema_id = self._store.id_of(schema)
+            if schema_id is None:
+                schema_id = self._store.add_schema(schema)
+            last = max((v.version for v in self._store.versions(subject)), default=0)
+            self._store.add_version(subject, version=last + 1, schema_id=schema_id)
+            return schema_id
+
+    def check(
+        self,
+        subject: str,
+        text: str,
+        references: References = (),
+        *,
+        format: Format = Format.PROTOBUF,
+    ) -> list[str]:
+        """Why `register` would refuse this schema as incompatible; empty when it would not."""
+        schema = self._schema(text, format, references)
+        compiled = self._compile(schema)
+        return self._problems(subject, schema, compiled)
+
+    def id_of(
+        self,
+        subject: str,
+        text: str,
+        *,
+        format: Format = Format.PROTOBUF,
+        references: References = (),
+    ) -> int:
+        """The id under which a subject has exactly this schema."""
+        found = self._find(subject, self._schema(text, format, references))
+        if found is None:
+            raise _not_found("version with this schema under subject", subject)
+        return found
+
+    def compatibility(self, subject: str | None = None) -> Level:
+        """The level that holds for a subject; without one, the level that holds for all."""
+        own = self._store.level(subject) if subject is not None else None
+        return own or self._store.level(None) or Level.BACKWARD
+
+    def set_compatibility(self, subject: str | None, level: Level | str | None) -> None:
+        """Set the level of a subject, or of all when it is None; no level: back to the default."""
+        chosen = Level.of(level) if isinstance(level, str) else level
+        with self._store.exclusive():
+            self._store.set_level(subject, chosen)
+
+    def delete_version(self, subject: str, version: int) -> None:
+        """Take a version out of the subject; its id can still be read, so old data can too."""
+        with self._store.exclusive():
+            self._found(subject, version)
+            self._store.delete_version(subject, version=version)
+
+    def delete_subject(self, subject: str) -> tuple[int, ...]:
+        """Delete every version, and the subject's own compatibility level; gives the versions."""
+        with self._store.exclusive():
+            live = self.versions(subject)
+            if not live:
+                raise _not_found("subject", subject)
+            for version in live:
+                self._store.delete_version(subject, version=version)
+            self._store.set_level(subject, None)
+            return live
+
+    def _placeless(self, schema_id: int) -> WriterSchema:
+        known = self._compiled.get(schema_id)
+        if known is None:
+            schema = self._stored(schema_id)
+            compiled = self._compile(schema)
+            known = WriterSchema(
+                id=schema_id,
+                format=schema.format,
+                body=compiled.body,
+                message=compiled.message,
+                messages=compiled.messages,
+            )
+            self._compiled[schema_id] = known
+        return known
+
+    def _live(self, subject: str) -> tuple[StoredVersion, ...]:
+        return tuple(v for v in self._store.versions(subject) if not v.deleted)
+
+    def _found(self, subject: str, version: int) -> StoredVersion:
+        for candidate in self._live(subject):
+            if candidate.version == version:
+                return candidate
+        raise _not_found(f"version {version} of subject", subject)
+
+    def _find(self, subject: str, schema: StoredSchema) -> int | None:
+        live = self._live(subject)
+        return next((v.schema_id for v in live if self._stored(v.schema_id) == schema), None)
+
+    def _stored(self, schema_id: int) -> StoredSchema:
+        schema = self._store.schema(schema_id)
+        if schema is None:
+            raise _not_found("schema with id", str(schema_id))
+        return schema
+
+    def _schema(self, text: str, format: Format, references: References) -> StoredSchema:
+        """The schema with its references pinned: `latest` must not move under a fixed id."""
+        pinned = []
+        for reference in map(Reference.of, references):
+            live = self.versions(reference.subject)
+            version = live[-1] if live and reference.version == LATEST else reference.version
+            if version not in live:
+                raise _dangling(reference)
+            pinned.append(replace(reference, version=version))
+        return StoredSchema(format=format, text=text, references=tuple(pinned))
+
+    def _compile(self, schema: StoredSchema) -> Compiled:
+        imports = gather(schema.references, fetch=self._fetch)
+        return compile_schema(schema.text, format=schema.format, imports=imports)
+
+    def _fetch(self, reference: Reference) -> tuple[str, tuple[Reference, ...]]:
+        # deleted versions count: what was accepted with them has to stay readable
+        for version in self._store.versions(reference.subject):
+            if version.version == reference.version:
+                schema = self._stored(version.schema_id)
+                return schema.text, schema.references
+        raise _dangling(reference)
+
+    def _problems(self, subject: str, schema: StoredSchema, compiled: Compiled) -> list[str]:
+        level = self.compatibility(subject)
+        live = self._live(subject) if level is not Level.NONE else ()
+        history = []
+        for version in live if level.transitive else live[-1:]:
+            old = self._placeless(version.schema_id)
+            history.append(Version(version.version, old.format, old.body))
+        return problems(compiled.body, format=schema.format, history=history, level=level)
+
+    def _refusal(self, subject: str, refused: list[str]) -> IncompatibleSchemaError:
+        more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+        return IncompatibleSchemaError(
+            "the new version is not compatible",
+            where=f"subject {printable(subject)}, level {self.compatibility(subject)}",
+            evidence="; ".join(map(printable, refused[:3])) + more,
+            next_step="change the schema, register it under a new subject, or relax the level",
+        )
+
+
+def _not_found(what: str, name: str) -> SchemaNotFoundError:
+    return SchemaNotFoundError(
+        f"the registry has no such {what}",
+        where=printable(name),
+        next_step="register it, or check the name",
+    )
+
+
+def _dangling(reference: Reference) -> InvalidSchemaError:
+    return InvalidSchemaError(
+        "a reference leads nowhere",
+        where=printable(reference.name),
+        evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
+        next_step="register the referenced schema first",
+    )

@@ -1,0 +1,211 @@
+"""The batch, on one screen: source, plan, stage, manifest, publish, settle."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from distributary.errors import AccountingError, DivergedError, StagedFileError
+from distributary.model.manifest import Counts, Manifest, source_hash
+from distributary.observe.events import BatchSettled, BatchStarted, SchemaSeen, StepFinished
+from distributary.observe.ledger import BatchTimes
+from distributary.publish.base import Outcome, Published
+from distributary.run.chaos import Moment, reached
+from distributary.run.context import RunContext
+from distributary.run.publishing import publish_all
+from distributary.run.staging import Stages, stage_until_resolved
+from distributary.source.base import BatchInput
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A batch that is done: where its records are."""
+
+    manifest: Manifest
+    counts: Counts
+    published: tuple[Published, ...]
+    seconds: float
+
+
+def run_batch(context: RunContext, batch: int, source: BatchInput) -> Settled:
+    """Bring one batch from the source to the tables, exactly once, whatever happened before."""
+    clock = _Clock(context, batch, source.records)
+    manifest = context.manifests.read(batch)
+    fresh = manifest is None
+    if manifest is None:
+        _refuse_other_records(context, batch, source)
+        manifest = _decide(context, batch, source, clock)
+    _same_records(manifest, source)
+    try:
+        published = publish_all(context, manifest, fresh=fresh)
+    except StagedFileError:
+        # the records are still at the source: stage them again, tables that have them will skip
+        context.manifests.set_aside(batch)
+        manifest = _decide(context, batch, source, clock)
+        published = publish_all(context, manifest, fresh=True)
+    clock.step("publish")
+    return _settle(context, manifest, published, source, clock)
+
+
+def _decide(context: RunContext, batch: int, source: BatchInput, clock: _Clock) -> Manifest:
+    """Plan and stage until every record has a place, check the equation, write the manifest."""
+    context.planner.begin_batch()
+    clock.step("plan")
+    reached(Moment.AFTER_PLAN, batch)
+
+    stages: Stages = stage_until_resolved(context, batch, source)
+    clock.stages = stages.tries
+    clock.step("stage")
+    reached(Moment.AFTER_STAGE, batch)
+
+    pending = context.planner.book.take_pending()
+    manifest = stages.manifest(context, batch, source, pending)
+    if not manifest.counts.balanced:
+        context.planner.book.give_back(pending)
+        raise AccountingError(
+            "the batch does not add up and was not committed",
+            where=f"pipeline {context.config.name}, batch {batch}",
+            evidence=manifest.counts.equation().replace("=", "!="),
+            next_step="run it again; if it stays, this is a defect: report it with this line",
+        )
+    context.claim.check()
+    context.manifests.create(manifest)
+    clock.step("manifest")
+    reached(Moment.AFTER_MANIFEST, batch)
+    return manifest
+
+
+def _settle(
+    context: RunContext,
+    manifest: Manifest,
+    published: tuple[Published, ...],
+    source: BatchInput,
+    clock: _Clock,
+) -> Settled:
+    """Write the accounting row, tell whoever listens, forget what is no longer needed."""
+    reached(Moment.BEFORE_SETTLE, manifest.batch)
+    context.claim.check()
+    parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
+    counts = manifest.with_parked(parked_records(manifest, parked_tables))
+    context.ledger.record(
+        manifest,
+        published,
+        times=clock.times(),
+        counts=counts,
+        lag_records=source.lag,
+        lag_seconds=source.age_seconds(),
+        stages=clock.stages,
+    )
+    context.manifests.settle(manifest.batch)
+    context.manifests.prune(keep=context.config.run.keep_manifests)
+    context.planner.committed(p.table for p in published if p.outcome is not Outcome.PARKED)
+    context.shares = {e.table.name: e.records for e in manifest.tables if e.table.type}
+    clock.step("settle")
+    seconds = time.monotonic() - clock.began
+    _announce(context, manifest, counts, source, clock, seconds)
+    return Settled(manifest, counts, published, seconds)
+
+
+def _announce(
+    context: RunContext,
+    manifest: Manifest,
+    counts: Counts,
+    source: BatchInput,
+    clock: _Clock,
+    seconds: float,
+) -> None:
+    name = context.config.name
+    for use in manifest.schemas:
+        context.bus.publish(
+            SchemaSeen(
+                pipeline=name,
+                batch=manifest.batch,
+                type=use.type,
+                table=use.table,
+                schema_id=use.schema_id,
+                label=use.label,
+                changes=tuple(change.describe() for change in use.changes),
+            )
+        )
+    context.bus.publish(
+        BatchSettled(
+            pipeline=name,
+            batch=manifest.batch,
+            counts=counts,
+            rows=sum(entry.rows for entry in manifest.tables),
+            tables=len(manifest.tables),
+            seconds=seconds,
+            lane=manifest.lane,
+            lag_records=source.lag,
+            lag_seconds=source.age_seconds(),
+            dead_letters=dict(manifest.dead_letters),
+            steps=clock.seconds,
+        )
+    )
+
+
+def parked_records(manifest: Manifest, parked: set[str]) -> int:
+    """Source records whose own table is parked."""
+    return sum(e.records for e in manifest.primary() if e.table.name in parked)
+
+
+def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -> None:
+    """A batch number that the ledger has settled may come again only with the same records."""
+    if batch > context.newest_settled:
+        return
+    done = context.ledger.settled(
+        context.config.name, context.checkpoint.life, context.lane, batch
+    )
+    if done is not None and done != source_hash(source.ranges):
+        raise DivergedError(
+            f"batch {batch} was settled before, with other records than it has now",
+            where=str(context.checkpoint.folder),
+            evidence=f"the ledger has settled batches up to {context.newest_settled}; "
+            "the checkpoint is older and would read them in other portions",
+            next_step="put the newest copy of the checkpoint back, or start a new life with "
+            "`distributary reset`, which reads the source again",
+        )
+
+
+def _same_records(manifest: Manifest, source: BatchInput) -> None:
+    """A manifest that is found must be about the records that Spark gives under this number."""
+    if source.ranges and manifest.source_hash != source_hash(source.ranges):
+        raise DivergedError(
+            f"the manifest of batch {manifest.batch} is about other records",
+            evidence=f"manifest {manifest.source_hash}, source {source_hash(source.ranges)}",
+            next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+        )
+
+
+class _Clock:
+    """Times of the steps, told to whoever listens."""
+
+    def __init__(self, context: RunContext, batch: int, records: int) -> None:
+        self.began = self._last = time.monotonic()
+        self.started_at = datetime.now(UTC)
+        self.stages = 0
+        self._context, self._batch = context, batch
+        self.seconds: dict[str, float] = {}
+        context.bus.publish(
+            BatchStarted(pipeline=context.config.name, batch=batch, lane=context.lane, records=records)
+        )
+
+    def step(self, name: str) -> None:
+        """The step `name` is finished."""
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+        self._context.bus.publish(
+            StepFinished(
+                pipeline=self._context.config.name,
+                batch=self._batch,
+                step=name,
+                seconds=self.seconds[name],
+            )
+        )
+
+    def times(self) -> BatchTimes:
+        """For the ledger."""
+        steps = {s: self.seconds.get(s, 0.0) for s in ("plan", "stage", "manifest", "publish")}
+        return BatchTimes(started_at=self.started_at, **steps)

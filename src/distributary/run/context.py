@@ -1,0 +1,58 @@
+"""Everything a batch works with, gathered once per run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark import Broadcast
+from pyspark.sql import SparkSession
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.model.manifest import app_id
+from distributary.model.plan import Catalog
+from distributary.observe.events import EventBus
+from distributary.observe.ledger import Ledger
+from distributary.publish.base import Publisher
+from distributary.run.checkpoint import Checkpoint, Manifests
+from distributary.run.claim import Claim
+from distributary.run.planner import Planner
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One lane of one pipeline: the stream itself, or a replay of dead letters."""
+
+    config: PipelineConfig
+    spark: SparkSession
+    checkpoint: Checkpoint
+    claim: Claim
+    planner: Planner
+    publisher: Publisher
+    ledger: Ledger
+    bus: EventBus
+    parking: str
+    """Folder for the files of parked tables."""
+    lane: str = "stream"
+    shares: dict[str, int] = field(default_factory=dict)
+    """Records per table in the batch before: how tables are spread over tasks."""
+    newest_settled: int = -1
+    """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
+    _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
+
+    @property
+    def manifests(self) -> Manifests:
+        """The decided batches of this lane."""
+        return self.checkpoint.manifests(self.lane)
+
+    @property
+    def app_id(self) -> str:
+        """How this lane signs its commits."""
+        return app_id(self.config.name, self.checkpoint.life, self.lane)
+
+    def broadcast(self, catalog: Catalog) -> Broadcast[Catalog]:
+        """Send the catalog to the executors, unless they have this one already."""
+        if self._sent is None or self._sent[0] is not catalog:
+            if self._sent is not None:
+                self._sent[1].destroy()
+            self._sent = (catalog, self.spark.sparkContext.broadcast(catalog))
+        return self._sent[1]

@@ -1,0 +1,69 @@
+"""Dead letters that would decode now, because the schema they waited for has appeared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from distributary.errors import ErrorCode, SchemaNotFoundError
+from distributary.model.record import RAW
+from distributary.registry.base import SchemaRegistry
+from distributary.run.parts import make_publisher
+from distributary.run.pipeline import Pipeline
+from distributary.run.planner import Planner
+from distributary.run.tidy import dead_letters_of
+from distributary.stage.group import group
+from distributary.stage.job import Unresolved
+from distributary.stage.land import decode_parts
+from distributary.stage.unwrap import unwrap
+
+_MAY_HEAL = (ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT)
+_SAMPLE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """How many open dead letters would be rows now."""
+
+    count: int = 0
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+
+
+def healable(pipeline: Pipeline) -> Healing:
+    """Try a sample of each schema's letters; count all of a schema whose sample decodes."""
+    letters = dead_letters_of(pipeline)
+    registry = pipeline.registry()
+    found: Counter[str] = Counter()
+    for reason in _MAY_HEAL:
+        table = letters.select(reason=reason, pipeline=pipeline.config.name)
+        for schema_id in table["schema_id"].unique().to_pylist():
+            if schema_id is None or not _exists(registry, schema_id):
+                continue
+            same = table.filter(pa.compute.equal(table["schema_id"], schema_id))
+            sample = same.slice(0, _SAMPLE)
+            share = _decodes(pipeline, registry, sample) / sample.num_rows
+            found[str(reason)] += round(same.num_rows * share)
+    return Healing(sum(found.values()), {k: v for k, v in found.items() if v})
+
+
+def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
+    try:
+        registry.by_id(schema_id)
+    except SchemaNotFoundError:
+        return False
+    return True
+
+
+def _decodes(pipeline: Pipeline, registry: SchemaRegistry, letters: pa.Table) -> int:
+    raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
+    planner = Planner(
+        pipeline.config, registry=registry, publisher=make_publisher(pipeline.config)
+    )
+    unwrapped = unwrap(raw, planner.catalog())
+    keys = group(unwrapped).keys
+    planner.resolve([Unresolved(key, 0) for key in keys])
+    parts, _ = decode_parts(raw, planner.catalog())
+    return sum(part.records for part in parts)

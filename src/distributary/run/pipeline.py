@@ -1,0 +1,160 @@
+"""A pipeline, from its file to what a run of it did: the door for Python and for the CLI."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from distributary.config.load import Loaded, load
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.trigger import Trigger
+from distributary.errors import ConfigError
+from distributary.observe import layout
+from distributary.observe.events import EventBus
+from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import Registration, register
+from distributary.registry.base import SchemaRegistry
+from distributary.run.catalog import register_tables
+from distributary.run.checkpoint import Checkpoint
+from distributary.run.claim import Claim
+from distributary.run.context import RunContext
+from distributary.run.parts import make_publisher, make_registry, make_source
+from distributary.run.planner import Planner
+from distributary.run.query import RunSummary, StreamRun
+from distributary.run.session import spark_session
+from distributary.run.spark_conf import SparkSettings
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One pipeline file, ready to run."""
+
+    loaded: Loaded
+    bus: EventBus = field(default_factory=EventBus)
+    stop: threading.Event = field(default_factory=threading.Event)
+    log_file: Path | None = None
+    """Where Spark's log goes; a file in the user's log folder when left out."""
+
+    @classmethod
+    def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
+        """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
+        return cls(load(file, overrides=overrides))
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The settings."""
+        return self.loaded.config
+
+    @property
+    def lake(self) -> str:
+        """The lake's folder, absolute, or its address."""
+        local = self.config.lake.local_path
+        return self.config.lake.path if local is None else str(local)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where this pipeline's progress is kept."""
+        return local_folder(self.config.checkpoint_path)
+
+    def ledger(self) -> Ledger:
+        """The lake's ledger."""
+        return Ledger(self.lake, storage_options=self.config.lake.options or None)
+
+    def registry(self) -> SchemaRegistry:
+        """The schemas."""
+        return make_registry(self.config)
+
+    def spark_settings(self) -> SparkSettings:
+        """How Spark is started for this pipeline."""
+        return SparkSettings.from_config(self.config.spark, log_file=self.log_file)
+
+    def run(
+        self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
+    ) -> RunSummary:
+        """Run until the trigger says that it is done, or `stop` is set."""
+        wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
+        with self.open(spark) as context:
+            summary = StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
+        return summary
+
+    @contextmanager
+    def open(
+        self, spark: SparkSession | None = None, *, lane: str = "stream"
+    ) -> Iterator[RunContext]:
+        """Claim a lane of the checkpoint and gather what its batches need."""
+        checkpoint = Checkpoint.open(self.checkpoint_folder, pipeline=self.config.name)
+        # lanes have owners of their own: dead letters can be replayed while the stream runs
+        claimed = checkpoint.folder if lane == "stream" else checkpoint.folder / lane
+        claim = Claim.take(claimed, lease=self.config.run.lease.total_seconds())
+        try:
+            yield self._context(spark, checkpoint, claim, lane)
+        finally:
+            claim.release()
+
+    def _context(
+        self, spark: SparkSession | None, checkpoint: Checkpoint, claim: Claim, lane: str
+    ) -> RunContext:
+        session = spark or spark_session(self.spark_settings(), app_name=self.config.name)
+        publisher = make_publisher(self.config, session)
+        ledger = self.ledger()
+        mine = [t for t in ledger.tables(self.config.name, schema_ids=False) if t.type]
+        planner = Planner(
+            self.config,
+            registry=self.registry(),
+            publisher=publisher,
+            known_types=[t.type for t in mine],
+        )
+        self._describe(checkpoint)
+        context = RunContext(
+            config=self.config,
+            spark=session,
+            checkpoint=checkpoint,
+            claim=claim,
+            planner=planner,
+            publisher=publisher,
+            ledger=ledger,
+            bus=self.bus,
+            parking=layout.parked(self.lake, self.config.name),
+            lane=lane,
+            newest_settled=max(
+                (
+                    b.batch
+                    for b in ledger.batches(self.config.name)
+                    if b.life == checkpoint.life and b.lane == lane
+                ),
+                default=-1,
+            ),
+        )
+        register_tables(context)
+        return context
+
+    def _describe(self, checkpoint: Checkpoint) -> None:
+        """Leave a card in the lake, so that commands find the pipeline without its file."""
+        Path(self.lake).mkdir(parents=True, exist_ok=True)
+        register(
+            self.lake,
+            Registration(
+                name=self.config.name,
+                file=str(Path(self.loaded.file).resolve()),
+                checkpoint=str(checkpoint.folder),
+            ),
+        )
+
+
+def local_folder(path: str) -> Path:
+    """A folder of this machine; checkpoints on object stores need a conditional put."""
+    if "://" in path and not path.startswith("file://"):
+        raise ConfigError(
+            "the checkpoint must be on a file system",
+            where="lake.checkpoint",
+            evidence=path,
+            next_step="set lake.checkpoint to a folder that the driver can write to",
+        )
+    return Path(path.removeprefix("file://")).absolute()
+

@@ -1,0 +1,147 @@
+"""`plan`: the tables, columns and changes that a run would make, found without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.model.plan import Catalog, Rejected, Route, RouteKey
+from distributary.model.table import Change
+from distributary.route.type_names import check_type_name
+from distributary.run.checkpoint import Checkpoint
+from distributary.run.parts import make_publisher, make_source
+from distributary.run.pipeline import Pipeline
+from distributary.run.planner import Planner
+from distributary.source.offsets import newest_offset
+from distributary.stage.group import group
+from distributary.stage.job import Unresolved
+from distributary.stage.unwrap import unwrap
+
+
+@dataclass(frozen=True, slots=True)
+class TablePreview:
+    """What would happen to one table."""
+
+    name: str
+    new: bool
+    records: int
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would happen if the pipeline ran now."""
+
+    records: int = 0
+    tables: tuple[TablePreview, ...] = ()
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Records that would not find a place, by error code; payloads are not decoded here."""
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether a table would be created or changed."""
+        return any(table.new or table.changes for table in self.tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return {
+            "records": self.records,
+            "dead_letters": dict(self.dead_letters),
+            "tables": [
+                {
+                    "name": t.name,
+                    "new": t.new,
+                    "records": t.records,
+                    "changes": [
+                        {"kind": str(c.kind), "column": c.column, "before": c.before}
+                        | {"after": c.after, "action": c.action, "text": c.describe()}
+                        for c in t.changes
+                    ],
+                }
+                for t in self.tables
+            ],
+        }
+
+
+def preview(pipeline: Pipeline) -> Preview:
+    """Look at what the source holds beyond the pipeline's position, as one batch would see it."""
+    config = pipeline.config
+    known = pipeline.ledger().tables(config.name, schema_ids=False)
+    planner = Planner(
+        config,
+        registry=pipeline.registry(),
+        publisher=make_publisher(config),
+        known_types=[t.type for t in known if t.type],
+    )
+    keys: Counter[RouteKey] = Counter()
+    first: dict[RouteKey, int] = {}
+    dead: Counter[str] = Counter()
+    total = 0
+    for raw in _unread(pipeline):
+        total += raw.num_rows
+        _count_keys(raw, planner.catalog(), keys, first, dead)
+    planner.resolve([Unresolved(k, first[k]) for k in sorted(first, key=lambda k: (first[k], k))])
+    return _summary(planner, keys, dead, total)
+
+
+def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
+    folder = pipeline.checkpoint_folder
+    start, state = None, {}
+    if (folder / "life.json").exists():
+        checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
+        newest = checkpoint.manifests().newest()
+        if newest >= 0:
+            start = newest_offset(checkpoint.spark, newest)
+            manifest = checkpoint.manifests().read(newest)
+            state = dict(manifest.source_state) if manifest else {}
+    yield from make_source(pipeline.config).peek(start, state)
+
+
+def _count_keys(
+    raw: pa.RecordBatch,
+    catalog: Catalog,
+    keys: Counter[RouteKey],
+    first: dict[RouteKey, int],
+    dead: Counter[str],
+) -> None:
+    unwrapped = unwrap(raw, catalog)
+    dead.update(str(letter.code) for letter in unwrapped.letters)
+    groups = group(unwrapped)
+    offsets = raw.column("offset").to_numpy()
+    for key, count, row in zip(groups.keys, groups.counts(), groups.first_rows(), strict=True):
+        code = check_type_name(key.claim) if catalog.envelope is not None else None
+        if code is not None and catalog.strict_names:
+            dead[str(code)] += count
+            continue
+        keys[key] += count
+        first.setdefault(key, int(offsets[unwrapped.rows[row]]))
+
+
+def _summary(
+    planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int
+) -> Preview:
+    records: Counter[str] = Counter()
+    catalog = planner.catalog()
+    for key, count in keys.items():
+        route = catalog.routes[key]
+        if isinstance(route, Rejected):
+            dead[str(route.code)] += count
+        elif isinstance(route, Route):
+            records[route.table] += count
+    pending = planner.book.take_pending()
+    names = sorted(set(records) | set(pending.changes) if total else set())
+    tables = tuple(
+        TablePreview(
+            name=name,
+            new=not planner.book.tables[name].exists,
+            records=records[name],
+            changes=tuple(pending.changes.get(name, ())),
+        )
+        for name in names
+        if name
+    )
+    return Preview(total, tables, dict(dead))

@@ -1,0 +1,103 @@
+"""Step `publish`: every table of a decided batch gets its commit; one that cannot is parked."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+from distributary.errors import (
+    DistributaryError,
+    DivergedError,
+    LakeUnavailableError,
+    PublishError,
+    StagedFileError,
+)
+from distributary.model.manifest import Manifest, TableEntry
+from distributary.observe.events import TableParked
+from distributary.publish.base import Mark, Outcome, Published
+from distributary.publish.parking import park, parked
+from distributary.run.chaos import Moment, reached
+from distributary.run.context import RunContext
+
+
+def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
+    """Commit all tables in parallel; the results are in the manifest's order."""
+    context.claim.check()
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    queued = {p.table for p in parked(context.parking)}
+    commits = itertools.count(1)
+
+    def one(entry: TableEntry) -> Published | DistributaryError:
+        if not entry.files and not entry.changes:
+            return Published(entry.table.name, Outcome.PUBLISHED)
+        if entry.table.name in queued:
+            # order within a table is kept: what came first must be published first
+            park(entry, mark, folder=context.parking, reason="waits behind earlier batches")
+            return Published(entry.table.name, Outcome.PARKED, error="waits behind earlier batches")
+        try:
+            context.claim.check()
+            result = context.publisher.publish(entry, mark)
+        except StagedFileError:
+            raise
+        except PublishError as error:
+            return error
+        if next(commits) == 1:
+            reached(Moment.AFTER_FIRST_COMMIT, manifest.batch)
+        return result
+
+    entries = list(manifest.tables)
+    with ThreadPoolExecutor(context.config.run.publish_threads) as pool:
+        results = list(pool.map(one, entries))
+    _lake_is_there(entries, results)
+    published = tuple(
+        _park(context, entry, mark, result) if isinstance(result, DistributaryError) else result
+        for entry, result in zip(entries, results, strict=True)
+    )
+    if fresh:
+        _refuse_foreign_marks(context, entries, published, mark)
+    return published
+
+
+def _lake_is_there(
+    entries: list[TableEntry], results: list[Published | DistributaryError]
+) -> None:
+    """When nothing at all can be written it is the lake that is away: wait, do not park it all."""
+    failed = [r for r in results if isinstance(r, DistributaryError)]
+    if len(failed) == len(entries) > 1 or any(isinstance(r, LakeUnavailableError) for r in failed):
+        if len(failed) == len(entries):
+            raise failed[0]
+
+
+def _park(
+    context: RunContext, entry: TableEntry, mark: Mark, error: DistributaryError
+) -> Published:
+    reason = f"{error.code}: {error.evidence or error.what}"
+    park(entry, mark, folder=context.parking, reason=reason)
+    context.bus.publish(
+        TableParked(
+            pipeline=context.config.name,
+            batch=mark.batch,
+            table=entry.table.name,
+            records=entry.records,
+            error=reason,
+        )
+    )
+    return Published(entry.table.name, Outcome.PARKED, error=reason)
+
+
+def _refuse_foreign_marks(
+    context: RunContext, entries: list[TableEntry], published: tuple[Published, ...], mark: Mark
+) -> None:
+    """A batch that was just staged cannot be in a table already, unless the checkpoint is old."""
+    for entry, result in zip(entries, published, strict=True):
+        if result.outcome is not Outcome.SKIPPED:
+            continue
+        committed = context.publisher.committed(entry.table.path, mark)
+        if committed is None or committed.source_hash != mark.source_hash:
+            raise DivergedError(
+                f"table {entry.table.name} has batch {mark.batch} already, with other records",
+                where=str(context.checkpoint.folder),
+                evidence=f"its newest mark is batch {committed.batch if committed else '?'}",
+                next_step="the checkpoint is older than the table: put the newest copy back, or "
+                "start a new life with `distributary reset`",
+            )

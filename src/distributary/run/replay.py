@@ -1,0 +1,155 @@
+"""Dead letters through the same batch code once more, exactly once.
+
+A replay is a batch of a lane of its own. What it will send is frozen first, in a file beside the
+checkpoint, so that a replay which was killed goes on with the same records and no others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distributary.model.manifest import Manifest, SourceRange
+from distributary.model.record import RAW
+from distributary.observe.deadletters import DeadLetters
+from distributary.run.batch import run_batch
+from distributary.run.context import RunContext
+from distributary.run.durable import sync_folder
+from distributary.run.staging import drop_files, stage_until_resolved
+from distributary.source.base import BatchInput
+
+LANE = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a selection of dead letters."""
+
+    selected: int = 0
+    replayed: int = 0
+    failed_again: dict[str, int] = field(default_factory=dict)
+    """Those that are dead letters still, by error code."""
+    tables: dict[str, int] = field(default_factory=dict)
+    """Records per table."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenReader:
+    """Reads a frozen selection in a task."""
+
+    path: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The one incoming row only says: go."""
+        for batch in batches:
+            if batch.num_rows:
+                with pq.ParquetFile(self.path) as file:
+                    for rows in file.iter_batches(columns=RAW.names):
+                        yield rows.select(RAW.names).cast(RAW)
+
+
+def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
+    """What a replay would do: staged, counted, and dropped."""
+    if not letters.num_rows:
+        return Replayed()
+    number = _next_number(context)
+    path = _freeze(context, number, letters, name="trial")
+    try:
+        staged = stage_until_resolved(context, number, _input(context, number, path)).staged
+        drop_files(context, staged)
+    finally:
+        path.unlink(missing_ok=True)
+    return Replayed(
+        selected=letters.num_rows,
+        replayed=letters.num_rows - sum(staged.dead.values()),
+        failed_again=dict(staged.dead),
+        tables=_typed(context, staged.records),
+    )
+
+
+def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) -> Replayed:
+    """Send a selection again. An unfinished replay of before is finished first."""
+    finish(context, dead_letters)
+    if not letters.num_rows:
+        return Replayed()
+    number = _next_number(context)
+    _freeze(context, number, letters)
+    return _run(context, dead_letters, number)
+
+
+def finish(context: RunContext, dead_letters: DeadLetters) -> list[Replayed]:
+    """Complete the replays that were begun and not ended."""
+    pending = sorted(_folder(context).glob("selection-*.parquet"))
+    return [_run(context, dead_letters, int(path.stem.split("-")[1])) for path in pending]
+
+
+def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replayed:
+    path = _selection(context, number)
+    settled = run_batch(context, number, _input(context, number, path))
+    manifest = settled.manifest
+    ids = pq.read_table(path, columns=["id"])["id"].to_pylist()
+    failed = failed_letters(manifest)
+    good = [i for i in ids if i not in failed]
+    dead_letters.mark_replayed(good, replay=number, note=f"replay {number}")
+    dead_letters.mark_failed_again(failed)
+    # the selection is what says that a replay is unfinished: it goes last
+    path.unlink()
+    return Replayed(
+        selected=len(ids),
+        replayed=len(good),
+        failed_again=dict(Counter(code for code, _ in failed.values())),
+        tables=_typed(context, {e.table.name: e.records for e in manifest.tables}),
+    )
+
+
+def failed_letters(manifest: Manifest) -> dict[str, tuple[str, str]]:
+    """The letters that failed again in a replay: code and message by id."""
+    failed = manifest.source_state.get("failed", {})
+    return {letter: (code, message) for letter, (code, message) in failed.items()}
+
+
+def _typed(context: RunContext, records: dict[str, int] | Counter[str]) -> dict[str, int]:
+    tables = context.planner.book.tables
+    return {name: count for name, count in sorted(records.items()) if tables[name].type}
+
+
+def _folder(context: RunContext) -> Path:
+    return context.checkpoint.folder / LANE
+
+
+def _selection(context: RunContext, number: int) -> Path:
+    return _folder(context) / f"selection-{number:08d}.parquet"
+
+
+def _next_number(context: RunContext) -> int:
+    return max(context.manifests.newest(), context.newest_settled) + 1
+
+
+def _freeze(
+    context: RunContext, number: int, letters: pa.Table, *, name: str = "selection"
+) -> Path:
+    folder = _folder(context)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{number:08d}.parquet"
+    draft = path.with_suffix(".draft")
+    pq.write_table(letters, draft)
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(folder)
+    return path
+
+
+def _input(context: RunContext, number: int, path: Path) -> BatchInput:
+    count = pq.read_metadata(path).num_rows
+    return BatchInput(
+        frame=context.spark.range(0, 1, 1, 1),
+        reader=FrozenReader(str(path)),
+        ranges=(SourceRange(f"dead letters, replay {number}", 0, 0, count, count),),
+    )

@@ -1,0 +1,157 @@
+"""Starts Spark, or takes the session that is already there. Nothing it does reaches the terminal.
+
+The JVM's output goes to files: Spark's log to the log file, and whatever the JVM or a Python worker
+prints to a file of the same name that ends in `.out`. Settings that may hold secrets are handed
+over inside the process; on the JVM's command line every user of the machine could read them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from distributary.errors import ErrorCode, SetupError
+from distributary.run.class_archive import archive_options
+from distributary.run.connectors import JVM, Progress, ensure_connectors, spark_jars
+from distributary.run.java import require_java
+from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, spark_conf
+
+_LOG_DAYS = 7
+_EVIDENCE_LINES = 8
+# spark-submit's script starts a small JVM first, only to put the real command together
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# the JVM's own messages would go to standard output
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+# the second compiler and the concurrent collector pay only after minutes
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_starting = threading.Lock()
+
+
+def spark_session(
+    settings: SparkSettings | None = None,
+    *,
+    app_name: str = "distributary",
+    progress: Progress | None = None,
+) -> SparkSession:
+    """The session of this process, started with these settings if there is none yet.
+
+    Raises SetupError when Java or the connectors are missing or Spark does not start, ConfigError
+    when a setting contradicts what must hold. Under `spark-submit` its own settings win over ours.
+    """
+    wanted = settings or SparkSettings()
+    with _starting:
+        if _running() is not None:
+            return _required(SparkSession.builder.getOrCreate())
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return _submitted(wanted, app_name)
+        return _started(wanted, app_name, progress)
+
+
+def new_log_file() -> Path:
+    """A log file for this process in the user's log folder; those of past weeks are removed."""
+    folder = platformdirs.user_log_path("distributary", ensure_exists=True)
+    for old in folder.glob("spark-*"):
+        if time.time() - old.stat().st_mtime > _LOG_DAYS * 86400:
+            old.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return folder / f"spark-{stamp}-{os.getpid()}.log"
+
+
+def _started(settings: SparkSettings, app_name: str, progress: Progress | None) -> SparkSession:
+    java = require_java()
+    jars = ensure_connectors(progress)
+    log = (settings.log_file or new_log_file()).absolute()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    options = [*_QUIET, *_log_options(log, settings.log_level)]
+    if settings.short_lived:
+        options += _SHORT_LIVED
+    if settings.is_local:
+        options += archive_options(java, [spark_jars(), *jars], train=settings.short_lived)
+    conf = spark_conf(settings, app_name=app_name, jars=jars, java_options=options)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
+    if settings.is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        context = SparkContext(conf=_as_conf(conf), gateway=_gateway(conf, log))
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _did_not_start(settings.master, log, error) from error
+    return _required(SparkSession(context))
+
+
+def _gateway(conf: Mapping[str, str], log: Path) -> Any:
+    if _jvm_exists():
+        # a session was stopped in this process: its JVM serves the next one too
+        return None
+    with log.with_suffix(".out").open("ab") as output:
+        return launch_gateway(  # type: ignore[no-untyped-call]
+            _as_conf(launch_conf(conf)), {"stdout": output, "stderr": output}
+        )
+
+
+def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
+    """`spark-submit` has started the JVM: its choices stand, ours fill the gaps."""
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    conf = SparkConf(_jvm=gateway.jvm)
+    for name, value in spark_conf(settings, app_name=app_name).items():
+        conf.setIfMissing(name, value)
+    return _required(SparkSession(SparkContext(conf=conf, gateway=gateway)))
+
+
+def _required(session: SparkSession) -> SparkSession:
+    for name, value in REQUIRED.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _log_options(log: Path, level: str) -> list[str]:
+    return [
+        f"-Dlog4j2.configurationFile={(JVM / 'log4j2.properties').as_uri()}",
+        f"-Ddistributary.log={log}",
+        f"-Ddistributary.log.level={level}",
+        # else a crashing JVM leaves its report in the working folder
+        f"-XX:ErrorFile={log.with_suffix('.crash')}",
+    ]
+
+
+def _as_conf(conf: Mapping[str, str]) -> SparkConf:
+    return SparkConf().setAll(list(conf.items()))
+
+
+def _did_not_start(master: str, log: Path, error: Exception) -> SetupError:
+    lines = [
+        line
+        for file in (log.with_suffix(".out"), log)
+        if file.is_file()
+        for line in file.read_text("utf-8", "replace").splitlines()
+        if line.strip() and not line.startswith(("WARNING:", "\tat "))
+    ]
+    return SetupError(
+        "Spark did not start",
+        code=ErrorCode.SPARK_FAILED,
+        where=f"master {master}",
+        evidence="\n".join(lines[-_EVIDENCE_LINES:]) or type(error).__name__,
+        next_step=f"read {log} and {log.with_suffix('.out').name} beside it",
+        log=log,
+    )
+
+
+def _running() -> SparkContext | None:
+    # PySpark has no public way to ask without starting one
+    return SparkContext._active_spark_context  # noqa: SLF001
+
+
+def _jvm_exists() -> bool:
+    return SparkContext._gateway is not None  # noqa: SLF001

@@ -1,0 +1,199 @@
+"""Which settings a Spark session gets: ours, over them the user's, over both what must hold."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from distributary.config.engine import Spark
+from distributary.errors import ConfigError
+
+REQUIRED: Mapping[str, str] = {
+    # tables committed without Spark hold UTC timestamps only
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Settings that no user may change, because the promises depend on them."""
+
+SECRET = r"(?i)secret|passw|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"  # noqa: S105
+"""Names of settings whose values are never printed, logged or put on a command line."""
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?")
+_GIB = 1 << 30
+# what the JVM, or spark-submit inside it, must know before a SparkConf can be handed over
+_AT_LAUNCH = (
+    "spark.app.name",
+    "spark.archives",
+    "spark.driver.",
+    "spark.files",
+    "spark.jars",
+    "spark.kerberos.",
+    "spark.kubernetes.",
+    "spark.master",
+    "spark.submit.",
+    "spark.yarn.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What to start, and where its log goes."""
+
+    master: str = "local[*]"
+    driver_memory: str | None = None
+    """`4g`; a quarter of the machine's memory, between 1g and 4g, when left out."""
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further settings, which win over ours; may hold secrets."""
+    log_file: Path | None = None
+    """Where Spark's log goes; a file of its own in the user's log folder when left out."""
+    log_level: str = "WARN"
+    short_lived: bool = False
+    """Start in half the time, and compute more slowly: for commands, demos and tests."""
+
+    @classmethod
+    def from_config(
+        cls, section: Spark, *, log_file: Path | None = None, short_lived: bool = False
+    ) -> SparkSettings:
+        """The settings of a pipeline file's `spark` section."""
+        return cls(
+            master=section.master,
+            driver_memory=section.driver_memory,
+            conf=section.options,
+            log_file=log_file,
+            short_lived=short_lived,
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process on this machine."""
+        return _LOCAL.fullmatch(self.master) is not None
+
+
+def spark_conf(
+    settings: SparkSettings,
+    *,
+    app_name: str,
+    jars: Sequence[Path] = (),
+    java_options: Sequence[str] = (),
+) -> dict[str, str]:
+    """Every setting of a new session; ConfigError if the user's contradict what must hold."""
+    user = settings.conf
+    for name, value in REQUIRED.items():
+        if user.get(name, value) != value:
+            raise ConfigError(
+                f"{name} must be {value}",
+                where=f"spark.conf.{name}",
+                next_step="leave the setting out; convert time zones where the tables are read",
+            )
+    return {
+        **_defaults(),
+        **(_local_defaults(settings.master) if settings.is_local else {}),
+        "spark.app.name": app_name,
+        **user,
+        **_combined(settings, jars, java_options),
+        **REQUIRED,
+    }
+
+
+def launch_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """The part that may stand on a command line, where every user of the machine reads it."""
+    return {
+        name: value
+        for name, value in conf.items()
+        if name.startswith(_AT_LAUNCH) and not re.search(SECRET, name)
+    }
+
+
+def quoted(option: str) -> str:
+    """A JVM option as Spark's own parser of option strings reads it."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+        # one Arrow batch a task where it fits: decoding and writing are column-wise
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.python.worker.reuse": "true",
+        # a worker that dies in native code then says where
+        "spark.python.worker.faulthandler.enabled": "true",
+    }
+
+
+def _local_defaults(master: str) -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(_cores(master)),
+        # Delta's 50 makes every read of a small table 50 tasks
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def _combined(
+    settings: SparkSettings, jars: Sequence[Path], java_options: Sequence[str]
+) -> dict[str, str]:
+    """Settings that hold something of ours and something of the user's."""
+    user = settings.conf
+    files = [str(jar) for jar in jars]
+    conf = {
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.driver_memory or default_driver_memory(),
+        "spark.sql.extensions": _joined(",", _DELTA_EXTENSION, user.get("spark.sql.extensions")),
+        "spark.redaction.regex": _joined("|", SECRET, user.get("spark.redaction.regex")),
+        "spark.sql.redaction.options.regex": _joined(
+            "|", f"{SECRET}|url", user.get("spark.sql.redaction.options.regex")
+        ),
+    }
+    options = user.get("spark.driver.extraJavaOptions")
+    if java_options or options:
+        # the user's come last: of two JVM options the later one holds
+        ours = " ".join(quoted(option) for option in java_options)
+        conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
+    if files:
+        # one process needs no copy of the files; executors elsewhere get theirs from the driver
+        name, between = (
+            ("spark.driver.extraClassPath", os.pathsep)
+            if settings.is_local
+            else ("spark.jars", ",")
+        )
+        conf[name] = _joined(between, between.join(files), user.get(name))
+    return conf
+
+
+def default_driver_memory() -> str:
+    """A quarter of what this process may use, between 1g and 4g."""
+    quarter = min(psutil.virtual_memory().total, _container_limit()) // 4
+    return f"{min(4 * _GIB, max(_GIB, quarter)) >> 20}m"
+
+
+def _container_limit() -> int:
+    # a container sees the memory of the whole machine and is killed at its own limit
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+    except OSError:
+        limit = ""
+    return int(limit) if limit.isdigit() else 1 << 62
+
+
+def _cores(master: str) -> int:
+    match = _LOCAL.fullmatch(master)
+    asked = match[1] if match else None
+    cores = os.cpu_count() if asked == "*" else int(asked or 1)
+    return max(2, cores or 1)
+
+
+def _joined(between: str, ours: str, theirs: str | None) -> str:
+    return between.join(part for part in (ours, theirs) if part)

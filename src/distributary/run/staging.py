@@ -1,0 +1,157 @@
+"""Step `stage`: run the job, answer what its tasks could not place, run it again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from distributary.errors import AccountingError
+from distributary.model.manifest import Counts, Manifest, TableEntry
+from distributary.model.plan import StageOrder
+from distributary.run.context import RunContext
+from distributary.run.planner import spread_tables
+from distributary.run.tables import Pending, primary_role
+from distributary.source.base import BatchInput
+from distributary.stage.job import Staged, run_stage
+
+_MOST_TRIES = 5
+_DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python worker failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The last try of a stage, in which every record found a place."""
+
+    staged: Staged
+    tries: int
+    seconds: float
+
+    def manifest(
+        self, context: RunContext, batch: int, source: BatchInput, pending: Pending
+    ) -> Manifest:
+        """What was found out, as the document that decides the batch."""
+        state = dict(source.state)
+        if context.lane != "stream":
+            # a letter that fails again is not a new letter: its row in the table is brought up
+            # to date once the batch is settled
+            state["failed"] = self._letters_that_failed(context)
+        tables = context.planner.book.tables
+        entries = tuple(
+            TableEntry(
+                table=tables[name],
+                files=tuple(self.staged.files.get(name, ())),
+                records=records,
+                changes=tuple(pending.changes.get(name, ())),
+            )
+            for name, records in sorted(self.staged.records.items())
+        )
+        self._leave_untouched(context, pending, {e.table.name for e in entries})
+        draft = Manifest(
+            pipeline=context.config.name,
+            life=context.checkpoint.life,
+            batch=batch,
+            epoch=context.claim.epoch,
+            ranges=source.ranges,
+            tables=entries,
+            counts=Counts(),
+            dead_letters=dict(self.staged.dead),
+            schemas=tuple(pending.uses),
+            created_at=datetime.now(UTC).isoformat(),
+            lane=context.lane,
+            source_state=state,
+            stage_seconds=round(self.seconds, 3),
+            primary_role=primary_role(context.config),
+        )
+        counts = Counts(
+            read=source.records,
+            written=sum(e.records for e in draft.primary()),
+            dead_lettered=sum(self.staged.dead.values()),
+        )
+        return replace(draft, counts=counts)
+
+    def _letters_that_failed(self, context: RunContext) -> dict[str, tuple[str, str]]:
+        name = context.config.tables.dead_letters
+        folder = Path(context.planner.book.tables[name].path)
+        failed: dict[str, tuple[str, str]] = {}
+        for file in self.staged.files.pop(name, []):
+            columns = ["id", "error_code", "error_message"]
+            for row in pq.read_table(folder / file.path, columns=columns).to_pylist():
+                failed[row["id"]] = (row["error_code"], row["error_message"])
+            (folder / file.path).unlink()
+        self.staged.records.pop(name, None)
+        return failed
+
+    @staticmethod
+    def _leave_untouched(context: RunContext, pending: Pending, touched: set[str]) -> None:
+        """Changes of tables that this batch writes nothing to wait for a batch that does."""
+        later = {k: v for k, v in pending.changes.items() if k not in touched}
+        context.planner.book.give_back(Pending(changes=later))
+
+
+def stage_until_resolved(context: RunContext, batch: int, source: BatchInput) -> Stages:
+    """Stage; where a schema or type is new, plan for it and stage again, dropping the first try."""
+    began = time.monotonic()
+    guarded = False
+    for number in range(1, _MOST_TRIES + 1):
+        order = _order(context, batch, guarded=guarded, final=number == _MOST_TRIES)
+        catalog = context.broadcast(context.planner.catalog())
+        try:
+            staged = run_stage(source.frame, source.reader, catalog, order)
+        except Exception as error:
+            if guarded or not _killed_its_worker(error):
+                raise
+            guarded = True
+            continue
+        if not staged.unresolved:
+            _check_seen(staged, source, batch)
+            return Stages(staged, number, time.monotonic() - began)
+        drop_files(context, staged)
+        context.planner.resolve(staged.unresolved)
+    raise AccountingError(
+        f"batch {batch} could not be staged in {_MOST_TRIES} tries",
+        where=f"pipeline {context.config.name}",
+        next_step="run again with --debug and report the log",
+    )
+
+
+def _order(context: RunContext, batch: int, *, guarded: bool, final: bool) -> StageOrder:
+    buckets = max(2, context.spark.sparkContext.defaultParallelism)
+    return StageOrder(
+        pipeline=context.config.name,
+        lane=context.lane,
+        batch=batch,
+        attempt=uuid.uuid4().hex[:8],
+        now_us=time.time_ns() // 1000,
+        buckets=buckets,
+        spread=spread_tables(context.shares, buckets),
+        guarded=guarded,
+        final=final,
+    )
+
+
+def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
+    """The tasks must have seen what the source says it gave: two counts that share no code."""
+    if staged.seen != source.records:
+        raise AccountingError(
+            f"the source holds {source.records:,} records for batch {batch}, "
+            f"the tasks have read {staged.seen:,}",
+            next_step="the source changed under the batch: run it again",
+        )
+
+
+def _killed_its_worker(error: Exception) -> bool:
+    text = str(error)
+    return any(sign in text for sign in _DEAD_WORKER)
+
+
+def drop_files(context: RunContext, staged: Staged) -> None:
+    """Remove what a try wrote: no commit will ever name it."""
+    for name, files in staged.files.items():
+        folder = Path(context.planner.book.tables[name].path)
+        for file in files:
+            (folder / file.path).unlink(missing_ok=True)

@@ -1,0 +1,204 @@
+"""The tables of a pipeline as the next commit will leave them, and what is new about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.errors import ErrorCode, EvolutionError
+from distributary.evolve.merge import create, merge
+from distributary.evolve.types import sql_name
+from distributary.evolve.unified import plan_unified
+from distributary.model.deadletter import DEAD_LETTER_COLUMNS
+from distributary.model.manifest import SchemaUse
+from distributary.model.plan import Rejected
+from distributary.model.schema import WriterSchema
+from distributary.model.table import Change, ChangeKind, Column, Merged, Role, TablePlan
+from distributary.publish.base import Publisher
+from distributary.stage.bronze import BRONZE_COLUMNS
+from distributary.stage.metadata import metadata_plan
+from distributary.stage.unified import TYPE
+
+
+def table_folder(config: PipelineConfig, name: str) -> str:
+    """A table's folder, absolute: executors have other working directories than the driver."""
+    local = config.lake.local_path
+    return config.lake.table_path(name) if local is None else str(local / name)
+
+
+def fixed_tables(config: PipelineConfig) -> frozenset[str]:
+    """Names that no type's table may take."""
+    return frozenset(config.tables.fixed_names().values())
+
+
+def primary_role(config: PipelineConfig) -> Role:
+    """The tables in which a record counts as written."""
+    if config.tables.each:
+        return Role.EACH
+    return Role.UNIFIED if config.tables.unified else Role.BRONZE
+
+
+@dataclass(slots=True)
+class Pending:
+    """What has been planned and is in no manifest yet."""
+
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+    uses: list[SchemaUse] = field(default_factory=list)
+
+
+class TableBook:
+    """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
+
+    def __init__(self, config: PipelineConfig, publisher: Publisher) -> None:
+        self._config = config
+        self._publisher = publisher
+        self._metadata = metadata_plan(config.tables.metadata)
+        self._pending = Pending()
+        self._new_tables = 0
+        self.tables: dict[str, TablePlan] = {}
+        self._open_fixed_tables()
+
+    def begin_batch(self) -> None:
+        """The limit on new tables holds per batch."""
+        self._new_tables = 0
+
+    def take_pending(self) -> Pending:
+        """What the manifest that is being written must carry."""
+        taken, self._pending = self._pending, Pending()
+        return taken
+
+    def give_back(self, pending: Pending) -> None:
+        """The manifest was not written after all."""
+        for name, changes in pending.changes.items():
+            self._pending.changes.setdefault(name, [])[:0] = changes
+        self._pending.uses[:0] = pending.uses
+
+    def committed(self, names: Iterable[str]) -> None:
+        """These tables exist now as planned."""
+        for name in names:
+            self.tables[name] = replace(self.tables[name], exists=True)
+
+    def evolve(
+        self, name: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]
+    ) -> Rejected | None:
+        """Make room for a schema's columns, or say why its records are dead letters."""
+        table = self.tables.get(name) or self._on_disk(name, Role.EACH, type_name)
+        if table is None:
+            refused = self._refuse_new_type(type_name)
+            if refused is not None:
+                return refused
+            merged = create(columns)
+            merged = replace(merged, columns=(*merged.columns, *self._metadata))
+            self._new_tables += 1
+            self._plan(name, Role.EACH, type_name, merged.columns)
+        else:
+            merged = merge(table.columns, columns, self._config.evolution)
+            if merged.refused is not None:
+                return _refuse(merged, name, schema)
+            self.tables[name] = replace(table, columns=merged.columns)
+        self._note(name, merged.changes)
+        use = SchemaUse(type_name, name, schema.id, schema.label(), merged.changes)
+        self._pending.uses.append(use)
+        return None
+
+    def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
+        """Make room in the unified table; True if that changed it."""
+        unified = self._config.tables.unified
+        if unified is None:
+            return False
+        table = self.tables[unified.name]
+        system = {c.name for c in (TYPE, *self._metadata)}
+        own = tuple(c for c in table.columns if c.name not in system)
+        plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
+        if plan.columns == own:
+            return False
+        before = {c.name: c for c in own}
+        kept = tuple(c for c in table.columns if c.name in system)
+        self.tables[unified.name] = replace(table, columns=(*plan.columns, *kept))
+        self._note(unified.name, _difference(before, plan.columns))
+        return True
+
+    def _open_fixed_tables(self) -> None:
+        tables = self._config.tables
+        fixed = [(tables.dead_letters, Role.DEAD_LETTERS, DEAD_LETTER_COLUMNS)]
+        if tables.bronze:
+            fixed.append((tables.bronze, Role.BRONZE, BRONZE_COLUMNS))
+        if tables.unified:
+            shared = plan_unified((), {}, mode=tables.unified.mode).columns
+            columns = (*shared, TYPE, *self._metadata)
+            fixed.append((tables.unified.name, Role.UNIFIED, columns))
+        for name, role, columns in fixed:
+            if self._on_disk(name, role, "") is None:
+                self._plan(name, role, "", columns)
+                self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+
+    def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
+        columns = self._publisher.columns(table_folder(self._config, name))
+        if columns is None:
+            return None
+        return self._plan(name, role, type_name, columns, exists=True)
+
+    def _plan(
+        self,
+        name: str,
+        role: Role,
+        type_name: str,
+        columns: tuple[Column, ...],
+        *,
+        exists: bool = False,
+    ) -> TablePlan:
+        what = f"records of type {type_name}" if type_name else f"{role} table"
+        self.tables[name] = TablePlan(
+            name=name,
+            role=role,
+            type=type_name,
+            path=table_folder(self._config, name),
+            columns=columns,
+            exists=exists,
+            comment=f"{what}, pipeline {self._config.name}",
+        )
+        return self.tables[name]
+
+    def _note(self, name: str, changes: tuple[Change, ...]) -> None:
+        if changes:
+            self._pending.changes.setdefault(name, []).extend(changes)
+
+    def _refuse_new_type(self, type_name: str) -> Rejected | None:
+        policy = self._config.evolution
+        if policy.new_type == "dead_letter":
+            return Rejected(ErrorCode.NEW_TYPE_REFUSED, "evolution.new_type is dead_letter")
+        if policy.new_type == "fail":
+            raise EvolutionError(
+                "a record of a new type arrived and evolution.new_type is fail",
+                evidence=f"type {type_name!r}",
+                next_step="set evolution.new_type to create or dead_letter",
+            )
+        limit = policy.max_new_tables_per_batch
+        if self._new_tables >= limit:
+            text = f"evolution.max_new_tables_per_batch is {limit}"
+            return Rejected(ErrorCode.TOO_MANY_TYPES, text)
+        return None
+
+
+def _refuse(merged: Merged, table: str, schema: WriterSchema) -> Rejected:
+    if merged.fatal:
+        raise EvolutionError(
+            f"schema {schema.label()} changes table {table} in a way that is set to fail",
+            evidence=merged.reason,
+            next_step="change the `evolution` section of the pipeline file, or the schema",
+        )
+    return Rejected(merged.refused or ErrorCode.EVOLUTION_REFUSED, merged.reason)
+
+
+def _difference(before: Mapping[str, Column], after: tuple[Column, ...]) -> tuple[Change, ...]:
+    changes = []
+    for column in after:
+        old = before.get(column.name)
+        now = sql_name(column.type)
+        if old is None:
+            changes.append(Change(ChangeKind.COLUMN_ADDED, column.name, after=now, action="add"))
+        elif old.type != column.type:
+            then = sql_name(old.type)
+            changes.append(Change(ChangeKind.COLUMN_WIDENED, column.name, then, now, "widen"))
+    return tuple(changes)

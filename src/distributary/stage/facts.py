@@ -1,0 +1,14 @@
+"""What a task tells the driver about a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from distributary.model.manifest import StagedFile
+
+
+def file_fact(table: str, records: int, staged: StagedFile | None) -> tuple[str, str]:
+    """A file for the manifest; None stands for records that gave no row."""
+    body = {"table": table, "records": records, "file": asdict(staged) if staged else None}
+    return "file", json.dumps(body, separators=(",", ":"))

@@ -1,0 +1,62 @@
+"""Records with the same key, found for a whole batch at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.model.plan import RouteKey
+from distributary.stage.unwrap import Rows, Unwrapped
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The distinct keys of a batch, and for each record the number of its key."""
+
+    keys: list[RouteKey]
+    codes: Rows
+
+    def counts(self) -> list[int]:
+        """Records per key."""
+        return np.bincount(self.codes, minlength=len(self.keys)).tolist()
+
+    def first_rows(self) -> list[int]:
+        """The first record of each key."""
+        _, first = np.unique(self.codes, return_index=True)
+        return first.tolist()
+
+
+def group(unwrapped: Unwrapped) -> Groups:
+    """Keys by dictionary codes, so that no Python object is made per record."""
+    columns = [unwrapped.claims, unwrapped.schema_ids]
+    if unwrapped.indexes is not None:
+        columns.append(unwrapped.indexes)
+    combined = np.zeros(len(unwrapped.rows), dtype=np.int64)
+    dictionaries: list[list[object]] = []
+    for column in columns:
+        encoded = column.dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        dictionaries.append(encoded.dictionary.to_pylist())
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        combined = combined * max(1, len(dictionaries[-1])) + codes
+    distinct, codes = np.unique(combined, return_inverse=True)
+    return Groups([_key(int(value), dictionaries) for value in distinct], codes)
+
+
+def _key(value: int, dictionaries: list[list[object]]) -> RouteKey:
+    parts: list[object] = []
+    for dictionary in reversed(dictionaries):
+        value, code = divmod(value, len(dictionary))
+        parts.append(dictionary[code])
+    claim, schema_id, *index = reversed(parts)
+    return RouteKey(str(claim), int(str(schema_id)), str(index[0]) if index else "")
+
+
+def positions(codes: Rows, number: int) -> list[Rows]:
+    """For each code 0..number-1 the records that have it, in their order."""
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=number))
+    return np.split(order, ends[:-1]) if number else []

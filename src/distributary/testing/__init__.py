@@ -1,0 +1,1 @@
+"""Fakes that behave: the in-memory twins of the seams, for our tests and for yours."""

@@ -1,0 +1,48 @@
+"""What every test may use: one Spark session for the whole run, and one Hypothesis profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# the same examples on every machine, and no failure because a machine is busy
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session per test process: two cores, no page, no fixed port, log in the test folder."""
+    # tests without Spark must not pay for its import
+    from distributary.run.session import spark_session
+    from distributary.run.spark_conf import SparkSettings
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        SparkSettings(
+            master="local[2]",
+            driver_memory="2g",
+            conf={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            },
+            log_file=folder / "spark.log",
+            short_lived=True,
+        ),
+        app_name="tests",
+    )
+    yield session
+    session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses the session is a Spark test, whether its author said so or not."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")

@@ -1,0 +1,48 @@
+"""A pipeline's own file in the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.observe import layout
+from distributary.observe.pipelines import Registration, register, registration, registrations
+
+GAMES = Registration(
+    "games", "games.yaml", "lake/_checkpoints", {"password": "***"}, {"chess": "lake/chess"}
+)
+
+
+def test_what_is_registered_is_read_back(tmp_path):
+    lake = str(tmp_path)
+    other = Registration("../Weird name", "w.yaml", "cp")
+    register(lake, GAMES)
+    register(lake, other)
+    assert registrations(lake) == (other, GAMES)
+    assert registration(lake, "games") == GAMES
+    assert registration(lake, "none") is None
+    assert Path(layout.pipeline_file(lake, "games")).is_file()
+
+
+def test_registering_again_replaces(tmp_path):
+    register(str(tmp_path), GAMES)
+    changed = Registration("games", "moved.yaml", "cp")
+    register(str(tmp_path), changed)
+    assert registrations(str(tmp_path)) == (changed,)
+
+
+def test_other_folders_are_not_pipelines(tmp_path):
+    register(str(tmp_path), GAMES)
+    Path(layout.pipeline(str(tmp_path), "half")).mkdir()
+    Path(layout.pipelines(str(tmp_path)), "stray.txt").write_text("x")
+    assert registrations(str(tmp_path)) == (GAMES,)
+
+
+def test_an_empty_lake_has_none_and_no_lake_takes_none(tmp_path):
+    assert registrations(str(tmp_path)) == ()
+    assert registrations(str(tmp_path / "none")) == ()
+    with pytest.raises(DistributaryError) as caught:
+        register(str(tmp_path / "none"), GAMES)
+    assert caught.value.code is ErrorCode.LAKE_UNAVAILABLE

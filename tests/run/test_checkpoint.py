@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributary.errors import CheckpointError, FencedError
+from distributary.model.manifest import Counts, Manifest, SourceRange
+from distributary.run.checkpoint import Checkpoint, Manifests
+
+
+def manifest(batch: int, **changes: object) -> Manifest:
+    settings: dict[str, object] = {
+        "pipeline": "games",
+        "life": "abc",
+        "batch": batch,
+        "epoch": 1,
+        "ranges": (SourceRange("t", 0, batch * 10, batch * 10 + 10, 10),),
+        "tables": (),
+        "counts": Counts(read=10, written=10),
+        "dead_letters": {},
+        "schemas": (),
+        "created_at": "2026-01-01T00:00:00+00:00",
+    }
+    return Manifest(**(settings | changes))  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_keeps_its_life_and_a_new_folder_is_a_new_life(tmp_path: Path) -> None:
+    one = Checkpoint.open(tmp_path / "a", pipeline="games")
+    assert Checkpoint.open(tmp_path / "a", pipeline="games").life == one.life
+    assert Checkpoint.open(tmp_path / "b", pipeline="games").life != one.life
+
+
+def test_another_pipeline_cannot_use_it(tmp_path: Path) -> None:
+    Checkpoint.open(tmp_path, pipeline="games")
+    with pytest.raises(CheckpointError):
+        Checkpoint.open(tmp_path, pipeline="orders")
+
+
+def test_spark_progress_without_a_life_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "spark").mkdir()
+    with pytest.raises(CheckpointError):
+        Checkpoint.open(tmp_path, pipeline="games")
+
+
+def test_a_batch_is_decided_once(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    assert manifests.read(0) is None
+    manifests.create(manifest(0))
+    assert manifests.read(0) == manifest(0)
+    with pytest.raises(FencedError):
+        manifests.create(manifest(0, epoch=2))
+    assert manifests.read(0) == manifest(0)
+
+
+def test_a_broken_manifest_is_named_and_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}.json").write_text('{"format": 1, "pipe')
+    with pytest.raises(CheckpointError):
+        Manifests(tmp_path).read(0)
+
+
+def test_only_settled_batches_are_pruned(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    for batch in range(5):
+        manifests.create(manifest(batch))
+    assert manifests.prune(keep=1) == 0
+    manifests.settle(3)
+    assert manifests.prune(keep=2) == 2
+    assert manifests.numbers() == [2, 3, 4]
+    assert (manifests.newest(), manifests.settled()) == (4, 3)
+
+
+def test_a_batch_that_was_set_aside_can_be_decided_again(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    manifests.create(manifest(0))
+    manifests.set_aside(0)
+    assert manifests.read(0) is None
+    manifests.create(manifest(0, epoch=2))
+    assert manifests.numbers() == [0]
+
+
+names = st.text(max_size=20)
+
+
+@given(
+    topic=names,
+    start=st.integers(0, 2**40),
+    size=st.integers(0, 2**20),
+    codes=st.dictionaries(names, st.integers(0, 100), max_size=3),
+)
+def test_a_manifest_survives_its_file(
+    topic: str, start: int, size: int, codes: dict[str, int]
+) -> None:
+    ranges = (SourceRange(topic, 0, start, start + size, size),)
+    one = manifest(7, ranges=ranges, dead_letters=codes)
+    assert Manifest.from_json(one.to_json()) == one
+    assert Manifest.from_json(one.to_json()).source_hash == one.source_hash

@@ -1,0 +1,146 @@
+import json
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from distributary.errors import ErrorCode
+from distributary.simulate.games import GamesPlan, stream_rounds
+from distributary.stage.packets import bucket_of
+from tests.stage.conftest import Bench, raw_batch, raw_records
+
+MakeBench = Callable[..., Bench]
+
+
+def games(bench: Bench, plan: GamesPlan) -> tuple[list[pa.RecordBatch], dict[str, int]]:
+    raw: list[pa.RecordBatch] = []
+    bad: dict[str, int] = {}
+    position = 0
+    for one in stream_rounds(plan, registry=bench.registry):
+        batches = raw_records(one.arrow(), position)
+        raw += batches
+        position += sum(b.num_rows for b in batches)
+        for code, count in one.sent().bad_by_code.items():
+            bad[str(code)] = bad.get(str(code), 0) + count
+    return raw, bad
+
+
+def test_each_record_is_decoded_with_its_own_version(bench: MakeBench) -> None:
+    one = bench()
+    raw, _ = games(one, GamesPlan(games=3, versions=4, records=5))
+    staged = one.stage_resolved(raw)
+    assert staged.seen == 60
+    assert not staged.dead
+    for table, records in staged.records.items():
+        assert records == 20
+        rows = one.rows(staged, table).to_pylist()
+        for row in rows:
+            game = row["game_name"]
+            version = one.registry.by_id(row["_schema_id"]).version_in(f"{game}-value")
+            filled = [c for c in row if c.startswith("col_") and row[c] is not None]
+            assert len(filled) == version
+
+
+def test_unknown_keys_are_reported_and_nothing_is_written_for_them(bench: MakeBench) -> None:
+    one = bench()
+    raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
+    staged = one.stage(raw)
+    assert {u.key.claim for u in staged.unresolved} == set(GamesPlan(games=2).names)
+    assert not staged.files
+
+
+def test_bad_records_have_the_code_they_were_made_for(bench: MakeBench) -> None:
+    one = bench()
+    raw, bad = games(one, GamesPlan(games=5, versions=2, records=20, bad=34))
+    staged = one.stage_resolved(raw)
+    assert dict(staged.dead) == bad
+    assert sum(bad.values()) == 34
+    assert sum(staged.records.values()) == 200 + 34
+
+
+def test_a_dead_letter_keeps_the_whole_record(bench: MakeBench) -> None:
+    one = bench()
+    games(one, GamesPlan(games=1, versions=1, records=1))
+    staged = one.stage([raw_batch([b"\xff\xff not a wrapper", None, b""], 40)])
+    letters = one.rows(staged, "dead_letters").sort_by("offset").to_pylist()
+    assert [x["error_code"] for x in letters] == ["NOT_AN_ENVELOPE", "NULL_VALUE", "EMPTY_VALUE"]
+    assert [x["value"] for x in letters] == [b"\xff\xff not a wrapper", None, b""]
+    assert letters[0]["key"] == b"k0"
+    assert letters[0]["headers"] == [{"key": "h", "value": b"v"}]
+    assert (letters[0]["topic"], letters[0]["partition"], letters[0]["offset"]) == ("wrapper", 0, 40)
+    assert letters[0]["status"] == "open"
+
+
+def test_more_new_types_than_allowed_are_dead_letters(bench: MakeBench) -> None:
+    one = bench(extra="evolution: {max_new_tables_per_batch: 2}")
+    raw, _ = games(one, GamesPlan(games=5, versions=1, records=4))
+    staged = one.stage_resolved(raw)
+    assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 12}
+    # the next batch may create two more
+    one.planner.begin_batch()
+    again = one.stage_resolved(raw)
+    assert again.dead == {ErrorCode.TOO_MANY_TYPES: 4}
+
+
+def test_a_final_try_leaves_nothing_open(bench: MakeBench) -> None:
+    one = bench()
+    raw, _ = games(one, GamesPlan(games=3, versions=1, records=2))
+    staged = one.stage(raw, final=True)
+    assert not staged.unresolved
+    assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 6}
+
+
+def test_bronze_holds_every_payload_with_its_coordinates(bench: MakeBench) -> None:
+    one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
+    raw, _ = games(one, GamesPlan(games=2, versions=2, records=5))
+    staged = one.stage_resolved(raw)
+    bronze = one.rows(staged, "bronze_events")
+    assert sorted(bronze["_offset"].to_pylist()) == list(range(20))
+    assert bronze["type"].to_pylist() == sorted(bronze["type"].to_pylist())
+    assert bronze["payload"].null_count == 0
+
+
+def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
+    bench: MakeBench,
+) -> None:
+    one = bench("{each: 'silver_{type}', unified: unified_gold}")
+    raw, _ = games(one, GamesPlan(games=3, versions=2, records=4))
+    staged = one.stage_resolved(raw)
+    table = one.rows(staged, "unified_gold")
+    assert table.num_rows == 24
+    assert {"game_name", "user_name", "event_timestamp", "_rest", "_type"} <= set(table.schema.names)
+    assert not [c for c in table.schema.names if c.startswith("col_")]
+    assert all("col_" in rest for rest in table["_rest"].to_pylist())
+
+
+def test_a_bronze_only_pipeline_decodes_nothing(bench: MakeBench) -> None:
+    one = bench("{bronze: bronze_events}")
+    raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
+    staged = one.stage_resolved(raw)
+    assert dict(staged.records) == {"bronze_events": 6}
+
+
+def test_statistics_name_rows_and_offsets(bench: MakeBench) -> None:
+    one = bench()
+    raw, _ = games(one, GamesPlan(games=1, versions=1, records=9))
+    staged = one.stage_resolved(raw)
+    (file,) = staged.files[next(iter(staged.files))]
+    stats = json.loads(file.stats)
+    assert stats["numRecords"] == 9
+    assert stats["minValues"]["_offset"] == 0
+    assert stats["maxValues"]["_offset"] == 8
+    assert stats["nullCount"]["_offset"] == 0
+
+
+def test_a_spread_table_is_shared_by_tasks(bench: MakeBench) -> None:
+    assert {bucket_of("t", salt, buckets=4, spread=(1, 3)) for salt in range(10)} == {1, 3}
+    assert len({bucket_of("t", salt, buckets=4, spread=None) for salt in range(10)}) == 1
+
+
+def test_guarded_decoding_gives_the_same_rows(bench: MakeBench) -> None:
+    one = bench()
+    raw, _ = games(one, GamesPlan(games=1, versions=1, records=5, bad=3))
+    plain = one.stage_resolved(raw)
+    guarded = one.stage_resolved(raw, guarded=True, attempt="guarded")
+    table = next(t for t in plain.records if t.startswith("silver_"))
+    assert one.rows(plain, table).equals(one.rows(guarded, table))
+    assert plain.dead == guarded.dead

@@ -1,0 +1,134 @@
+"""The rules of CONTRIBUTING.md that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+import distributary
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "distributary"
+MODULES = sorted(SOURCE.rglob("*.py"))
+BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
+# `spark*` is the name of a module that needs Spark in a folder that does not
+MAY_IMPORT_PYSPARK = ("run/", "source/", "stage/", "testing/", "publish/spark", "merge/spark")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def tracked_files() -> list[Path]:
+    """What git knows or would add; everything that is not ignored where there is no git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        return [ROOT / name for name in listed.stdout.split("\0") if name]
+    made = {".git", ".venv", "__pycache__", "build", "dist"}
+    return [p for p in ROOT.rglob("*") if p.is_file() and not made & set(p.parts)]
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (UnicodeDecodeError, FileNotFoundError):
+        return ""
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+def test_no_drawer_for_everything(folder: str) -> None:
+    named = {p: {p.stem, *p.relative_to(ROOT).parts} for p in (ROOT / folder).rglob("*.py")}
+    assert not [str(p) for p, parts in named.items() if parts & BANNED_NAMES]
+
+
+def test_init_files_hold_no_logic() -> None:
+    long = [p for p in MODULES if p.name == "__init__.py" and len(text_of(p).splitlines()) > 40]
+    assert not [name_of(p) for p in long]
+
+
+def test_modules_are_short() -> None:
+    files = [*MODULES, *(ROOT / "tests").rglob("*.py")]
+    assert not [str(p) for p in files if len(text_of(p).splitlines()) > 600]
+
+
+def test_only_the_engine_imports_pyspark() -> None:
+    importers = {
+        name_of(p) for p in MODULES if any(m.split(".")[0] == "pyspark" for m in imports_of(p))
+    }
+    assert not [name for name in importers if not name.startswith(MAY_IMPORT_PYSPARK)]
+
+
+def test_every_imported_package_is_declared() -> None:
+    project = PYPROJECT["project"]
+    declared = {
+        re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0].lower()
+        for line in [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    }
+    # parts of declared packages that have a distribution of their own
+    declared |= {"pydantic-core", "annotated-types", "py4j", "distributary"}
+    homes = packages_distributions()
+    missing = {}
+    for path in MODULES:
+        for module in imports_of(path):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names or top == "__future__":
+                continue
+            known = {re.sub(r"[-_]+", "-", d).lower() for d in homes.get(top, [])} | {top}
+            if not known & declared:
+                missing[top] = name_of(path)
+    assert not missing
+
+
+def test_no_path_of_a_machine() -> None:
+    pattern = re.compile(r"(?<![\w.:/-])/(?:work|root|home|Users)/[\w.-]+")
+    found = {
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in tracked_files()
+        if path != Path(__file__)
+        for match in pattern.finditer(text_of(path))
+    }
+    assert not found
+
+
+def test_nothing_is_left_for_later() -> None:
+    pattern = re.compile(r"\b(?:TODO|FIXME|XXX)\b|NotImplementedError")
+    assert not [name_of(p) for p in MODULES if pattern.search(text_of(p))]
+
+
+def test_version_has_a_section_in_the_changelog() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.search(rf"^## \[{re.escape(distributary.__version__)}\] - ", changelog, re.MULTILINE)
+
+
+def test_constraints_name_every_direct_dependency() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").lower().splitlines()
+    pinned = {line.split("==")[0].replace("_", "-") for line in lines if "==" in line}
+    project = PYPROJECT["project"]
+    direct = {
+        re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0].lower()
+        for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    }
+    assert direct <= pinned
