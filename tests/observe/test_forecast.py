@@ -56,9 +56,7 @@ def test_falling_behind_names_both_rates_and_the_slowest_step():
     rows = [batch(n, lag=100_000 + n * 30_000) for n in range(10)]
     told = forecast(rows)
     assert told.trend is Trend.FALLING_BEHIND
-    assert words(told) == (
-        "falling behind: producer 12,000/s, we 9,000/s, step publish takes 61 %"
-    )
+    assert words(told) == ("falling behind: producer 12,000/s, we 9,000/s, step publish takes 61 %")
 
 
 def test_no_lag_is_level():
@@ -114,7 +112,7 @@ def test_a_level_moment_far_ahead_has_a_date_and_beyond_it_none():
 
 
 def test_a_moment_that_passed_is_now():
-    rows = [batch(n, lag=20_000 - n * 10_000, seconds=1) for n in range(2)]
+    rows = [batch(n, read=10_000, lag=20_000 - n * 10_000) for n in range(2)]
     told = forecast(rows)
     assert told.words(now=START + timedelta(hours=2), tz=UTC).endswith("level at 16:00")
 
@@ -133,7 +131,10 @@ def test_numbers_for_people(value, text):
 
 
 facts = st.tuples(
-    st.integers(0, 10**12), st.none() | st.integers(0, 10**12), st.floats(0, 10**5), st.integers(0, 9)
+    st.integers(0, 10**12),
+    st.none() | st.integers(0, 10**12),
+    st.floats(0, 10**5),
+    st.integers(0, 9),
 )
 
 

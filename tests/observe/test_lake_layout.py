@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 
 from distributary.observe import layout
 
-HOSTILE = ["..", ".", "", "a/b", "a\\b", "../../etc", "Games", "x" * 500, "a b", "\0", "ü", "-", "a."]
+HOSTILE = [
+    "..",
+    ".",
+    "",
+    "a/b",
+    "a\\b",
+    "../../etc",
+    "Games",
+    "x" * 500,
+    "a b",
+    "\0",
+    "ü",
+    "-",
+    "a.",
+]
 
 
 def test_where_things_live():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -236,3 +237,19 @@ def test_upkeep_that_fails_does_not_fail_the_batch(lake, monkeypatch):
     lake.settle(lake.manifest(0))
     lake.settle(lake.manifest(1))
     assert len(lake.ledger.batches()) == 2
+
+
+def test_marks_outlive_the_log_and_the_log_stays_short(lake, monkeypatch):
+    short = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "4"}
+    monkeypatch.setattr(store, "PROPERTIES", {**store.PROPERTIES, **short})
+    ledger, idle = lake.ledger, lake.ledger
+    lake.settle(lake.manifest(0, pipeline="idle"), ledger=idle)
+    for batch in range(20):
+        lake.settle(lake.manifest(batch), ledger=ledger)
+    log = Path(layout.ledger_table(lake.path, "batches"), "_delta_log")
+    assert len(list(log.iterdir())) < 12
+    for again in (ledger, idle, lake.ledger):
+        lake.settle(lake.manifest(19), ledger=again)
+        lake.settle(lake.manifest(0, pipeline="idle"), ledger=again)
+    assert (len(lake.ledger.batches("games")), len(lake.ledger.batches("idle"))) == (20, 1)
+    assert lake.ledger.totals("games") == Counts(200, 200)

@@ -40,9 +40,15 @@ def test_other_folders_are_not_pipelines(tmp_path):
     assert registrations(str(tmp_path)) == (GAMES,)
 
 
-def test_an_empty_lake_has_none_and_no_lake_takes_none(tmp_path):
+def test_a_lake_begins_with_its_first_pipeline(tmp_path):
     assert registrations(str(tmp_path)) == ()
-    assert registrations(str(tmp_path / "none")) == ()
+    assert registrations(str(tmp_path / "new")) == ()
+    register(str(tmp_path / "new"), GAMES)
+    assert registrations(str(tmp_path / "new")) == (GAMES,)
+
+
+def test_a_lake_that_cannot_be_is_an_error_with_a_code(tmp_path):
+    (tmp_path / "file").write_text("x")
     with pytest.raises(DistributaryError) as caught:
-        register(str(tmp_path / "none"), GAMES)
+        register(str(tmp_path / "file"), GAMES)
     assert caught.value.code is ErrorCode.LAKE_UNAVAILABLE

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from typer import Context
 
 from distributary.errors import ErrorCode
 from distributary.observe import layout
-
-if TYPE_CHECKING:
-    from typer import Context
 
 _PLACES = ("lake", "distributary-demo")
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
@@ -59,5 +58,5 @@ def _names(table: str, sql: str) -> list[str]:
         return []
 
 
-def _starting(incomplete: str, names: object) -> list[str]:
-    return sorted(n for n in map(str, names) if n.startswith(incomplete))  # type: ignore[call-overload]
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))

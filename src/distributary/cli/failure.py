@@ -12,9 +12,6 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 if TYPE_CHECKING:
     from distributary.config.problems import PipelineFileError
 
-STOPPED_BY_KEY = 130
-STOPPED_BY_SIGNAL = 143
-
 _LABEL = 6
 
 

@@ -11,16 +11,22 @@ from distributary.cli.completion import complete_pipelines, complete_reasons, co
 
 File = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="FILE")]
 OptionalFile = Annotated[
-    Path | None, typer.Argument(help="The pipeline file; all of the lake's when left out.")
+    Path | None, typer.Argument(help="The pipeline file; may be left out.", metavar="[FILE]")
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="The pipeline file, if the lake's own card of it is wrong."),
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="The pipeline file, where the lake does not know where it is.",
+    ),
 ]
 Lake = Annotated[
     str | None,
     typer.Option(
         "--lake",
+        metavar="DIR",
         help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake or ./distributary-demo.",
     ),
 ]
@@ -28,17 +34,26 @@ PipelineName = Annotated[
     str | None,
     typer.Option(
         "--pipeline",
+        metavar="NAME",
         help="Only this pipeline, where a lake has several.",
         autocompletion=complete_pipelines,
     ),
 ]
 TableArgument = Annotated[
-    str, typer.Argument(help="The name of a table.", autocompletion=complete_tables)
+    str,
+    typer.Argument(help="The name of a table.", metavar="TABLE", autocompletion=complete_tables),
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", help="Only this error code.", autocompletion=complete_reasons),
+    typer.Option(
+        "--reason",
+        metavar="CODE",
+        help="Only this error code.",
+        autocompletion=complete_reasons,
+    ),
 ]
-Type = Annotated[str | None, typer.Option("--type", help="Only records of this type.")]
+Type = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

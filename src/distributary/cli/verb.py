@@ -6,13 +6,19 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distributary.cli.failure import STOPPED_BY_KEY, report
-from distributary.cli.logs import LogFile, logging_to
-from distributary.cli.output import QUIET, Output, make_output
+from distributary.cli.help import CommandPage
+
+if TYPE_CHECKING:
+    from distributary.cli.logs import LogFile
+    from distributary.cli.output import Output
+
+STOPPED_BY_KEY = 130
+STOPPED_BY_SIGNAL = 143
 
 START, RUN, LOOK, MEND = "Start", "Run", "Look", "Mend"
 """The groups of the help page."""
@@ -45,13 +51,13 @@ _COMMON = {"json": (_Json, False), "quiet": (_Quiet, False), "verbose": (_Verbos
 Action = Callable[..., int | None]
 
 
+@dataclass(frozen=True, slots=True)
 class Invocation:
     """What a command's function is given besides its own parameters."""
 
-    def __init__(self, name: str, output: Output) -> None:
-        self.name = name
-        self.out = output
-        self.log = LogFile(name)
+    name: str
+    out: Output
+    log: LogFile
 
 
 def verb(
@@ -85,7 +91,10 @@ def verb(
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = action.__doc__
-        app.command(name=called, rich_help_panel=panel, epilog=_epilog(examples))(command)
+        add = app.command(
+            name=called, cls=CommandPage, rich_help_panel=panel, epilog=_epilog(examples)
+        )
+        add(command)
         return action
 
     return declare
@@ -93,7 +102,8 @@ def verb(
 
 def _epilog(examples: Sequence[str]) -> str:
     title = "Example:" if len(examples) == 1 else "Examples:"
-    return "\n".join([title, *(f"  {line}" for line in examples)])
+    # the mark keeps the lines as they are: a command that was wrapped cannot be pasted
+    return "\n".join(["\b", title, *(f"  {line}" for line in examples)])
 
 
 def _invoke(
@@ -106,8 +116,13 @@ def _invoke(
     verbose: int,
     debug: bool,
 ) -> int:
+    # not at the top of the file: help and completion need none of it
+    from distributary.cli.failure import report
+    from distributary.cli.logs import LogFile, logging_to
+    from distributary.cli.output import QUIET, make_output
+
     output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
-    invocation = Invocation(name, output)
+    invocation = Invocation(name, output, LogFile(name))
     with logging_to(invocation.log, lambda text: output.mask(text)):
         try:
             return action(invocation, **given) or 0

@@ -154,7 +154,7 @@ def _number(value: float, *, single: bool) -> float | str:
 
 def _shortest(value: float) -> float:
     # the fewest digits that give the same 32 bits: 0.1, not 0.10000000149011612
-    candidates = (float(f"{value:.{digits}g}") for digits in (6, 7, 8))
+    candidates = (float(f"{value:.{digits}g}") for digits in (6, 7, 8, 9))
     return next((c for c in candidates if np.float32(c) == value), value)
 
 

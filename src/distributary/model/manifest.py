@@ -154,7 +154,7 @@ class Manifest:
         """One document; columns only where a table is created or changed."""
         data = asdict(replace(self, tables=()))
         data["format"] = MANIFEST_FORMAT
-        data["tables"] = [_entry_to_dict(entry) for entry in self.tables]
+        data["tables"] = [entry_to_dict(entry) for entry in self.tables]
         return json.dumps(data, separators=(",", ":"), default=str)
 
     @classmethod
@@ -167,7 +167,7 @@ class Manifest:
         data["schemas"] = tuple(
             SchemaUse(**{**use, "changes": _changes(use["changes"])}) for use in data["schemas"]
         )
-        data["tables"] = tuple(_entry_from_dict(entry) for entry in data["tables"])
+        data["tables"] = tuple(entry_from_dict(entry) for entry in data["tables"])
         return cls(**data)
 
 
@@ -182,11 +182,12 @@ def source_hash(ranges: tuple[SourceRange, ...]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _changes(items: list[dict[str, str]]) -> tuple[Change, ...]:
+def _changes(items: list[dict[str, Any]]) -> tuple[Change, ...]:
     return tuple(Change(**{**item, "kind": ChangeKind(item["kind"])}) for item in items)
 
 
-def _entry_to_dict(entry: TableEntry) -> dict[str, Any]:
+def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
+    """One table's part of the document."""
     table = entry.table
     return {
         "name": table.name,
@@ -203,7 +204,8 @@ def _entry_to_dict(entry: TableEntry) -> dict[str, Any]:
     }
 
 
-def _entry_from_dict(data: dict[str, Any]) -> TableEntry:
+def entry_from_dict(data: dict[str, Any]) -> TableEntry:
+    """The inverse of `entry_to_dict`."""
     table = TablePlan(
         name=data["name"],
         role=Role(data["role"]),

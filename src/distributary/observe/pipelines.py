@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow.fs as pa_fs
 
 from distributary.observe import layout
-from distributary.observe.delta import StorageOptions, open_storage, reaching
+from distributary.observe.delta import Storage, StorageOptions, open_storage, reaching
 from distributary.observe.plain import plain
 
 FORMAT = 1
@@ -44,13 +45,13 @@ class Registration:
 def register(
     lake: str, registration: Registration, *, storage_options: StorageOptions | None = None
 ) -> None:
-    """Writes or replaces the pipeline's file. The lake's folder must exist."""
-    path = f"{layout.folder_name(registration.name)}/pipeline.json"
+    """Writes or replaces the pipeline's file; makes the lake's folder if there is none."""
+    folder = layout.folder_name(registration.name)
     with reaching(layout.pipeline_file(lake, registration.name)):
-        storage = open_storage(lake, storage_options)
-        if storage is None:
-            raise FileNotFoundError(lake)
-        storage.put(f"{layout.HOME}/pipelines/{path}", registration.to_json().encode())
+        if "://" not in lake:
+            os.makedirs(lake, exist_ok=True)
+        path = f"{layout.HOME}/pipelines/{folder}/pipeline.json"
+        Storage(lake, storage_options).put(path, registration.to_json().encode())
 
 
 def registrations(

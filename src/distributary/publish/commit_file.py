@@ -1,4 +1,4 @@
-"""One file of a table's transaction log: what it says, and how it is written whole or not at all."""
+"""One file of a table's transaction log: what it says, and how it is written all at once."""
 
 from __future__ import annotations
 

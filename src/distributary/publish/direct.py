@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import unquote
 
 import stamina
 
@@ -22,6 +20,7 @@ from distributary.publish.columns import (
     merge_fields,
 )
 from distributary.publish.failures import as_publish_error
+from distributary.publish.folder import local_folder
 from distributary.publish.local_log import BeyondUsError, LocalLog
 from distributary.publish.log import OvertakenError, TableLog, check_staged
 from distributary.publish.store_log import StoreLog
@@ -140,13 +139,3 @@ class _Table:
         merged = merge_fields(have or (), fields_of(entry.table.columns))
         self._fits = (entry.table.columns, merged.fields)
         return merged
-
-
-def local_folder(path: str) -> str | None:
-    """The folder on this machine that a table's path means, or None if it is elsewhere."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path.rstrip("/") or "/"
-    if scheme.group(1).lower() != "file":
-        return None
-    return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")

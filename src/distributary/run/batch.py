@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from distributary.errors import AccountingError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.observe.events import BatchSettled, BatchStarted, SchemaSeen, StepFinished
-from distributary.observe.ledger import BatchTimes
+from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
@@ -207,5 +207,10 @@ class _Clock:
 
     def times(self) -> BatchTimes:
         """For the ledger."""
-        steps = {s: self.seconds.get(s, 0.0) for s in ("plan", "stage", "manifest", "publish")}
-        return BatchTimes(started_at=self.started_at, **steps)
+        return BatchTimes(
+            started_at=self.started_at,
+            plan=self.seconds.get("plan", 0.0),
+            stage=self.seconds.get("stage", 0.0),
+            manifest=self.seconds.get("manifest", 0.0),
+            publish=self.seconds.get("publish", 0.0),
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
@@ -240,7 +241,7 @@ class Planner:
         if tables.each is None:
             return ""
         fields = {"type": type_name, "record": message, "topic": key.claim}
-        wanted = {k: v for k, v in fields.items() if "{" + k + "}" in tables.each}
+        wanted: dict[str, Any] = {k: v for k, v in fields.items() if "{" + k + "}" in tables.each}
         return table_name(
             tables.each, prefix=tables.prefix, reserved=fixed_tables(self._config), **wanted
         )

@@ -12,7 +12,7 @@ from typing import Any
 import stamina
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode, StoppedError
@@ -23,7 +23,7 @@ from distributary.run.context import RunContext
 from distributary.source.base import Source
 from distributary.source.offsets import batch_offsets
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.1
 _HEARTBEAT_SECONDS = 30.0
 
 
@@ -118,7 +118,8 @@ class StreamRun:
             query.stop()
 
     def _watch(self, query: StreamingQuery) -> None:
-        while not query.awaitTermination(_POLL_SECONDS):
+        while query.isActive:
+            time.sleep(_POLL_SECONDS)
             if self._stop.is_set() and self._in_batch is None:
                 return
             if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS and self._in_batch is None:

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from distributary.model.manifest import Manifest, SourceRange
 from distributary.model.record import RAW
-from distributary.observe.deadletters import DeadLetters
+from distributary.observe.deadletters import DeadLetters, Failure
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.durable import sync_folder
@@ -96,22 +97,22 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
     ids = pq.read_table(path, columns=["id"])["id"].to_pylist()
     failed = failed_letters(manifest)
     good = [i for i in ids if i not in failed]
-    dead_letters.mark_replayed(good, replay=number, note=f"replay {number}")
-    dead_letters.mark_failed_again(failed)
+    dead_letters.mark_replayed(good, replay=number)
+    dead_letters.mark_failed_again(failed, at=datetime.fromisoformat(manifest.created_at))
     # the selection is what says that a replay is unfinished: it goes last
     path.unlink()
     return Replayed(
         selected=len(ids),
         replayed=len(good),
-        failed_again=dict(Counter(code for code, _ in failed.values())),
+        failed_again=dict(Counter(failure.code for failure in failed.values())),
         tables=_typed(context, {e.table.name: e.records for e in manifest.tables}),
     )
 
 
-def failed_letters(manifest: Manifest) -> dict[str, tuple[str, str]]:
-    """The letters that failed again in a replay: code and message by id."""
+def failed_letters(manifest: Manifest) -> dict[str, Failure]:
+    """The letters that failed again in a replay, by id."""
     failed = manifest.source_state.get("failed", {})
-    return {letter: (code, message) for letter, (code, message) in failed.items()}
+    return {letter: Failure(code, message) for letter, (code, message) in failed.items()}
 
 
 def _typed(context: RunContext, records: dict[str, int] | Counter[str]) -> dict[str, int]:

@@ -20,12 +20,12 @@ class Groups:
 
     def counts(self) -> list[int]:
         """Records per key."""
-        return np.bincount(self.codes, minlength=len(self.keys)).tolist()
+        return [int(n) for n in np.bincount(self.codes, minlength=len(self.keys))]
 
     def first_rows(self) -> list[int]:
         """The first record of each key."""
         _, first = np.unique(self.codes, return_index=True)
-        return first.tolist()
+        return [int(row) for row in first]
 
 
 def group(unwrapped: Unwrapped) -> Groups:

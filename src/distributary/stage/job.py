@@ -50,13 +50,13 @@ def run_stage(
     """Stage what `reader` makes of `frame`. Nothing it writes is visible to readers of a table."""
     sources = frame.rdd.getNumPartitions()
 
-    def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return scatter(reader(batches), catalog.value, order)
+    def first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return scatter(reader(iter(batches)), catalog.value, order)
 
-    def second(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def second(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return land(batches, catalog.value, order)
 
-    def both(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def both(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return second(first(batches))
 
     if sources == 1:

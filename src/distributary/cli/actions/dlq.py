@@ -1,0 +1,119 @@
+"""`dlq list` and `dlq discard`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distributary.cli.actions.confirm import confirmed
+from distributary.cli.actions.selection import Selection
+from distributary.cli.lakes import Lake, find_lake
+from distributary.cli.output import Paper, styled
+from distributary.cli.verb import Invocation
+from distributary.cli.words import counted, listed, number, since
+from distributary.model.table import Role
+from distributary.observe import layout
+from distributary.observe.deadletters import DeadLetters, Reason
+from distributary.observe.ledger import Ledger
+
+
+def letter_tables(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
+    """The dead letters of each pipeline of a lake; two pipelines may share a table."""
+    ledger = Ledger(lake.path, storage_options=lake.options)
+    found = {}
+    for table in ledger.tables(pipeline or lake.pipeline, schema_ids=False):
+        if table.role == Role.DEAD_LETTERS:
+            path = layout.join(lake.path, layout.inside(lake.path, table.path))
+            found[table.pipeline] = DeadLetters(path, storage_options=lake.options)
+    return found
+
+
+def list_reasons(
+    call: Invocation,
+    *,
+    status: str,
+    reason: str | None,
+    type: str | None,
+    lake: str | None,
+    pipeline: str | None,
+) -> None:
+    """Dead letters by reason."""
+    found = find_lake(call, lake)
+    wanted = None if status == "all" else status
+    reasons = [
+        (name, each)
+        for name, letters in letter_tables(found, pipeline).items()
+        for each in letters.reasons(status=wanted, pipeline=name)
+        if reason in (None, each.code) and (type is None or type in each.types)
+    ]
+    reasons.sort(key=lambda pair: (-pair[1].count, pair[1].code))
+    total = sum(each.count for _, each in reasons)
+    data = {
+        "lake": found.path,
+        "status": str(status),
+        "total": total,
+        "reasons": [{"pipeline": name, **_as_dict(each)} for name, each in reasons],
+    }
+    call.out.show(data, lambda paper: _draw(paper, [r for _, r in reasons], str(status)))
+
+
+def discard_letters(
+    call: Invocation,
+    wanted: Selection,
+    *,
+    note: str,
+    lake: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Mark dead letters as given up."""
+    found = find_lake(call, lake)
+    ids = {
+        name: wanted.letters(letters, pipeline=name, columns=("id",))["id"].to_pylist()
+        for name, letters in letter_tables(found, wanted.pipeline).items()
+    }
+    count = sum(map(len, ids.values()))
+    letters = counted(count, "dead letter")
+    if not dry_run and count and wanted.is_everything:
+        confirmed(call, f"Discard all {letters}?", yes=yes, evidence=letters)
+    discarded = 0
+    if not dry_run:
+        tables = letter_tables(found, wanted.pipeline)
+        discarded = sum(tables[name].discard(some, note=note) for name, some in ids.items() if some)
+    data = {"dry_run": dry_run, "selected": count, "discarded": discarded, "note": note}
+    text = f"{letters} would be discarded" if dry_run else f"{discarded:,} discarded"
+    call.out.show(data, lambda paper: paper.line(text))
+
+
+def _as_dict(reason: Reason) -> dict[str, object]:
+    return {
+        "code": reason.code,
+        "count": reason.count,
+        "first_seen": reason.first_seen,
+        "last_seen": reason.last_seen,
+        "example": reason.example,
+        "types": reason.types,
+    }
+
+
+def _draw(paper: Paper, reasons: Sequence[Reason], status: str) -> None:
+    if not reasons:
+        paper.line("no dead letters" if status == "all" else f"no {status} dead letters")
+        return
+    paper.table(
+        ("REASON", "COUNT", "FIRST SEEN", "LAST SEEN", "EXAMPLE", "TYPES"),
+        (
+            (
+                styled(r.code, "bold"),
+                number(r.count),
+                since(r.first_seen),
+                since(r.last_seen),
+                r.example,
+                listed((name or "unknown" for name in r.types), most=3),
+            )
+            for r in reasons
+        ),
+        right=("COUNT",),
+        indent=0,
+    )
+    paper.line(counted(sum(r.count for r in reasons), "dead letter"))
+    paper.line(styled(f"distributary dlq show {reasons[0].example}", "dim"))

@@ -1,0 +1,52 @@
+"""`plan`: what a run would do to the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distributary.cli.lakes import open_pipeline
+from distributary.cli.output import Paper, styled
+from distributary.cli.verb import Invocation
+from distributary.cli.words import counted, tally
+from distributary.model.table import Change, ChangeKind
+from distributary.run.preview import Preview, TablePreview, preview
+
+_COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
+
+
+def show_plan(call: Invocation, file: Path, *, check: bool) -> int:
+    """The changes of every table; 1 if there are any and `check` asks for that."""
+    found = preview(open_pipeline(call, file))
+    changes = found.changes_something
+    call.out.show({"changes": changes, **found.as_dict()}, lambda paper: _draw(paper, found))
+    return 1 if check and changes else 0
+
+
+def _draw(paper: Paper, found: Preview) -> None:
+    for table in found.tables:
+        _draw_table(paper, table)
+    if not found.changes_something:
+        paper.line("No changes.")
+    paper.line(f"{counted(found.records, 'record')} to read.")
+    if found.dead_letters:
+        lost = sum(found.dead_letters.values())
+        paper.line(f"{counted(lost, 'dead letter')} foreseen: {tally(found.dead_letters)}.")
+
+
+def _draw_table(paper: Paper, table: TablePreview) -> None:
+    if not (table.new or table.changes):
+        return
+    records = f"  ({counted(table.records, 'record')})" if table.records else ""
+    if table.new:
+        paper.line(styled("+ table ", "green"), styled(table.name, "bold"), records)
+    else:
+        paper.line("  table ", styled(table.name, "bold"), records)
+    for change in table.changes:
+        if change.kind is not ChangeKind.TABLE_CREATED:
+            text = _described(change)
+            paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
+
+
+def _described(change: Change) -> str:
+    text = change.describe()
+    return text.replace("+ ", "+ column ", 1) if text.startswith("+ ") else text

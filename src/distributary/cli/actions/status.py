@@ -1,0 +1,141 @@
+"""`status`: how the pipelines of a lake stand, on one screen, whether or not they run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from distributary.cli.actions.healing import Healable, find_healable
+from distributary.cli.lakes import Lake, find_lake
+from distributary.cli.output import Paper, Words, styled
+from distributary.cli.verb import Invocation
+from distributary.cli.words import ago, clock, counted, cut, duration, listed, number, since
+from distributary.observe.health import Health, Ranking, TableHealth
+from distributary.observe.plain import plain
+from distributary.observe.status import PipelineStatus, Status, status
+from distributary.run.claim import state_of
+
+_STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
+_HEALTH_COLOURS = {Health.PARKED: "red", Health.STALE: "yellow", Health.HEALTHY: "green"}
+_LABEL = 14
+
+
+def show_status(call: Invocation, *, file: Path | None, lake: str | None) -> None:
+    """All pipelines of the lake, or the one of a file."""
+    found = find_lake(call, lake, file)
+    now = status(
+        found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
+    )
+    healable = {p.name: find_healable(call, found, p) for p in now.pipelines}
+    data = _document(now, healable)
+    call.out.show(data, lambda paper: _draw(paper, now, healable, found))
+
+
+def liveness(checkpoint: str) -> str:
+    """Whether somebody runs on a checkpoint."""
+    folder = Path(checkpoint)
+    return state_of(folder) if folder.is_dir() else "unknown"
+
+
+def _document(now: Status, healable: dict[str, Healable | None]) -> dict[str, Any]:
+    data = now.as_dict()
+    for each in data["pipelines"]:
+        each["healable"] = plain(healable[each["name"]])
+    return data
+
+
+def _draw(
+    paper: Paper, now: Status, healable: dict[str, Healable | None], found: Lake
+) -> None:
+    paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
+    if not now.pipelines:
+        paper.line("no pipeline has settled a batch here yet")
+    for each in now.pipelines:
+        _draw_pipeline(paper, each, now.now, healable[each.name])
+
+
+def _draw_pipeline(
+    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None
+) -> None:
+    as_of = f"as of {clock(each.as_of, now=now)}, {ago(each.age_seconds)}"
+    paper.line(
+        styled(each.name, "bold"),
+        "  ",
+        styled(each.state, _STATE_COLOURS.get(each.state, "")),
+        f"  {as_of if each.as_of else 'no batch settled yet'}",
+    )
+    _row(paper, "records", styled(each.equation, "" if each.balanced else "bold red"))
+    _row(paper, "lag", _lag(each))
+    rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
+    _row(paper, "rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
+    _draw_dead_letters(paper, each, healable)
+    _draw_parked(paper, each, now)
+    _draw_tables(paper, each.tables, now)
+
+
+def _lag(each: PipelineStatus) -> str:
+    known = each.lag
+    parts = [each.lag_in_words]
+    if known.lag_records is not None:
+        parts.append(counted(known.lag_records, "record"))
+    if known.lag_seconds is not None:
+        parts.append(f"newest record read was {duration(known.lag_seconds)} old")
+    return "; ".join(parts)
+
+
+def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:
+    by_status = each.dead_letters.by_status
+    reasons = listed(
+        (f"{r.code} {r.count:,}" for r in each.dead_letters.reasons), most=4
+    )
+    others = ", ".join(
+        f"{count:,} {name}" for name, count in by_status.items() if name != "open" and count
+    )
+    text = f"{by_status.get('open', 0):,} open"
+    text += f": {reasons}" if reasons else ""
+    text += f"; {others}" if others else ""
+    _row(paper, "dead letters", text)
+    if healable is not None and healable.count:
+        would = f"{counted(healable.count, 'dead letter')} would decode now: "
+        _row(paper, "", styled(would + healable.command, "green"))
+
+
+def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime) -> None:
+    waiting = sum(table.records for table in each.parked)
+    tables = counted(len(each.parked), "table")
+    _row(paper, "parked", f"{counted(waiting, 'record')} for {tables}" if waiting else "0")
+    for table in each.parked[:5]:
+        paper.line(
+            "    ",
+            styled(table.table, "bold red"),
+            f"  {counted(table.records, 'record')} in {counted(table.batches, 'batch', 'batches')}"
+            f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
+        )
+        paper.line(f"      distributary resume {table.table}")
+
+
+def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
+    paper.table(
+        ("TABLE", "HEALTH", "ROWS", "LAST COMMIT", "BATCHES", "COLUMNS"),
+        (_table_row(item, now) for item in ranking.shown),
+        right=("ROWS", "BATCHES", "COLUMNS"),
+    )
+    if ranking.healthy_not_shown:
+        paper.line(f"  and {number(ranking.healthy_not_shown)} healthy")
+
+
+def _table_row(item: TableHealth, now: datetime) -> list[Words]:
+    table = item.table
+    return [
+        table.table,
+        styled(item.health, _HEALTH_COLOURS[item.health]),
+        number(table.rows),
+        since(table.last_commit, now=now),
+        number(table.batches),
+        number(table.columns),
+    ]
+
+
+def _row(paper: Paper, label: str, text: Words) -> None:
+    paper.line(styled(f"  {label:{_LABEL}}", "dim"), text)

@@ -1,0 +1,96 @@
+"""`trace`: where a record went, and where a row came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from distributary.cli.failure import usage_error
+from distributary.cli.lakes import find_lake
+from distributary.cli.output import Paper, styled
+from distributary.cli.verb import Invocation
+from distributary.cli.words import clock, cut
+from distributary.observe.plain import plain
+from distributary.observe.trace import RowOrigin, Trace, Verdict, trace_offset, trace_row
+
+_GOOD = frozenset({Verdict.WRITTEN})
+_LONGEST = 60
+
+
+def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
+    """What became of the record at TOPIC/PARTITION/OFFSET; 1 if it is nowhere."""
+    topic, partition, offset = coordinates(where)
+    found = find_lake(call, lake)
+    trace = trace_offset(found.path, topic, partition, offset, storage_options=found.options)
+    call.out.show(trace.as_dict(), lambda paper: _draw(paper, trace))
+    return 0 if trace.places or trace.dead_letters else 1
+
+
+def trace_rows(call: Invocation, table: str, key: str, *, lake: str | None) -> int:
+    """The records from which rows of a table came; 1 if there is no such row."""
+    column, equals, value = key.partition("=")
+    if not equals or not column:
+        raise usage_error(f"{key!r} is not COLUMN=VALUE.", command="distributary trace")
+    found = find_lake(call, lake)
+    rows = trace_row(found.path, table, column, value, storage_options=found.options)
+    data = {
+        "table": table,
+        "column": column,
+        "value": value,
+        "rows": [{"source": plain(row.source), "values": plain(row.values)} for row in rows],
+    }
+    call.out.show(data, lambda paper: _draw_rows(paper, table, key, rows))
+    return 0 if rows else 1
+
+
+def coordinates(text: str) -> tuple[str, int, int]:
+    """The parts of TOPIC/PARTITION/OFFSET."""
+    parts = text.rsplit("/", 2)
+    if len(parts) != 3 or not parts[0] or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        raise usage_error(
+            f"{text!r} is neither TOPIC/PARTITION/OFFSET nor a table with COLUMN=VALUE.",
+            command="distributary trace",
+        )
+    return parts[0], int(parts[1]), int(parts[2])
+
+
+def _draw(paper: Paper, trace: Trace) -> None:
+    paper.line(styled(trace.sentence(), "green" if trace.verdict in _GOOD else "yellow"))
+    for batch in trace.batches:
+        paper.line(
+            f"  read in batch {batch.batch} of pipeline {batch.pipeline} ({batch.lane}), "
+            f"settled {clock(batch.finished_at)}"
+        )
+    for place in trace.places:
+        where = f"{place.file}, row {place.row}" if place.file else "file unknown"
+        paper.line("  ", styled(place.table, "bold"), f"  {where}{' (parked)' * place.parked}")
+        _draw_values(paper, place.values)
+    for letter in trace.dead_letters:
+        paper.line(
+            f"  dead letter {letter['id']}: {letter['error_code']}, {letter['status']}: "
+            f"{letter['error_message']}"
+        )
+        paper.line(f"  distributary dlq show {letter['id']}")
+
+
+def _draw_rows(paper: Paper, table: str, key: str, rows: tuple[RowOrigin, ...]) -> None:
+    if not rows:
+        paper.line(f"no row of {table} has {key}")
+    for row in rows:
+        source = str(row.source) if row.source else "unknown: the table keeps no coordinates"
+        paper.line("from ", styled(source, "bold"))
+        _draw_values(paper, row.values)
+
+
+def _draw_values(paper: Paper, values: Mapping[str, Any]) -> None:
+    known = {name: value for name, value in plain(values).items() if value is not None}
+    paper.table(
+        ("COLUMN", "VALUE"),
+        ((name, cut(_text(value), _LONGEST)) for name, value in known.items()),
+        indent=4,
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

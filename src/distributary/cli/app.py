@@ -1,0 +1,114 @@
+"""The program: its groups of commands, what it says of itself, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from distributary.cli.commands import dlq, look, mend, run, schema, start
+from distributary.cli.help import GroupPage, show_help
+from distributary.cli.verb import LOOK, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
+
+PROGRAM = "distributary"
+
+_EPILOG = """\
+\b
+Exit codes:
+  0    done
+  1    it ran, but something is wrong
+  2    usage or configuration
+  75   try again later: source, registry, lake or another process is in the way
+  130  stopped by Ctrl-C
+  143  stopped by SIGTERM
+
+Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
+
+app = typer.Typer(
+    name=PROGRAM,
+    cls=GroupPage,
+    epilog=_EPILOG,
+    # what Typer draws with rich takes longer to import than all the rest
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+start.declare(app)
+app.add_typer(start.produce, name="produce", rich_help_panel=START)
+run.declare(app)
+look.declare(app)
+app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
+app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
+mend.declare(app)
+
+
+def _print_versions(asked: bool) -> None:
+    if asked:
+        from distributary.version import versions
+
+        for part, version in versions().items():
+            print(f"{part} {version}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the versions of everything that matters, for a bug report.",
+            callback=_print_versions,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """One stream of mixed, evolving messages in; one always-current table per type out.
+
+    Begin with: distributary demo games
+    """
+    show_help(ctx)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _ended_by_signal():
+            code = app(given, prog_name=PROGRAM, standalone_mode=False)
+    except typer.TyperException as error:
+        return _refuse(error, given)
+    except (KeyboardInterrupt, typer.Abort):
+        return STOPPED_BY_KEY
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
+    from distributary.cli.failure import report, usage_error
+    from distributary.cli.logs import LogFile
+    from distributary.cli.output import make_output
+
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else PROGRAM
+    output = make_output(as_json="--json" in given, debug="--debug" in given)
+    return report(output, usage_error(error.format_message(), command=path), LogFile("usage"))
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends a command as an exception does, so that nothing is left open."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(STOPPED_BY_SIGNAL)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,123 @@
+"""To look at what was done and what would be done. Nothing here starts a JVM or changes a thing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from distributary.cli.completion import complete_tables
+from distributary.cli.options import File, Lake, OptionalFile, PipelineName
+from distributary.cli.verb import LOOK, Invocation, verb
+
+
+def declare(app: typer.Typer) -> None:
+    """Adds the commands of this group."""
+    _declare_lake(app)
+    _declare_file(app)
+    _declare_trace(app)
+
+
+def _declare_lake(app: typer.Typer) -> None:
+    @verb(app, panel=LOOK, examples=["distributary status --lake distributary-demo"])
+    def status(
+        call: Invocation,
+        file: OptionalFile = None,
+        lake: Lake = None,
+    ) -> int | None:
+        """How it stands: state, lag, freshness, rows, dead letters and parked tables."""
+        from distributary.cli.actions.status import show_status
+
+        return show_status(call, file=file, lake=lake)
+
+    @verb(app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
+    def tables(
+        call: Invocation,
+        lake: Lake = None,
+        pipeline: PipelineName = None,
+    ) -> int | None:
+        """Every table with its rows, columns and last commit."""
+        from distributary.cli.actions.tables import show_tables
+
+        return show_tables(call, lake=lake, pipeline=pipeline)
+
+
+def _declare_file(app: typer.Typer) -> None:
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary validate distributary-demo/games.yaml",
+            "distributary validate distributary-demo/games.yaml --show-config",
+            "distributary validate --print-schema",
+        ],
+    )
+    def validate(
+        call: Invocation,
+        file: OptionalFile = None,
+        show_config: Annotated[
+            bool, typer.Option("--show-config", help="Each value with its origin.")
+        ] = False,
+        print_schema: Annotated[
+            bool, typer.Option("--print-schema", help="The JSON schema of pipeline files.")
+        ] = False,
+    ) -> int | None:
+        """Check a pipeline file: everything that is wrong with it, each with its line."""
+        from distributary.cli.actions.validate import validate_file
+
+        return validate_file(call, file, show_config=show_config, print_schema=print_schema)
+
+    @verb(app, panel=LOOK, examples=["distributary plan distributary-demo/games.yaml"])
+    def plan(
+        call: Invocation,
+        file: File,
+        check: Annotated[
+            bool, typer.Option("--check", help="Exit with 1 if a table would change.")
+        ] = False,
+    ) -> int | None:
+        """The tables, columns and changes that a run would make now."""
+        from distributary.cli.actions.plan import show_plan
+
+        return show_plan(call, file, check=check)
+
+    @verb(
+        app,
+        panel=LOOK,
+        examples=["distributary doctor", "distributary doctor distributary-demo/games.yaml"],
+    )
+    def doctor(call: Invocation, file: OptionalFile = None, lake: Lake = None) -> int | None:
+        """Check what a run needs, and say how to mend what does not work."""
+        from distributary.cli.actions.doctor import examine
+
+        return examine(call, file=file, lake=lake)
+
+
+def _declare_trace(app: typer.Typer) -> None:
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary trace wrapper/0/42 --lake distributary-demo",
+            "distributary trace bronze_events _offset=42 --lake distributary-demo",
+        ],
+    )
+    def trace(
+        call: Invocation,
+        where: Annotated[
+            str,
+            typer.Argument(
+                help="TOPIC/PARTITION/OFFSET of a record, or the name of a table.",
+                autocompletion=complete_tables,
+            ),
+        ],
+        key: Annotated[
+            str | None, typer.Argument(help="COLUMN=VALUE of rows in that table.")
+        ] = None,
+        lake: Lake = None,
+    ) -> int | None:
+        """Where a record went, or where a row came from."""
+        from distributary.cli.actions.trace import trace_record, trace_rows
+
+        if key is None:
+            return trace_record(call, where, lake=lake)
+        return trace_rows(call, where, key, lake=lake)

@@ -1,0 +1,70 @@
+"""To mend: parked tables, a pipeline that must begin anew, and what it leaves behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from distributary.cli.options import (
+    DryRun,
+    File,
+    FileOption,
+    Lake,
+    PipelineName,
+    TableArgument,
+    Yes,
+)
+from distributary.cli.verb import MEND, Invocation, verb
+
+
+def declare(app: typer.Typer) -> None:
+    """Adds the commands of this group."""
+
+    @verb(
+        app,
+        panel=MEND,
+        examples=["distributary resume bronze_events --dry-run --lake distributary-demo"],
+    )
+    def resume(
+        call: Invocation,
+        table: TableArgument,
+        lake: Lake = None,
+        pipeline: PipelineName = None,
+        file: FileOption = None,
+        dry_run: DryRun = False,
+    ) -> int | None:
+        """Give a parked table the batches that wait for it, in order."""
+        from distributary.cli.actions.mend import resume_table
+
+        return resume_table(call, table, lake=lake, pipeline=pipeline, file=file, dry_run=dry_run)
+
+    @verb(
+        app,
+        panel=MEND,
+        examples=["distributary reset distributary-demo/games.yaml --dry-run"],
+    )
+    def reset(
+        call: Invocation,
+        file: File,
+        with_tables: Annotated[
+            bool, typer.Option("--with-tables", help="Remove its tables and their history too.")
+        ] = False,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> int | None:
+        """Forget how far a pipeline has read: the next run begins at the start."""
+        from distributary.cli.actions.mend import reset_pipeline
+
+        return reset_pipeline(call, file, with_tables=with_tables, dry_run=dry_run, yes=yes)
+
+    @verb(
+        app,
+        panel=MEND,
+        examples=["distributary clean distributary-demo/games.yaml --dry-run"],
+    )
+    def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int | None:
+        """Remove everything that a pipeline has made, and nothing else."""
+        from distributary.cli.actions.mend import clean_pipeline
+
+        return clean_pipeline(call, file, dry_run=dry_run, yes=yes)

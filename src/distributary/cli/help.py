@@ -1,0 +1,64 @@
+"""The help pages: plain text in groups, made without anything that takes long to import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> None:
+    """Names with their explanations, under the heading that each asks for."""
+    for title in dict.fromkeys(heading for heading, _ in rows):
+        with formatter.section(title):
+            formatter.write_dl([row for heading, row in rows if heading == title])
+
+
+def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    found = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
+    usual = {"argument": "Arguments", "option": "Options"}
+    rows = [
+        (getattr(param, "rich_help_panel", None) or usual[param.param_type_name], record)
+        for param, record in found
+        if record is not None
+    ]
+    _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
+
+
+class CommandPage(TyperCommand):
+    """The page of one command."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, options, and then what every command has."""
+        _write_parameters(self, ctx, formatter)
+
+
+class GroupPage(TyperGroup):
+    """The page of several commands."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """What can be done goes before how it can be said."""
+        self.format_commands(ctx, formatter)
+        _write_parameters(self, ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands in their groups, one line each."""
+        longest = max((len(name) for name in self.list_commands(ctx)), default=0)
+        limit = formatter.width - longest - 6
+        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        rows = [
+            (
+                getattr(command, "rich_help_panel", None) or "Commands",
+                (f"{command.name or '':{longest}}", command.get_short_help_str(limit)),
+            )
+            for command in found
+            if command is not None and not command.hidden
+        ]
+        _write_groups(formatter, rows)
+
+
+def show_help(ctx: typer.Context) -> None:
+    """What a group of commands does when none of them is named."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())

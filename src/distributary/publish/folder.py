@@ -1,0 +1,104 @@
+"""A folder on any file system that Arrow knows, and files in it that are whole or not there."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+
+from distributary.errors import LakeUnavailableError
+from distributary.publish.failures import clean
+
+
+class Folder:
+    """Paths given to its methods are relative to it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/")
+        local = local_folder(path)
+        if local is not None:
+            self._files, self._root = pafs.LocalFileSystem(), local
+        else:
+            self._files, self._root = pafs.FileSystem.from_uri(self.path)
+
+    def size(self, name: str) -> int | None:
+        """The size of a file, or None if there is no such file."""
+        found = self._files.get_file_info(self._full(name))
+        return int(found.size) if found.type == pafs.FileType.File else None
+
+    def folders(self, name: str = "") -> list[str]:
+        """The names of the folders in it, or in a folder in it."""
+        listed = self._files.get_file_info(
+            pafs.FileSelector(self._full(name), allow_not_found=True)
+        )
+        return sorted(f.base_name for f in listed if f.type == pafs.FileType.Directory)
+
+    def read(self, name: str) -> bytes:
+        """All of a file."""
+        with self._files.open_input_stream(self._full(name)) as stream:
+            return bytes(stream.read())
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file that has all of its content as soon as it has its name."""
+        draft = self._draft(name)
+        with self._files.open_output_stream(draft) as stream:
+            stream.write(data)
+        self._files.move(draft, self._full(name))
+
+    def copy(self, name: str, *, to: Folder) -> None:
+        """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+        draft = to._draft(name)
+        pafs.copy_files(
+            self._full(name),
+            draft,
+            source_filesystem=self._files,
+            destination_filesystem=to._files,
+        )
+        to._files.move(draft, to._full(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        if self.size(name) is not None:
+            self._files.delete_file(self._full(name))
+
+    def remove_folder(self, name: str = "") -> None:
+        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        path = self._full(name)
+        if self._files.get_file_info(path).type == pafs.FileType.Directory:
+            self._files.delete_dir(path)
+
+    def _full(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _draft(self, name: str) -> str:
+        folder, _, last = self._full(name).rpartition("/")
+        self._files.create_dir(folder, recursive=True)
+        return f"{folder}/.{last}.{uuid.uuid4().hex}"
+
+
+@contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Errors of file systems become errors of the lake."""
+    try:
+        yield
+    except OSError as error:
+        raise LakeUnavailableError(
+            "cannot read or write a folder of the lake",
+            where=path,
+            evidence=clean(str(error)) or type(error).__name__,
+            next_step="check that the lake can be reached and written to, and has room",
+        ) from error
+
+
+def local_folder(path: str) -> str | None:
+    """The folder on this machine that a table's path means, or None if it is elsewhere."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is None:
+        return path.rstrip("/") or "/"
+    if scheme.group(1).lower() != "file":
+        return None
+    return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")

@@ -1,0 +1,182 @@
+"""Batches of a table that cannot be committed now wait here, out of the reach of any VACUUM.
+
+A parked batch is a folder `<parking>/<table>/<lane>-<batch>-<application>` with a copy of each
+staged file and, written last, `entry.json`: without it the batch is not parked. Nothing is taken
+out of the table's folder, because an answer that was lost may mean that the files are committed
+after all; and nothing is removed from here before the table's own log carries the batch. So a
+crash at any moment leaves each file in at least one of the two places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributary.errors import ErrorCode, PublishError
+from distributary.model.manifest import StagedFile, TableEntry, entry_from_dict, entry_to_dict
+from distributary.publish.base import Mark, Outcome, Published, Publisher
+from distributary.publish.folder import Folder, reaching
+from distributary.publish.log import check_staged
+from distributary.publish.provenance import lane_of
+
+ENTRY = "entry.json"
+PARKING_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedBatch:
+    """What one batch would have done to one table."""
+
+    folder: str
+    entry: TableEntry
+    mark: Mark
+    parked_at: float
+    """Seconds since 1970."""
+    reason: str
+
+    @property
+    def table(self) -> str:
+        """The table that waits for it."""
+        return self.entry.table.name
+
+    @property
+    def lane(self) -> str:
+        """`stream` or `replay`."""
+        return lane_of(self.mark.app_id)
+
+
+def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> None:
+    """Keep the staged files of an entry until `resume`. Calling it again completes it.
+
+    Raises StagedFileError if a file is no longer what was staged, LakeUnavailableError if the
+    parking folder cannot be written.
+    """
+    with reaching(folder):
+        place = Folder(f"{folder.rstrip('/')}/{entry.table.name}/{_name(mark)}")
+        if place.size(ENTRY) is not None:
+            return
+        table = Folder(entry.table.path)
+        missing = [f for f in entry.files if place.size(f.path) != f.size]
+        check_staged(_with_files(entry, missing), table.size)
+        for file in missing:
+            table.copy(file.path, to=place)
+        document = {
+            "format": PARKING_FORMAT,
+            "app_id": mark.app_id,
+            "batch": mark.batch,
+            "source_hash": mark.source_hash,
+            "parked_at": time.time(),
+            "reason": reason,
+            "entry": entry_to_dict(entry),
+        }
+        place.write(ENTRY, json.dumps(document).encode())
+
+
+def parked(folder: str, *, table: str | None = None) -> list[ParkedBatch]:
+    """All that waits, table by table, in the order in which it must be published."""
+    with reaching(folder):
+        parking = Folder(folder)
+        names = [table] if table is not None else parking.folders()
+        places = [Folder(f"{parking.path}/{n}/{p}") for n in names for p in parking.folders(n)]
+        found = [_read(place) for place in places if place.size(ENTRY) is not None]
+    # a life that began to wait earlier goes first; within it, the numbers of its batches count
+    began: dict[tuple[str, str], float] = {}
+    for batch in found:
+        queue = (batch.table, batch.mark.app_id)
+        began[queue] = min(began.get(queue, batch.parked_at), batch.parked_at)
+    return sorted(
+        found, key=lambda b: (b.table, began[b.table, b.mark.app_id], b.mark.app_id, b.mark.batch)
+    )
+
+
+def unpark(batch: ParkedBatch) -> None:
+    """Bring the files back to the table's folder, where a commit can name them.
+
+    A file that is there already is put in place again: the new one is young, and no VACUUM takes
+    it before it is committed.
+    """
+    with reaching(batch.entry.table.path):
+        place, table = Folder(batch.folder), Folder(batch.entry.table.path)
+        check_staged(batch.entry, place.size)
+        for file in batch.entry.files:
+            place.copy(file.path, to=table)
+
+
+def forget(batch: ParkedBatch) -> None:
+    """Remove a parked batch: only when the table's log carries it."""
+    with reaching(batch.folder):
+        place = Folder(batch.folder)
+        # first what makes it a parked batch: a half removed one is none
+        place.remove(ENTRY)
+        place.remove_folder()
+
+
+def resume(publisher: Publisher, *, folder: str, table: str) -> list[Published]:
+    """Publish what waits for a table, in order, up to the first that fails.
+
+    Only the owner of the pipeline's checkpoint may call it. Where something still waits, the last
+    result has the outcome `parked`. A crash in between is made good by the next call.
+    """
+    results: list[Published] = []
+    for batch in parked(folder, table=table):
+        try:
+            unpark(batch)
+            result = publisher.publish(batch.entry, batch.mark)
+            if result.outcome is Outcome.SKIPPED:
+                _require_proof(publisher, batch)
+            forget(batch)
+        except PublishError as error:
+            reason = f"{error.code}: {error.evidence or error.what}"
+            return [*results, Published(table, Outcome.PARKED, error=reason)]
+        results.append(result)
+    with reaching(folder):
+        # what a crash left of a batch that was never quite parked, or is no longer
+        Folder(folder).remove_folder(table)
+    return results
+
+
+def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
+    """A mark past the batch does not prove that the batch is in the table: its own commit does."""
+    committed = publisher.committed(batch.entry.table.path, batch.mark)
+    if committed is None or committed.source_hash != batch.mark.source_hash:
+        raise PublishError(
+            f"table {batch.table} is past batch {batch.mark.batch}, but no commit carries it",
+            code=ErrorCode.CHECKPOINT_DIVERGED,
+            where=batch.folder,
+            evidence=f"newest mark: {f'batch {committed.batch}' if committed else 'none'}",
+            next_step="batches that came later were published before it: its files are kept; add "
+            "them to the table by hand, then remove the folder",
+        )
+
+
+def _read(place: Folder) -> ParkedBatch:
+    try:
+        data: dict[str, Any] = json.loads(place.read(ENTRY))
+        return ParkedBatch(
+            folder=place.path,
+            entry=entry_from_dict(data["entry"]),
+            mark=Mark(data["app_id"], data["batch"], data["source_hash"]),
+            parked_at=data["parked_at"],
+            reason=data["reason"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise PublishError(
+            "a parked batch cannot be read",
+            code=ErrorCode.CHECKPOINT_INVALID,
+            where=f"{place.path}/{ENTRY}",
+            evidence=type(error).__name__,
+            next_step="put the file back from a copy: the records are in the files beside it",
+        ) from error
+
+
+def _with_files(entry: TableEntry, files: list[StagedFile]) -> TableEntry:
+    return replace(entry, files=tuple(files))
+
+
+def _name(mark: Mark) -> str:
+    # a new life counts its batches from the start again
+    life = hashlib.sha256(mark.app_id.encode()).hexdigest()[:12]
+    return f"{lane_of(mark.app_id)}-{mark.batch:020d}-{life}"

@@ -1,0 +1,62 @@
+"""Every publisher, and the engines that can read what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from distributary.publish.base import Publisher
+from distributary.publish.direct import DirectPublisher
+from tests.publish.staged import Read, in_order, read_everywhere
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakePublisher = Callable[[], Publisher]
+WAYS = ["direct", "direct-store", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """The way to commit: by our own log, through deltalake as on an object store, by Spark."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make_publisher(way: str, request: pytest.FixtureRequest) -> MakePublisher:
+    """A publisher that remembers nothing of what an earlier one saw, as after a restart."""
+    if way != "spark":
+        return lambda: DirectPublisher(own_log=way == "direct")
+    from distributary.publish.spark import SparkPublisher
+
+    spark: SparkSession = request.getfixturevalue("spark")
+    return lambda: SparkPublisher(spark)
+
+
+@pytest.fixture
+def publisher(make_publisher: MakePublisher) -> Publisher:
+    return make_publisher()
+
+
+@pytest.fixture
+def read(way: str, request: pytest.FixtureRequest) -> Read:
+    """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
+    if way != "spark":
+        return read_everywhere
+    return read_with_spark(request.getfixturevalue("spark"))
+
+
+def read_with_spark(spark: SparkSession) -> Read:
+    def rows(path: str) -> list[dict[str, Any]]:
+        frame = spark.read.format("delta").load(path)
+        return in_order([row.asDict(recursive=True) for row in frame.collect()])
+
+    return rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "chess"

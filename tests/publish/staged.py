@@ -1,0 +1,109 @@
+"""Staged files and entries made by hand, and tables read back by every engine that can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from distributary.model.manifest import StagedFile, TableEntry, app_id
+from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
+from distributary.publish.base import Mark
+
+Read = Callable[[str], list[dict[str, Any]]]
+
+LIFE = app_id("games", "life1")
+
+
+def mark(batch: int, *, app: str = LIFE, source: str = "") -> Mark:
+    return Mark(app, batch, source or f"source-{batch}")
+
+
+def stage(
+    folder: Path,
+    rows: pa.Table,
+    *,
+    name: str,
+    partition_values: Mapping[str, str | None] | None = None,
+) -> StagedFile:
+    """Write a file that no commit names yet."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)
+    return StagedFile(
+        name, path.stat().st_size, rows.num_rows, statistics(rows), partition_values or {}
+    )
+
+
+def statistics(rows: pa.Table) -> str:
+    numbers = [n for n in rows.column_names if pa.types.is_integer(rows.schema.field(n).type)]
+    values = {n: [v for v in rows.column(n).to_pylist() if v is not None] for n in numbers}
+    return json.dumps(
+        {
+            "numRecords": rows.num_rows,
+            "minValues": {n: min(v) for n, v in values.items() if v},
+            "maxValues": {n: max(v) for n, v in values.items() if v},
+            "nullCount": {n: rows.num_rows - len(v) for n, v in values.items()},
+        }
+    )
+
+
+def columns_like(rows: pa.Table) -> tuple[Column, ...]:
+    return tuple(Column(f.name, f.type, f"field {f.name}") for f in rows.schema)
+
+
+def entry_of(
+    folder: Path,
+    files: Sequence[StagedFile],
+    columns: Sequence[Column],
+    *,
+    partition_by: tuple[str, ...] = (),
+) -> TableEntry:
+    plan = TablePlan(
+        name=folder.name,
+        role=Role.EACH,
+        type="Chess",
+        path=str(folder),
+        columns=tuple(columns),
+        partition_by=partition_by,
+        comment="all about chess",
+    )
+    rows = sum(f.rows for f in files)
+    return TableEntry(plan, tuple(files), rows, (Change(ChangeKind.TABLE_CREATED),))
+
+
+def batch_of(
+    folder: Path, batch: int, rows: pa.Table, columns: Sequence[Column] | None = None
+) -> TableEntry:
+    """An entry with one staged file; its columns are those of the rows unless said otherwise."""
+    file = stage(folder, rows, name=f"batch-{batch}.parquet")
+    return entry_of(folder, [file], columns or columns_like(rows))
+
+
+def numbers(*values: int | None, type: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"n": pa.array(values, type or pa.int32())})
+
+
+def read_everywhere(path: str) -> list[dict[str, Any]]:
+    """The rows as deltalake, DuckDB and Polars see them, which must be the same."""
+    table = DeltaTable(path)
+    rows = table.to_pyarrow_table().to_pylist()
+    dataset = table.to_pyarrow_dataset()
+    connection = duckdb.connect()
+    connection.register("dataset", dataset)
+    duck = connection.sql("select * from dataset").to_arrow_table().to_pylist()
+    polar = pl.scan_delta(path).collect().to_dicts()
+    assert in_order(duck) == in_order(rows)
+    assert in_order(polar) == in_order(rows)
+    return in_order(rows)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: json.dumps(row, default=str, sort_keys=True))

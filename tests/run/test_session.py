@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from distributary.run import session as module
+from distributary.run.connectors import ensure_connectors, spark_jars
+from distributary.run.session import new_log_file, spark_session
+from distributary.run.spark_conf import SparkSettings
+
+# runs in a process of its own, because a process has one JVM; reports through a file, because
+# nothing may reach its output
+ALONE = """
+import json, sys
+from pathlib import Path
+import psutil
+from distributary.errors import SetupError
+from distributary.run.session import spark_session
+from distributary.run.spark_conf import SparkSettings
+
+folder = Path(sys.argv[1])
+log = folder / "logs" / "spark.log"
+secret = {"spark.hadoop.fs.s3a.secret.key": "CANARY", "spark.sql.warehouse.dir": str(folder / "w")}
+report = {}
+try:
+    spark_session(SparkSettings(master="nonsense", conf=secret, log_file=log, short_lived=True))
+except SetupError as error:
+    report["refused"] = error.as_dict()
+spark = spark_session(
+    SparkSettings(master="local[2]", conf=secret, log_file=log, short_lived=True), app_name="alone"
+)
+spark.range(10).write.format("delta").save(str(folder / "table"))
+spark._jvm.java.lang.System.out.println("printed by the JVM")
+jvm = next(p for p in psutil.Process().children(recursive=True) if "java" in p.name())
+report["command"] = jvm.cmdline()
+report["secret"] = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
+report["name"] = spark.sparkContext.appName
+report["logs"] = sorted(p.name for p in log.parent.iterdir())
+(folder / "report.json").write_text(json.dumps(report))
+"""
+
+SUBMITTED = """
+import json, sys
+from pathlib import Path
+from distributary.run.session import spark_session
+from distributary.run.spark_conf import SparkSettings
+
+spark = spark_session(SparkSettings(master="local[7]"), app_name="ours")
+names = ("spark.master", "spark.app.name", "spark.ui.enabled", "spark.sql.session.timeZone")
+answer = {name: spark.conf.get(name) for name in names}
+Path(sys.argv[1], "report.json").write_text(json.dumps(answer))
+"""
+
+
+def run(command: list[str], folder: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
+    done = subprocess.run(  # noqa: S603 - our own script
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done, json.loads((folder / "report.json").read_text())
+
+
+def test_session_writes_tables_that_others_read(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(5).write.format("delta").save(str(tmp_path / "table"))
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 5
+
+
+def test_session_has_the_connectors(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.format("avro").save(str(tmp_path / "avro"))
+    assert spark.read.format("avro").load(str(tmp_path / "avro")).count() == 3
+    kafka = spark.readStream.format("kafka").options(
+        **{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    )
+    assert "offset" in kafka.load().columns
+
+
+def test_tasks_run_in_this_python_and_see_this_package(spark: SparkSession) -> None:
+    def ask(batches: Iterable[Any]) -> Iterable[Any]:
+        import pyarrow as pa
+
+        import distributary
+
+        for _ in batches:
+            yield pa.record_batch({"x": [sys.executable], "v": [distributary.__version__]})
+
+    rows = spark.range(1).mapInArrow(ask, "x string, v string").collect()
+    assert rows[0].x == sys.executable
+
+
+def test_times_are_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_a_running_session_is_used_again_and_brought_into_line(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    again = spark_session(SparkSettings(master="local[7]"), app_name="other")
+    assert again.sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_a_running_session_is_found_from_another_thread(spark: SparkSession) -> None:
+    found: list[SparkSession] = []
+    thread = threading.Thread(target=lambda: found.append(spark_session()))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -> None:
+    done, report = run([sys.executable, "-c", ALONE, str(tmp_path)], tmp_path)
+    assert done.stdout == ""
+    assert done.stderr == ""
+    assert report["refused"]["code"] == "SPARK_FAILED"
+    assert report["refused"]["evidence"]
+    assert report["refused"]["context"]["log"].endswith("spark.log")
+    assert report["name"] == "alone"
+    assert report["secret"] == "CANARY"
+    assert "CANARY" not in " ".join(report["command"])
+    assert report["logs"] == ["spark.log", "spark.out"]
+    assert "printed by the JVM" in (tmp_path / "logs" / "spark.out").read_text()
+    assert not [p for p in tmp_path.rglob("*.log*") if "CANARY" in p.read_text()]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs", "report.json", "table"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_submit_decides_where_it_was_used(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SUBMITTED)
+    submit = str(spark_jars().parent / "bin" / "spark-submit")
+    jars = ",".join(str(jar) for jar in ensure_connectors())
+    options = ["--master", "local[1]", "--name", "theirs", "--jars", jars]
+    options += ["--driver-java-options", "-XX:TieredStopAtLevel=1"]
+    _, report = run([submit, *options, str(script), str(tmp_path)], tmp_path)
+    assert report == {
+        "spark.master": "local[1]",
+        "spark.app.name": "theirs",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def test_every_process_has_a_log_file_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.platformdirs, "user_log_path", lambda *_, **__: tmp_path)
+    old, young = tmp_path / "spark-1.log", tmp_path / "spark-2.log"
+    for log in (old, young):
+        log.write_text("")
+    monkeypatch.setattr(module, "_LOG_DAYS", 1)
+    os.utime(old, (0, 0))
+    fresh = new_log_file()
+    assert fresh.parent == tmp_path
+    assert not fresh.exists()
+    assert not old.exists()
+    assert young.exists()

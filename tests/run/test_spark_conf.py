@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from distributary.config.engine import Spark
+from distributary.errors import ConfigError, ErrorCode
+from distributary.run import spark_conf as module
+from distributary.run.spark_conf import (
+    REQUIRED,
+    SparkSettings,
+    default_driver_memory,
+    launch_conf,
+    spark_conf,
+)
+
+JARS = [Path("/cache/one.jar"), Path("/cache/two.jar")]
+
+
+def conf_of(settings: SparkSettings, **arguments: object) -> dict[str, str]:
+    return spark_conf(settings, app_name="test", jars=JARS, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2]", True),
+        ("local[2, 3]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://127.0.0.1:7077", False),
+        ("yarn", False),
+        ("k8s://https://localhost", False),
+    ],
+)
+def test_what_is_local(master: str, local: bool) -> None:
+    assert SparkSettings(master=master).is_local is local
+
+
+def test_user_wins_over_defaults() -> None:
+    conf = conf_of(SparkSettings(conf={"spark.ui.enabled": "true"}))
+    assert conf["spark.ui.enabled"] == "true"
+    assert conf_of(SparkSettings())["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_nobody_wins_over_what_must_hold(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        conf_of(SparkSettings(conf={name: "Mars/Olympus"}))
+    assert caught.value.code is ErrorCode.CONFIG_INVALID
+    assert conf_of(SparkSettings(conf={name: REQUIRED[name]}))[name] == REQUIRED[name]
+
+
+def test_local_files_are_on_the_class_path_and_others_are_sent() -> None:
+    local = conf_of(SparkSettings(conf={"spark.driver.extraClassPath": "/mine.jar"}))
+    expected = os.pathsep.join(["/cache/one.jar", "/cache/two.jar", "/mine.jar"])
+    assert local["spark.driver.extraClassPath"] == expected
+    assert "spark.jars" not in local
+    remote = conf_of(SparkSettings(master="yarn", conf={"spark.jars": "/mine.jar"}))
+    assert remote["spark.jars"] == "/cache/one.jar,/cache/two.jar,/mine.jar"
+    assert "spark.driver.extraClassPath" not in remote
+
+
+def test_lists_and_patterns_of_the_user_are_kept_beside_ours() -> None:
+    conf = conf_of(
+        SparkSettings(
+            conf={
+                "spark.sql.extensions": "org.example.Mine",
+                "spark.redaction.regex": "mine",
+                "spark.driver.extraJavaOptions": "-Dmine=1",
+            }
+        ),
+        java_options=["-Dours=a b"],
+    )
+    assert conf["spark.sql.extensions"].split(",")[1:] == ["org.example.Mine"]
+    assert conf["spark.redaction.regex"].endswith("|mine")
+    assert conf["spark.driver.extraJavaOptions"] == '"-Dours=a b" -Dmine=1'
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.ssl.keyPassword",
+        "spark.driver.myToken",
+        "spark.kubernetes.authenticate.oauthToken",
+        "spark.anything.else",
+    ],
+)
+def test_command_line_holds_no_secret_and_nothing_needless(name: str) -> None:
+    conf = conf_of(SparkSettings(conf={name: "CANARY"}))
+    assert conf[name] == "CANARY"
+    assert "CANARY" not in str(launch_conf(conf))
+
+
+def test_command_line_holds_what_the_jvm_needs() -> None:
+    conf = launch_conf(conf_of(SparkSettings(master="spark://h:1", driver_memory="3g")))
+    assert conf["spark.master"] == "spark://h:1"
+    assert conf["spark.driver.memory"] == "3g"
+    assert "spark.jars" in conf
+
+
+def test_settings_do_not_print_their_secrets() -> None:
+    assert "CANARY" not in repr(SparkSettings(conf={"spark.x": "CANARY"}))
+
+
+def test_pipeline_file_gives_the_settings(tmp_path: Path) -> None:
+    section = Spark.model_validate(
+        {"master": "local[3]", "driver_memory": "2g", "conf": {"spark.x": "y"}}
+    )
+    settings = SparkSettings.from_config(section, log_file=tmp_path / "spark.log")
+    assert settings == SparkSettings(
+        master="local[3]",
+        driver_memory="2g",
+        conf={"spark.x": "y"},
+        log_file=tmp_path / "spark.log",
+    )
+    assert conf_of(settings)["spark.sql.shuffle.partitions"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("machine", "container", "expected"),
+    [(2, 64, "1024m"), (8, 64, "2048m"), (64, 64, "4096m"), (64, 6, "1536m")],
+)
+def test_driver_takes_a_quarter_of_what_it_may_use(
+    machine: int, container: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Memory:
+        total = machine << 30
+
+    monkeypatch.setattr(module.psutil, "virtual_memory", Memory)
+    monkeypatch.setattr(module, "_container_limit", lambda: container << 30)
+    assert default_driver_memory() == expected
