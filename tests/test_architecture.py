@@ -27,7 +27,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 def tracked_files() -> list[Path]:
     """What git knows or would add; everything that is not ignored where there is no git."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -47,11 +47,22 @@ def text_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    """What the module imports when it runs; names that only type checkers see do not count."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0].lower() for line in requirements}
 
 
 def name_of(path: Path) -> str:
@@ -82,11 +93,8 @@ def test_only_the_engine_imports_pyspark() -> None:
 
 
 def test_every_imported_package_is_declared() -> None:
-    project = PYPROJECT["project"]
-    declared = {
-        re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0].lower()
-        for line in [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
-    }
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    declared = names_in(PYPROJECT["project"]["dependencies"]).union(*map(names_in, extras.values()))
     # parts of declared packages that have a distribution of their own
     declared |= {"pydantic-core", "annotated-types", "py4j", "distributary"}
     homes = packages_distributions()
@@ -127,8 +135,5 @@ def test_constraints_name_every_direct_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text("utf-8").lower().splitlines()
     pinned = {line.split("==")[0].replace("_", "-") for line in lines if "==" in line}
     project = PYPROJECT["project"]
-    direct = {
-        re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0].lower()
-        for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    }
+    direct = names_in(project["dependencies"]) | names_in(project["optional-dependencies"]["dev"])
     assert direct <= pinned

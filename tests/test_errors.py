@@ -64,7 +64,7 @@ def test_every_class_survives_pickling(cls: type[DistributaryError]) -> None:
         table="silver_chess",
         batch=7,
     )
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls
     assert again.as_dict() == error.as_dict()
     assert str(again) == str(error)
@@ -74,7 +74,7 @@ def test_every_class_survives_pickling(cls: type[DistributaryError]) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
 def test_every_class_keeps_its_own_code_when_none_is_given(cls: type[DistributaryError]) -> None:
-    again = pickle.loads(pickle.dumps(cls("what")))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(cls("what")))
     assert again.code is cls.code
     assert again.retryable is cls.retryable
 

@@ -1,3 +1,33 @@
 """One river in, a delta of tables out: one stream of mixed messages becomes one table per type."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from distributary.errors import DistributaryError, ErrorCode
+    from distributary.run.pipeline import Pipeline
+    from distributary.run.query import RunSummary
+
+__all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__version__"]
+
+# found when they are asked for: a Pipeline brings Spark with it, and `--help` needs none of it
+_HOMES = {
+    "DistributaryError": "distributary.errors",
+    "ErrorCode": "distributary.errors",
+    "Pipeline": "distributary.run.pipeline",
+    "RunSummary": "distributary.run.query",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

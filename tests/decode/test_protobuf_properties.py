@@ -62,8 +62,8 @@ MODULES = (
     wrappers_pb2,
 )
 WELL_KNOWN = (
-    "Any BoolValue BytesValue DoubleValue Duration Empty FieldMask FloatValue Int32Value Int64Value "
-    "ListValue StringValue Struct Timestamp UInt32Value UInt64Value Value"
+    "Any BoolValue BytesValue DoubleValue Duration Empty FieldMask FloatValue Int32Value "
+    "Int64Value ListValue StringValue Struct Timestamp UInt32Value UInt64Value Value"
 ).split()
 SCALARS = [t for t in range(1, 19) if t not in (FD.TYPE_GROUP, FD.TYPE_MESSAGE, FD.TYPE_ENUM)]
 KEYS = [t for t in SCALARS if t not in (FD.TYPE_DOUBLE, FD.TYPE_FLOAT, FD.TYPE_BYTES)]
@@ -348,7 +348,7 @@ def micros(content: Any, kind: str) -> int:
     fits = low <= content.seconds <= high and nanos < 10**9
     if not fits or (kind == "Timestamp" and content.nanos < 0):
         raise UnfitError(ErrorCode.VALUE_OUT_OF_RANGE)
-    return int(content.seconds) * 10**6 + (nanos // 1000) * (-1 if content.nanos < 0 else 1)
+    return int(content.seconds * 10**6 + (nanos // 1000) * (-1 if content.nanos < 0 else 1))
 
 
 def as_json(content: Any, pool: Any) -> Json:
@@ -480,9 +480,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 @settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
 def test_rows_are_what_the_official_runtime_reads(file: FileDescriptorProto, seed: int) -> None:
     this = case(file, seed)
-    payloads = [
-        populate(this.cls(), this.rnd, 0).SerializePartialToString() for _ in range(12)
-    ]
+    payloads = [populate(this.cls(), this.rnd, 0).SerializePartialToString() for _ in range(12)]
     check(this, payloads)
 
 

@@ -23,7 +23,6 @@ from distributary.model.manifest import (
     TableEntry,
 )
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.accounts import parked_records
 from distributary.observe.delta import conflict_attempts
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
@@ -131,11 +130,21 @@ class Lake:
             times=BatchTimes(
                 finished - timedelta(seconds=seconds), **(steps or {}), finished_at=finished
             ),
-            counts=manifest.with_parked(parked_records(manifest, parked)),
+            counts=manifest.with_parked(
+                sum(e.records for e in manifest.primary() if e.table.name in parked)
+            ),
             lag_records=lag_records,
             lag_seconds=1.5,
         )
         return manifest
+
+    def resume(self, manifest: Manifest, table: str, *, still_parked: bool = False) -> None:
+        """Says that a parked table of a settled batch was published after all."""
+        (entry,) = (e for e in manifest.tables if e.table.name == table)
+        (result,) = (
+            r for r in self.results(manifest, [table] if still_parked else []) if r.table == table
+        )
+        self.ledger.record_resumed(manifest.app_id, entry, result, batch=manifest.batch)
 
     def publish(self, name: str, offsets: Sequence[int], *, topic: str = "wrapper") -> str:
         """Adds a file with one row per offset to a table, as a publisher would; its name."""

@@ -8,28 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.model.manifest import Counts
-from distributary.model.table import Role
-from distributary.observe.accounts import BatchCounts, parked_records, total
-
-
-def test_tables_of_one_role_share_no_record(lake):
-    manifest = lake.manifest(
-        entries=[
-            lake.entry("chess", records=6),
-            lake.entry("go", records=4),
-            lake.entry("bronze", records=13, role=Role.BRONZE),
-            lake.entry("gold", records=10, role=Role.UNIFIED),
-            lake.entry("dead", records=3, role=Role.DEAD_LETTERS),
-        ],
-        dead_letters={"BAD_MAGIC": 3},
-    )
-    assert parked_records(manifest, []) == 0
-    assert parked_records(manifest, ["chess"]) == 6
-    assert parked_records(manifest, ["chess", "go"]) == 10
-    assert parked_records(manifest, ["chess", "gold"]) == 10
-    # bronze holds dead letters too, which are not written and so cannot become parked
-    assert parked_records(manifest, ["bronze"]) == 10
-    assert parked_records(manifest, ["dead"]) == 0
+from distributary.observe.accounts import BatchCounts, total
 
 
 def test_a_replay_moves_dead_letters_and_reads_nothing_new():

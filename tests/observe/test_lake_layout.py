@@ -34,9 +34,6 @@ def test_where_things_live():
     )
     assert layout.parked("/", "games") == "/_distributary/pipelines/games/parked"
     assert layout.table("lake", "dead_letters") == "lake/dead_letters"
-    assert layout.parked_table("l", "p", life="a1", lane="stream", batch=7, table="chess") == (
-        "l/_distributary/pipelines/p/parked/a1/stream/000000000007/chess"
-    )
 
 
 @pytest.mark.parametrize("name", ["games", "games-cloud", "a_b", "7"])

@@ -78,7 +78,7 @@ def test_replays_and_resumes_show_in_the_totals(busy):
     replay = busy.manifest(0, lane="replay", counts=Counts(40, 25, 15))
     busy.settle(replay)
     parked = busy.manifest(3, entries=[busy.entry("go", records=30)])
-    busy.ledger.record_resumed(parked, busy.results(parked))
+    busy.resume(parked, "go")
     (games,) = status(busy.path, pipeline="games").pipelines
     assert games.totals == Counts(400, 385, 15) and games.balanced
     assert games.parked == () and games.tables.parked == 0

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.table import Role
-from distributary.observe import layout
+from distributary.observe import layout, store
 from distributary.observe.ledger import Ledger
 from distributary.observe.store import Store
 
@@ -41,9 +41,9 @@ def test_what_is_parked_counts_when_it_is_resumed(lake):
     assert (go.rows, go.parked_batches, go.parked_records) == (4, 2, 8)
     assert go.error == "disk is full"
     assert lake.ledger.totals("games") == Counts(30, 22, 0, 8)
-    lake.ledger.record_resumed(manifests[1], lake.results(manifests[1])[1:])
+    lake.resume(manifests[1], "go")
     assert lake.ledger.totals("games") == Counts(30, 26, 0, 4)
-    lake.ledger.record_resumed(manifests[2], lake.results(manifests[2])[1:])
+    lake.resume(manifests[2], "go")
     assert lake.ledger.totals("games") == Counts(30, 30)
     go = lake.ledger.tables()[1]
     assert (go.rows, go.parked_batches, go.error) == (12, 0, "")
@@ -53,27 +53,37 @@ def test_what_is_parked_counts_when_it_is_resumed(lake):
 def test_resuming_twice_is_resuming_once(lake):
     manifest = lake.settle(lake.manifest(0), parked=["chess"])
     for _ in range(3):
-        lake.ledger.record_resumed(manifest, lake.results(manifest))
+        lake.resume(manifest, "chess")
     assert lake.ledger.tables()[0].rows == 10
     assert lake.ledger.totals("games") == Counts(10, 10)
 
 
 def test_a_table_that_is_still_parked_is_not_resumed(lake):
     manifest = lake.settle(lake.manifest(0), parked=["chess"])
-    lake.ledger.record_resumed(manifest, lake.results(manifest, parked=["chess"]))
+    lake.resume(manifest, "chess", still_parked=True)
     assert lake.ledger.totals("games") == Counts(10, 0, 0, 10)
     (table,) = lake.ledger.tables()
     assert (table.rows, table.last_commit, table.batches) == (0, None, 0)
 
 
-def test_a_record_waits_until_the_last_of_its_tables_has_it(lake):
+def test_a_record_counts_by_its_own_table(lake):
     entries = [lake.entry("chess"), lake.entry("gold", role=Role.UNIFIED)]
     manifest = lake.settle(lake.manifest(0, entries=entries), parked=["chess", "gold"])
     assert lake.ledger.totals("games") == Counts(10, 0, 0, 10)
-    lake.ledger.record_resumed(manifest, lake.results(manifest)[:1])
-    assert lake.ledger.totals("games") == Counts(10, 0, 0, 10)
-    lake.ledger.record_resumed(manifest, lake.results(manifest)[1:])
+    lake.resume(manifest, "chess")
     assert lake.ledger.totals("games") == Counts(10, 10)
+    assert [row.table for row in lake.ledger.parked()] == ["gold"]
+    lake.ledger.expire(lake.ledger.batches()[0].finished_at + timedelta(days=1))
+    assert lake.ledger.totals("games") == Counts(10, 10)
+    assert [row.table for row in lake.ledger.parked()] == ["gold"]
+    lake.resume(manifest, "gold")
+    assert lake.ledger.parked() == ()
+
+
+def test_a_pipeline_name_with_slashes_is_resumed_as_itself(lake):
+    manifest = lake.settle(lake.manifest(0, pipeline="a/b/c"), parked=["chess"])
+    lake.resume(manifest, "chess")
+    assert lake.ledger.totals("a/b/c") == Counts(10, 10)
 
 
 def test_a_batch_finds_the_record_by_its_range(lake):
@@ -102,7 +112,7 @@ def history(lake):
         lake.settle(manifest, parked=["go"] if batch in (2, 3) else [])
         if batch == 2:
             resumed = manifest
-    lake.ledger.record_resumed(resumed, lake.results(resumed)[1:])
+    lake.resume(resumed, "go")
     replay = lake.manifest(0, lane="replay", counts=Counts(20, 10, 10))
     lake.settle(replay, at=lake.ledger.batches()[5].finished_at)
     return lake
@@ -139,7 +149,7 @@ def test_a_parked_table_can_be_resumed_after_expiry(history, noon):
     (waiting,) = history.ledger.parked()
     assert waiting.files and waiting.batch == 3
     manifest = history.manifest(3, entries=[history.entry("go", records=4)])
-    history.ledger.record_resumed(manifest, history.results(manifest))
+    history.resume(manifest, "go")
     assert history.ledger.totals("games") == Counts(144, 130, 14)
     history.ledger.expire(noon + timedelta(days=9000))
     assert history.ledger.totals("games") == Counts(144, 130, 14)
@@ -167,6 +177,25 @@ def test_a_crash_in_the_middle_of_expiry_changes_no_sum(history, noon, monkeypat
     assert _facts(history) == before
     history.ledger.expire(noon + timedelta(days=1))
     assert _facts(history) == before
+
+
+def test_rows_that_arrive_during_expiry_are_not_lost(history, noon, monkeypatch):
+    late = iter([20, 21])
+    whole = store.write_deltalake
+
+    def overtaken(*args, **kwargs):
+        for batch in late:
+            history.settle(history.manifest(batch, pipeline="late"), at=noon)
+            break
+        whole(*args, **kwargs)
+
+    before = _facts(history)[0]
+    monkeypatch.setattr(store, "write_deltalake", overtaken)
+    expired = history.ledger.expire(noon + timedelta(days=1))
+    assert history.ledger.totals("games") == before
+    assert history.ledger.totals("late") == Counts(20, 20)
+    assert [t.rows for t in history.ledger.tables("late")] == [20]
+    assert expired.batches == 15
 
 
 def test_expiry_forgets_no_mark(history, noon):

@@ -157,9 +157,7 @@ def test_a_plain_folder_of_files_is_searched_too(lake):
 
 def test_a_parked_record_is_found_where_it_waits(lake):
     lake.publish("model", [3, 4])
-    folder = layout.parked_table(
-        lake.path, "games", life="life1", lane="stream", batch=0, table="chess"
-    )
+    folder = f"{layout.parked(lake.path, 'games')}/chess/stream-000000000000-0123"
     Path(folder).mkdir(parents=True)
     Path(lake.path, "model", "part-1.parquet").rename(Path(folder, "x.parquet"))
     manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4], file="x.parquet")])
@@ -181,7 +179,7 @@ def test_a_resumed_record_is_written(lake):
     lake.publish("chess", [90])
     manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4])])
     lake.settle(manifest, parked=["chess"])
-    lake.ledger.record_resumed(manifest, lake.results(manifest))
+    lake.resume(manifest, "chess")
     trace = trace_offset(lake.path, "wrapper", 0, 4)
     assert trace.verdict is Verdict.WRITTEN and len(trace.places) == 1
 

@@ -50,7 +50,7 @@ def read(way: str, request: pytest.FixtureRequest) -> Read:
 
 
 def read_with_spark(spark: SparkSession) -> Read:
-    def rows(path: str) -> list[dict[str, Any]]:
+    def rows(path: str, *, polars: bool = False) -> list[dict[str, Any]]:
         frame = spark.read.format("delta").load(path)
         return in_order([row.asDict(recursive=True) for row in frame.collect()])
 

@@ -16,7 +16,16 @@ from distributary.model.manifest import app_id
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Publisher
 from tests.publish.conftest import MakePublisher
-from tests.publish.staged import Read, batch_of, columns_like, entry_of, mark, numbers, stage
+from tests.publish.staged import (
+    COMMENT,
+    Read,
+    batch_of,
+    columns_like,
+    entry_of,
+    mark,
+    numbers,
+    stage,
+)
 
 
 def test_first_batch_creates_the_table(publisher: Publisher, folder: Path, read: Read) -> None:
@@ -91,23 +100,24 @@ WIDER = {
     "int": (pa.int32(), 5, pa.int64(), 2**40),
     "float": (pa.float32(), 0.5, pa.float64(), 1e300),
     "decimal": (pa.decimal128(5, 2), Decimal("1.25"), pa.decimal128(20, 2), Decimal(10**17)),
-    "decimal scale": (
-        pa.decimal128(5, 2),
-        Decimal("1.25"),
-        pa.decimal128(20, 4),
-        Decimal("0.0001"),
-    ),
+}
+OTHER_KIND = {
+    "decimal scale": (pa.decimal128(5, 2), Decimal("1.25"), pa.decimal128(20, 4), Decimal("0.1")),
+    "int to double": (pa.int32(), 5, pa.float64(), 0.5),
+    "int to decimal": (pa.int32(), 5, pa.decimal128(12, 2), Decimal("0.5")),
 }
 
 
-@pytest.mark.parametrize("kind", WIDER)
+@pytest.mark.parametrize("kind", [*WIDER, *OTHER_KIND])
 def test_column_becomes_wider(publisher: Publisher, folder: Path, read: Read, kind: str) -> None:
-    narrow, small, wide, large = WIDER[kind]
+    narrow, small, wide, large = (WIDER | OTHER_KIND)[kind]
     publisher.publish(batch_of(folder, 0, pa.table({"v": pa.array([small], narrow)})), mark(0))
     rows = pa.table({"v": pa.array([large, None], wide)})
     published = publisher.publish(batch_of(folder, 1, rows), mark(1))
     assert published.outcome is Outcome.PUBLISHED
-    assert sorted(r["v"] for r in read(str(folder)) if r["v"] is not None) == sorted([small, large])
+    # Polars does not read a column as another kind of number
+    values = [r["v"] for r in read(str(folder), polars=kind in WIDER)]
+    assert sorted(v for v in values if v is not None) == sorted([small, large])
     assert publisher.columns(str(folder)) == columns_like(rows)
 
 
@@ -141,13 +151,8 @@ def test_nested_fields_are_added_and_widened(
     publisher.publish(batch_of(folder, 1, new), mark(1))
     first = {"score": 1, "by": None}
     second = {"score": 2**40, "by": "white"}
-    assert read(str(folder)) == [
-        {"move": first, "moves": [first]},
-        {"move": second, "moves": [second]},
-    ] or read(str(folder)) == [
-        {"move": second, "moves": [second]},
-        {"move": first, "moves": [first]},
-    ]
+    rows = sorted(read(str(folder)), key=lambda r: r["move"]["score"])
+    assert rows == [{"move": first, "moves": [first]}, {"move": second, "moves": [second]}]
     columns = publisher.columns(str(folder))
     assert columns is not None
     assert [c.type for c in columns] == [new_move, pa.list_(new_move)]
@@ -182,14 +187,14 @@ def test_conflicting_column_is_refused(publisher: Publisher, folder: Path, read:
 
 
 def test_comments_are_stored(publisher: Publisher, folder: Path) -> None:
-    hostile = 'field "n" of \'chess-value\' v1 `;--\\'
+    hostile = "field \"n\" of 'chess-value' v1 `;--\\"
     columns = (Column("n", pa.int32(), hostile), Column("plain", pa.string()))
     publisher.publish(batch_of(folder, 0, numbers(1), columns), mark(0))
     assert publisher.columns(str(folder)) == columns
     log = sorted((folder / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
     described = [a["metaData"].get("description") for a in actions if "metaData" in a]
-    assert described[-1] == "all about chess"
+    assert described[-1] == COMMENT
 
 
 def test_partitioned_table(publisher: Publisher, folder: Path, read: Read) -> None:
@@ -200,7 +205,9 @@ def test_partitioned_table(publisher: Publisher, folder: Path, read: Read) -> No
         stage(folder, numbers(3), name="none.parquet", partition_values={"day": None}),
     ]
     publisher.publish(entry_of(folder, files, columns, partition_by=("day",)), mark(0))
-    assert {r["n"]: r["day"] for r in read(str(folder))} == {1: "a b", 2: "c", 3: None}
+    # Polars stumbles over a partition that is null
+    days = {r["n"]: r["day"] for r in read(str(folder), polars=False)}
+    assert days == {1: "a b", 2: "c", 3: None}
 
 
 def test_columns_may_change_without_rows(publisher: Publisher, folder: Path, read: Read) -> None:
@@ -305,4 +312,5 @@ def test_folder_names_are_taken_literally(publisher: Publisher, tmp_path: Path, 
     folder = tmp_path / "a lake [1] 100% {x}" / "chess"
     for batch in range(2):
         publisher.publish(batch_of(folder, batch, numbers(batch)), mark(batch))
-    assert read(str(folder)) == [{"n": 0}, {"n": 1}]
+    # Polars looks for the encoded name
+    assert read(str(folder), polars=False) == [{"n": 0}, {"n": 1}]

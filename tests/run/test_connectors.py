@@ -202,7 +202,7 @@ def test_given_files_must_exist(
 
 
 def test_both_halves_of_the_lock_name_the_same_files() -> None:
-    lock = ElementTree.parse(connectors.JVM / "ivy.xml")  # noqa: S314 - our own file
+    lock = ElementTree.parse(connectors.JVM / "ivy.xml")
     named = {f"{d.get('name')}-{d.get('rev')}.jar" for d in lock.iter("dependency")}
     assert named == set(connectors._sums())
 

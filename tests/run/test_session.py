@@ -63,7 +63,7 @@ Path(sys.argv[1], "report.json").write_text(json.dumps(answer))
 
 
 def run(command: list[str], folder: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
-    done = subprocess.run(  # noqa: S603 - our own script
+    done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
@@ -155,7 +155,7 @@ def test_spark_submit_decides_where_it_was_used(tmp_path: Path) -> None:
 def test_every_process_has_a_log_file_and_old_ones_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.platformdirs, "user_log_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("platformdirs.user_log_path", lambda *_, **__: tmp_path)
     old, young = tmp_path / "spark-1.log", tmp_path / "spark-2.log"
     for log in (old, young):
         log.write_text("")

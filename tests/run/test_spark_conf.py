@@ -54,8 +54,9 @@ def test_nobody_wins_over_what_must_hold(name: str) -> None:
     assert conf_of(SparkSettings(conf={name: REQUIRED[name]}))[name] == REQUIRED[name]
 
 
-def test_local_files_are_on_the_class_path_and_others_are_sent() -> None:
-    local = conf_of(SparkSettings(conf={"spark.driver.extraClassPath": "/mine.jar"}))
+def test_jars_are_on_the_class_path_or_sent() -> None:
+    mine = SparkSettings(conf={"spark.driver.extraClassPath": "/mine.jar"})
+    local = conf_of(mine, jars_first=True)
     expected = os.pathsep.join(["/cache/one.jar", "/cache/two.jar", "/mine.jar"])
     assert local["spark.driver.extraClassPath"] == expected
     assert "spark.jars" not in local
@@ -133,6 +134,6 @@ def test_driver_takes_a_quarter_of_what_it_may_use(
     class Memory:
         total = machine << 30
 
-    monkeypatch.setattr(module.psutil, "virtual_memory", Memory)
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
     monkeypatch.setattr(module, "_container_limit", lambda: container << 30)
     assert default_driver_memory() == expected

@@ -1,4 +1,4 @@
-"""Names for the shell's Tab key: quick, from the ledger alone, and silent about whatever is wrong."""
+"""Names for the shell's Tab key: quick, and silent about whatever is wrong."""
 
 from __future__ import annotations
 

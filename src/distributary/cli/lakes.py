@@ -13,7 +13,7 @@ from distributary.cli.logs import log_retry
 from distributary.cli.verb import Invocation
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.errors import ConfigError, ErrorCode
 from distributary.observe import layout
 from distributary.observe.delta import StorageOptions
 from distributary.observe.pipelines import Registration, registrations
@@ -50,7 +50,7 @@ def find_lake(call: Invocation, lake: str | None = None, file: Path | None = Non
     call.out.step(f"lake {found.path} ({found.found_by})")
     home = local_path(layout.join(found.path, layout.HOME))
     if home is not None and not home.is_dir():
-        raise DistributaryError(
+        raise ConfigError(
             "no pipeline has ever run in this lake",
             code=ErrorCode.NOT_FOUND,
             where=f"{found.path} ({found.found_by})",
@@ -82,19 +82,19 @@ def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pip
         return open_pipeline(call, Path(lake.loaded.file))
     card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
     if not Path(card.file).is_file():
-        raise DistributaryError(
+        raise ConfigError(
             f"the file of pipeline {card.name} is gone",
             code=ErrorCode.NOT_FOUND,
             where=card.file,
             next_step="name where it is now with --file",
         )
     pipeline = open_pipeline(call, Path(card.file))
-    if Path(pipeline.lake) != Path(lake.path).absolute():
+    if Path(pipeline.lake).resolve() != Path(lake.path).resolve():
         raise ConfigError(
             f"read from here, the file of pipeline {card.name} is about another lake",
             where=card.file,
             evidence=f"{pipeline.lake} instead of {lake.path}",
-            next_step="change to the folder that the pipeline runs in: paths in the file start there",
+            next_step="go to the folder that the pipeline runs in: paths in the file start there",
         )
     return pipeline
 
@@ -130,12 +130,12 @@ def _usual() -> Lake:
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():
             return Lake(_absolute(place), f"./{place}")
-    raise DistributaryError(
+    raise ConfigError(
         "no lake was named and none was found",
         code=ErrorCode.NOT_FOUND,
         where=str(Path.cwd()),
         evidence=f"neither {' nor '.join(f'./{place}' for place in PLACES)} is a lake",
-        next_step=f"say where it is with --lake or {VARIABLE}, or make one: distributary demo games",
+        next_step=f"name it with --lake or {VARIABLE}, or make one: distributary demo games",
     )
 
 

@@ -31,7 +31,7 @@ Words = str | Text
 
 def styled(text: str, style: str) -> Text:
     """Text from anywhere in a colour."""
-    return Text(printable(text), style=style, end="")
+    return Text(printable(text), style=style)
 
 
 class Paper:

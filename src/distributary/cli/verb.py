@@ -1,4 +1,4 @@
-"""Declares a command: its flags that every command has, its example, and what happens on failure."""
+"""Declares a command: the flags that all have, its example, and what happens on failure."""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ class Gathered:
             positions = positions[order]
             batch = together.take(pa.array(order)).combine_chunks().to_batches()[0]
         else:
-            batch, positions = pa.RecordBatch.from_pylist([], schema=self._schema), np.array([], np.int64)
+            batch, positions = (
+                pa.RecordBatch.from_pylist([], schema=self._schema),
+                np.array([], np.int64),
+            )
         complete = len(positions) == self._count
         return Decoded(
             ok=batch,

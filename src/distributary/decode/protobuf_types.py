@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -65,6 +64,7 @@ _WRAPPERS = {
     "google.protobuf.StringValue": FieldDescriptor.TYPE_STRING,
     "google.protobuf.BytesValue": FieldDescriptor.TYPE_BYTES,
 }
+_ALL_LEVELS = 1_000
 _SHAPELESS = {
     "google.protobuf.Any",
     "google.protobuf.Struct",
@@ -73,22 +73,21 @@ _SHAPELESS = {
 }
 
 
-class _TooWideError(Exception):
-    """The plan has more fields than a table should have."""
-
-
 def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
     """A message as a struct: its fields in the schema's order, with everything below them.
 
-    A message whose types contain each other can unfold into more columns than a table can hold:
-    then recursion, and after that nesting, is followed less far and the rest stays JSON text.
+    Messages that contain each other can unfold into more columns than a table can hold: then
+    recursion, and after that nesting, is followed less far, and the rest stays JSON text.
     """
-    for depth, levels in _attempts(recursion_depth):
-        try:
-            return _Planner(depth, levels, MAX_FIELDS).message(descriptor, ())
-        except _TooWideError:
-            continue
-    return _Planner(0, 0, None).message(descriptor, ())
+    known: dict[str, Value | None] = {}
+    for depth in range(recursion_depth, -1, -1):
+        planner = _Planner(depth, _ALL_LEVELS, known)
+        if planner.fits(descriptor):
+            return planner.message(descriptor, ())
+    levels = 0
+    while _Planner(0, levels + 1, known).fits(descriptor):
+        levels += 1
+    return _Planner(0, levels, known).message(descriptor, ())
 
 
 def columns_of(message: Value) -> tuple[Column, ...]:
@@ -101,12 +100,6 @@ def columns_of(message: Value) -> tuple[Column, ...]:
 def static_depth(descriptor: Descriptor) -> float:
     """How deep payloads of this message can nest; infinite when it can contain itself."""
     return _static_depth(descriptor, (), {})
-
-
-def _attempts(recursion_depth: int) -> Iterator[tuple[int, int]]:
-    unlimited = 1_000
-    yield from ((depth, unlimited) for depth in range(recursion_depth, -1, -1))
-    yield from ((0, levels) for levels in range(16, 0, -1))
 
 
 def _comment(field: Field) -> str:
@@ -130,11 +123,29 @@ def _static_depth(
     return known[name]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Planner:
     recursion_depth: int
     levels: int
-    budget: int | None
+    known: dict[str, Value | None]
+    """The well-known types that were met, by name; None for every other type."""
+
+    def fits(self, descriptor: Descriptor) -> bool:
+        """Whether the plan stays below the limit; counted first, because plans are costly."""
+        count = 0
+        left: list[tuple[Descriptor, tuple[str, ...]]] = [(descriptor, (descriptor.full_name,))]
+        while left:
+            message, path = left.pop()
+            count += len(message.fields)
+            if count > MAX_FIELDS:
+                return False
+            for field in message.fields:
+                below = field.message_type
+                if is_map(field):
+                    below = below.fields_by_name["value"].message_type
+                if below is not None and self._is_struct(below, path):
+                    left.append((below, (*path, below.full_name)))
+        return True
 
     def message(self, descriptor: Descriptor, ancestors: tuple[str, ...]) -> Value:
         names = lake_names(descriptor, top=not ancestors)
@@ -149,7 +160,6 @@ class _Planner:
     def _field(
         self, field: FieldDescriptor, place: int, named: tuple[str, str], path: tuple[str, ...]
     ) -> Field:
-        self._count()
         name, renamed = named
         key, value = self._key_and_value(field, path)
         repeated = field.is_repeated and key is None
@@ -173,13 +183,6 @@ class _Planner:
             work=value.work or key is not None,
         )
 
-    def _count(self) -> None:
-        if self.budget is None:
-            return
-        self.budget -= 1
-        if self.budget < 0:
-            raise _TooWideError
-
     def _key_and_value(
         self, field: FieldDescriptor, path: tuple[str, ...]
     ) -> tuple[Value | None, Value]:
@@ -196,13 +199,17 @@ class _Planner:
             return Value(Kind.ENUM, pa.string(), pa.string(), False, field.type, names=names)
         if field.message_type is None:
             return _SCALARS[field.type]
-        return _well_known(field.message_type) or self._struct(field.message_type, path)
+        message = field.message_type
+        if self._is_struct(message, path):
+            return self.message(message, path)
+        return self.known[message.full_name] or shape.text(Kind.JSON, message.full_name)
 
-    def _struct(self, descriptor: Descriptor, path: tuple[str, ...]) -> Value:
-        name = descriptor.full_name
-        if path.count(name) > self.recursion_depth or len(path) > self.levels:
-            return shape.text(Kind.JSON, name)
-        return self.message(descriptor, path)
+    def _is_struct(self, message: Descriptor, path: tuple[str, ...]) -> bool:
+        name = message.full_name
+        if name not in self.known:
+            self.known[name] = _well_known(message)
+        cut = path.count(name) > self.recursion_depth or len(path) > self.levels
+        return self.known[name] is None and not cut
 
 
 def _well_known(descriptor: Descriptor) -> Value | None:

@@ -63,6 +63,7 @@ TABLES = pa.schema(
         pa.field("type", pa.string(), metadata={"comment": "type of the records"}),
         pa.field("path", pa.string(), metadata={"comment": "the table's folder"}),
         pa.field("records", pa.int64(), metadata={"comment": "source records in this batch"}),
+        pa.field("counted", pa.bool_(), metadata={"comment": "its records are in the equation"}),
         pa.field("rows", pa.int64(), metadata={"comment": "rows in this batch"}),
         pa.field("bytes", pa.int64(), metadata={"comment": "bytes in this batch"}),
         pa.field("files", pa.list_(pa.string()), metadata={"comment": "files in this batch"}),

@@ -180,6 +180,19 @@ class DeadLetters:
         }
         return self._mark(rows, updates, unless_tried_since=_utc(at))
 
+    def forget(self, pipeline: str) -> None:
+        """Removes every dead letter of a pipeline, as `clean` does with its tables."""
+        with reaching(self.path):
+            for attempt in conflict_attempts():
+                with attempt:
+                    table = open_table(self.path, self._options)
+                    if table is not None:
+                        one = pa.table({"pipeline": [pipeline]})
+                        merge = table.merge(
+                            one, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
+                        )
+                        merge.when_matched_delete().execute()
+
     def _mark(
         self,
         rows: pa.Table,

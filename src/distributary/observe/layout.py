@@ -59,20 +59,6 @@ def parked(lake: str, name: str) -> str:
     return join(pipeline(lake, name), "parked")
 
 
-def parked_table(lake: str, name: str, *, life: str, lane: str, batch: int, table: str) -> str:
-    """The folder of the files that one batch has ready for one parked table.
-
-    Batch numbers have a fixed width, so that folders in order of name are in order of batch.
-    """
-    return join(
-        parked(lake, name),
-        folder_name(life),
-        folder_name(lane),
-        f"{batch:012d}",
-        folder_name(table),
-    )
-
-
 def table(lake: str, name: str) -> str:
     """The folder of a table, given its (already safe) name."""
     return join(lake, name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
-from distributary.model.manifest import Counts, Manifest
+from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.observe import layout
 from distributary.observe.accounts import BatchCounts, still_parked, total, waiting
 from distributary.observe.delta import StorageOptions
@@ -18,13 +18,15 @@ from distributary.observe.matching import both, covering, may_hold, same, same_b
 from distributary.observe.recording import (
     BatchTimes,
     TableOutcome,
+    batch_key,
     batch_row,
     check_balance,
     outcomes,
     schema_rows,
     table_rows,
 )
-from distributary.observe.rollup import roll_batches, roll_tables
+from distributary.observe.rollup import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
+from distributary.observe.rollup import TABLES_SQL, for_rows_before, roll_batches, roll_tables
 from distributary.observe.rows import (
     PARKED,
     RESUMED,
@@ -99,9 +101,10 @@ class Ledger:
         if manifest.schemas:
             self._schemas.append_once(schema_rows(manifest, at=at), app_id=app_id, version=number)
         if results:
-            self._tables.append_once(
-                table_rows(manifest, results, at=at), app_id=app_id, version=number
+            rows = table_rows(
+                batch_key(app_id, number), results, at=at, counted=manifest.primary_role
             )
+            self._tables.append_once(rows, app_id=app_id, version=number)
         row = batch_row(
             manifest,
             results,
@@ -114,20 +117,20 @@ class Ledger:
         )
         self._batches.append_once(row, app_id=app_id, version=number)
 
-    def record_resumed(self, manifest: Manifest, published: Sequence[TableOutcome]) -> None:
-        """Says of parked tables of a settled batch that they were published after all.
+    def record_resumed(
+        self, app_id: str, entry: TableEntry, result: TableOutcome, *, batch: int
+    ) -> None:
+        """Says of a table that was parked in a settled batch that it has the batch after all.
 
-        Call it once per batch, in order of batches. Tables that are (still) parked are passed
-        over, and so is what was said before.
+        In order of batches, please. A result that is `parked` again is passed over, and so is what
+        was said before.
         """
-        by_name = {entry.table.name: entry for entry in manifest.tables}
-        at = datetime.now(UTC)
-        for result in published:
-            if result.outcome == PARKED:
-                continue
-            row = table_rows(manifest, [(by_name[result.table], result)], at=at, outcome=RESUMED)
-            app_id = f"{manifest.app_id}/resumed/{result.table}"
-            self._tables.append_once(row, app_id=app_id, version=manifest.batch)
+        if result.outcome == PARKED:
+            return
+        key, at = batch_key(app_id, batch), datetime.now(UTC)
+        rows = table_rows(key, [(entry, result)], at=at, outcome=RESUMED)
+        mark = f"{app_id}/resumed/{entry.table.name}"
+        self._tables.append_once(rows, app_id=mark, version=batch)
 
     def settled(self, pipeline: str, life: str, lane: str, batch: int) -> str | None:
         """The fingerprint of a settled batch's source ranges, or None if it is not settled."""
@@ -143,7 +146,10 @@ class Ledger:
         self, pipeline: str | None = None, *, lane: str | None = None, last: int | None = None
     ) -> tuple[BatchRow, ...]:
         """Settled batches, the newest last."""
-        rows = self._batches.read(where=same(pipeline=pipeline, lane=lane))
+        where = same(pipeline=pipeline, lane=lane)
+        if last is not None:
+            where = both(where, self._newest(last, where))
+        rows = self._batches.read(where=where)
         rows = rows.sort_by([("finished_at", "ascending"), ("batch", "ascending")])
         return batches_of(rows if last is None else rows.slice(max(len(rows) - last, 0)))
 
@@ -221,30 +227,44 @@ class Ledger:
     def expire(self, before: datetime) -> Expired:
         """Turns rows from before this moment into sums. Totals stay what they were.
 
-        Not to be run twice at once. A crash in the middle leaves all sums right: run it again.
+        A crash in the middle leaves all sums right: run it again.
         """
         moment = before.astimezone(UTC)
-        parked = self.parked()
-        keep = set(waiting(parked))
-        tables = self._expire_tables(moment, [row for row in parked if row.at < moment])
-        old = pc.field("finished_at") < pc.scalar(moment)
-        batches = batches_of(self._batches.read(where=old))
-        if batches:
-            rolled = roll_batches(batches, keep=keep)
-            self._batches.replace_before("finished_at", moment, rolled)
-        return Expired(len(batches), tables)
+        if not self.pipelines():
+            return Expired(0, 0)
+        summed = {"batches": 0, "tables": 0}
+
+        def tables() -> pa.Table | None:
+            sums = self._tables.query(for_rows_before(moment, TABLES_SQL))
+            ids = self._tables.query(for_rows_before(moment, IDS_BEFORE_SQL))
+            if sums is None or ids is None or not len(sums):
+                return None
+            summed["tables"] = pc.sum(sums["summed"]).as_py()
+            waits = [row for row in self.parked() if row.at < moment]
+            return roll_tables(sums, ids, keep=waits)
+
+        def batches() -> pa.Table | None:
+            old = pc.field("finished_at") < pc.scalar(moment)
+            rows = batches_of(self._batches.read(where=old))
+            summed["batches"] = len(rows)
+            return roll_batches(rows, keep=set(waiting(self.parked()))) if rows else None
+
+        self._tables.replace_before("at", moment, tables)
+        self._batches.replace_before("finished_at", moment, batches)
+        return Expired(**summed)
 
     def forget(self, pipeline: str) -> None:
         """Removes everything the ledger says about a pipeline, as `clean` does with its tables."""
         for store in (self._batches, self._tables, self._schemas):
             store.forget("pipeline", pipeline)
 
-    def _expire_tables(self, moment: datetime, keep: Sequence[TableRow]) -> int:
-        done = (pc.field("at") < pc.scalar(moment)) & (text("outcome") != PARKED)
-        rows = self._tables.read([name for name in TABLES.names if name != "files"], done)
-        if len(rows):
-            self._tables.replace_before("at", moment, roll_tables(rows, keep=keep))
-        return len(rows)
+    def _newest(self, count: int, where: pc.Expression | None) -> pc.Expression | None:
+        """A condition that lets (at least) the newest batches through, from one narrow column."""
+        ends = self._batches.read(["finished_at"], where)["finished_at"]
+        if len(ends) <= count or count < 1:
+            return None
+        oldest = ends.take(pc.array_sort_indices(ends, order="descending"))[count - 1]
+        return pc.field("finished_at") >= oldest
 
     def _tables_at(self, batch: BatchRow, offset: int) -> tuple[TableRow, ...]:
         where = same_batch(batch.key)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from distributary.errors import AccountingError
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SchemaUse, TableEntry
-from distributary.observe.rows import PARKED
+from distributary.observe.rows import PARKED, BatchKey
 
 SCHEMA_SEEN = "seen"
 """Kind of change of a schema that changed nothing."""
@@ -71,6 +71,12 @@ def outcomes(
     return [(entry, by_name[entry.table.name]) for entry in manifest.tables]
 
 
+def batch_key(app_id: str, batch: int) -> BatchKey:
+    """The batch that a transaction mark names: the inverse of `Manifest.app_id`."""
+    pipeline, life, lane = app_id.removeprefix("distributary/").rsplit("/", 2)
+    return (pipeline, life, lane, batch)
+
+
 def check_balance(manifest: Manifest, counts: Counts) -> None:
     """A batch that does not add up never enters the ledger."""
     if not counts.balanced:
@@ -96,7 +102,10 @@ def batch_row(
     """The row of `batches`."""
     committed = [entry for entry, result in results if result.outcome != PARKED]
     row = {
-        **_batch_of(manifest),
+        "pipeline": manifest.pipeline,
+        "life": manifest.life,
+        "lane": manifest.lane,
+        "batch": manifest.batch,
         "started_at": times.started_at,
         "finished_at": finished_at,
         "read": counts.read,
@@ -127,21 +136,28 @@ def batch_row(
 
 
 def table_rows(
-    manifest: Manifest,
+    key: BatchKey,
     results: Sequence[tuple[TableEntry, TableOutcome]],
     *,
     at: datetime,
+    counted: str = "",
     outcome: str | None = None,
 ) -> pa.Table:
-    """The rows of `tables`, column by column: there may be thousands a batch."""
+    """The rows of `tables`, column by column: there may be thousands a batch.
+
+    `counted` is the role of the tables whose records are in the equation; `outcome` stands for
+    what the results say.
+    """
     entries = [entry for entry, _ in results]
-    fixed = {**_batch_of(manifest), "at": at, "since": at, "batches": 1}
+    batch = dict(zip(("pipeline", "life", "lane", "batch"), key, strict=True))
+    fixed = {**batch, "at": at, "since": at, "batches": 1}
     columns: dict[str, list[Any]] = {
         "table": [e.table.name for e in entries],
         "role": [str(e.table.role) for e in entries],
         "type": [e.table.type for e in entries],
         "path": [e.table.path for e in entries],
         "records": [e.records for e in entries],
+        "counted": [e.table.role == counted for e in entries],
         "rows": [e.rows for e in entries],
         "bytes": [sum(f.size for f in e.files) for e in entries],
         "files": [[f.path for f in e.files] for e in entries],
@@ -168,15 +184,6 @@ def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:
     """The rows of `schemas`: one per change, one for a schema that changed nothing."""
     rows = [row for use in manifest.schemas for row in _history(manifest, use, at)]
     return pa.Table.from_pylist(rows, schema=SCHEMAS)
-
-
-def _batch_of(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "pipeline": manifest.pipeline,
-        "life": manifest.life,
-        "lane": manifest.lane,
-        "batch": manifest.batch,
-    }
 
 
 def _first(entry: TableEntry) -> int | None:

@@ -8,20 +8,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributary.model.ledger import BATCHES, TABLES
 from distributary.model.manifest import SourceRange
 from distributary.observe.rows import BatchKey, BatchRow, TableRow
 
-_LANE = ("pipeline", "life", "lane")
-_TABLE = (*_LANE, "table")
-_SUMS = ("records", "rows", "bytes", "batches")
-_NEWEST = ("batch", "at", "role", "type", "path", "last_offset", "columns", "version")
-_OLDEST = ("first_offset", "since")
+# the engine sums: a year of old rows need not fit into memory
+TABLES_SQL = """
+SELECT pipeline, life, lane, "table",
+       max(batch) AS batch, max(at) AS at, min(since) AS since, max(role) AS role,
+       max(type) AS type, max(path) AS path, sum(records) AS records, bool_or(counted) AS counted,
+       sum(rows) AS rows, sum(bytes) AS bytes,
+       min(first_offset) AS first_offset, max(last_offset) AS last_offset,
+       max(columns) AS columns, max(version) AS version, sum(batches) AS batches,
+       count(*) AS summed
+FROM ledger WHERE outcome <> 'parked' AND at < '{moment}'
+GROUP BY pipeline, life, lane, "table"
+"""
+
+SCHEMA_IDS_SQL = """
+SELECT DISTINCT pipeline, life, lane, "table", id
+FROM (SELECT pipeline, life, lane, "table", unnest(schema_ids) AS id
+      FROM ledger WHERE outcome <> 'parked' AND at < '{moment}')
+"""
+
+_TABLE = ("pipeline", "life", "lane", "table")
+
+
+def for_rows_before(moment: datetime, sql: str) -> str:
+    """One of the queries above, for rows from before a moment."""
+    return sql.replace("{moment}", moment.isoformat())
 
 
 def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> pa.Table:
@@ -37,36 +57,18 @@ def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> 
     return pa.Table.from_pylist([_batch_dict(row) for row in rows], schema=BATCHES)
 
 
-def roll_tables(done: pa.Table, *, keep: Iterable[TableRow]) -> pa.Table:
-    """One row per pipeline, life, lane and table, and the rows in `keep`, which still wait."""
-    sums = done.group_by(list(_TABLE), use_threads=False).aggregate(
-        [
-            *((name, "sum") for name in _SUMS),
-            *((name, "max") for name in _NEWEST),
-            *((name, "min") for name in _OLDEST),
-        ]
-    )
-    ids = _schema_ids(done)
-    rolled = []
-    for row in sums.to_pylist():
-        values = {name: row[name] for name in _TABLE}
-        values |= {name: row[f"{name}_sum"] for name in _SUMS}
-        values |= {name: row[f"{name}_max"] for name in _NEWEST}
-        values |= {name: row[f"{name}_min"] for name in _OLDEST}
-        values |= {"schema_ids": sorted(ids[tuple(row[n] for n in _TABLE)])}
-        rolled.append({**values, "files": [], "outcome": "published", "error": ""})
+def roll_tables(sums: pa.Table, schema_ids: pa.Table, *, keep: Iterable[TableRow]) -> pa.Table:
+    """The sums as rows of the ledger, and the rows in `keep`, which still wait."""
+    ids: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row in schema_ids.to_pylist():
+        ids[tuple(row[name] for name in _TABLE)].append(row["id"])
+    fixed = {"files": [], "outcome": "published", "error": ""}
+    rolled = [
+        {**row, **fixed, "schema_ids": sorted(ids[tuple(row[name] for name in _TABLE)])}
+        for row in sums.drop_columns(["summed"]).to_pylist()
+    ]
     kept = [{name: getattr(row, name) for name in TABLES.names} for row in keep]
     return pa.Table.from_pylist([*kept, *rolled], schema=TABLES)
-
-
-def _schema_ids(rows: pa.Table) -> dict[tuple[Any, ...], set[int]]:
-    found: dict[tuple[Any, ...], set[int]] = defaultdict(set)
-    lists = rows["schema_ids"].combine_chunks()
-    flat = rows.select(list(_TABLE)).take(pc.list_parent_indices(lists))
-    flat = flat.append_column("id", pc.list_flatten(lists))
-    for row in flat.group_by([*_TABLE, "id"]).aggregate([]).to_pylist():
-        found[tuple(row[name] for name in _TABLE)].add(row["id"])
-    return found
 
 
 def _sum_of(batches: list[BatchRow]) -> BatchRow:

@@ -91,6 +91,8 @@ class TableRow:
     type: str
     path: str
     records: int
+    counted: bool
+    """A record may be in several tables; in these it counts as written, or as parked."""
     rows: int
     bytes: int
     files: tuple[str, ...]

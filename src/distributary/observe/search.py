@@ -100,19 +100,22 @@ class Search:
     ) -> list[Place]:
         found: list[Place] = []
         for row in rows:
-            pipeline, life, lane, batch = row.key
-            folder = layout.parked_table(
-                self._lake, pipeline, life=life, lane=lane, batch=batch, table=row.table
-            )
-            inside = folder[len(layout.join(self._lake, "")) :]
-            hits, gone = files_holding(
-                files, [f"{inside}/{name}" for name in row.files], self._wanted
-            )
+            waits = _below(files, self._lake, row)
+            hits, _ = files_holding(files, waits, self._wanted)
             found += self._in_folder(files, row, hits, parked=True)
-            if gone and not certain:
+            if not waits and not certain:
                 # the offsets fit, and nothing else is known of the record: it must be in there
                 found.append(Place(row.table, row.role, None, None, parked=True))
         return found
+
+
+def _below(files: pa_fs.FileSystem, lake: str, row: TableRow) -> list[str]:
+    """The batch's files among all that wait for the table; files have names of their own."""
+    folder = layout.join(layout.parked(lake, row.pipeline), row.table)
+    inside = folder[len(layout.join(lake, "")) :]
+    listing = files.get_file_info(pa_fs.FileSelector(inside, allow_not_found=True, recursive=True))
+    endings = tuple(f"/{name}" for name in row.files)
+    return [info.path for info in listing if endings and info.path.endswith(endings)]
 
 
 def last_word(rows: Iterable[TableRow]) -> list[TableRow]:

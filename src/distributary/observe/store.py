@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -65,6 +65,7 @@ class Store:
         self._options = storage_options
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
+        self._storage: Storage | None = None
 
     def append_once(self, rows: pa.Table, *, app_id: str, version: int) -> bool:
         """Appends the rows in one commit marked (app_id, version), unless that mark is there.
@@ -87,14 +88,25 @@ class Store:
                 self._upkeep()
             return True
 
-    def replace_before(self, column: str, moment: datetime, rows: pa.Table) -> None:
-        """Replaces every row whose `column` is before the moment, in one commit."""
+    def replace_before(
+        self, column: str, moment: datetime, rows: Callable[[], pa.Table | None]
+    ) -> None:
+        """Replaces every row whose `column` is before the moment, in one commit.
+
+        `rows` reads the table and says what to put there (None: leave it). It is asked again when
+        somebody else has added such rows meanwhile, so that none is lost.
+        """
         with self._writing():
             for attempt in conflict_attempts():
                 with attempt:
+                    # the handle first: what is added after it, read or not, is a conflict
+                    table = self._newest()
+                    replacement = rows()
+                    if replacement is None:
+                        return
                     write_deltalake(
-                        self._newest(),
-                        rows,
+                        table,
+                        replacement,
                         mode="overwrite",
                         # a name from our own schema and a time: nothing from outside
                         predicate=f"{column} < '{moment.isoformat()}'",
@@ -173,7 +185,8 @@ class Store:
         pq.write_table(rows, sink, compression="zstd")
         data = sink.getvalue().to_pybytes()
         name = f"part-{uuid4().hex}.parquet"
-        Storage(self.path, self._options).put(name, data)
+        self._storage = self._storage or Storage(self.path, self._options)
+        self._storage.put(name, data)
         now = time.time_ns() // 1_000_000
         return AddAction(name, len(data), {}, now, True, json.dumps(self._statistics(rows)))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.evolve.types import wider
 from distributary.model.table import Column
 
 Field = dict[str, Any]
@@ -31,8 +32,8 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_NUMBER, _ALIASES = "distributary.number", "distributary.aliases"
 _NAMES = {arrow: name for name, arrow in _PRIMITIVES.items()}
-_LADDERS = (("byte", "short", "integer", "long"), ("float", "double"))
 
 
 class ColumnConflictError(Exception):
@@ -63,7 +64,7 @@ def fields_of(columns: Sequence[Column]) -> list[Field]:
             "name": c.name,
             "type": _type_to_json(c.type),
             "nullable": True,
-            "metadata": {"comment": c.comment} if c.comment else {},
+            "metadata": _metadata(c),
         }
         for c in columns
     ]
@@ -72,9 +73,27 @@ def fields_of(columns: Sequence[Column]) -> list[Field]:
 def columns_of(fields: Sequence[Field]) -> tuple[Column, ...]:
     """The inverse of `fields_of`."""
     return tuple(
-        Column(f["name"], _type_from_json(f["type"]), str(f["metadata"].get("comment") or ""))
+        Column(
+            f["name"],
+            _type_from_json(f["type"]),
+            str(f["metadata"].get("comment") or ""),
+            number=_number(f["metadata"].get(_NUMBER)),
+            aliases=tuple(str(f["metadata"].get(_ALIASES) or "").split()),
+        )
         for f in fields
     )
+
+
+def _metadata(column: Column) -> dict[str, str]:
+    """What is kept with a column: its comment, and what tells a renamed field from a new one."""
+    kept = {"comment": column.comment, _ALIASES: " ".join(column.aliases)}
+    if column.number is not None:
+        kept[_NUMBER] = str(column.number)
+    return {name: value for name, value in kept.items() if value}
+
+
+def _number(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and text.isdigit() else None
 
 
 def schema_string(fields: Sequence[Field]) -> str:
@@ -132,10 +151,10 @@ def _merge_types(have: Any, want: Any, path: str) -> tuple[Any, bool]:
     if have == want:
         return have, False
     if isinstance(have, str) and isinstance(want, str):
-        wider = _wider(have, want)
-        if wider is None:
+        both = _wider(have, want)
+        if both is None:
             raise ColumnConflictError(path, have, want)
-        return wider, wider != have
+        return both, both != have
     if isinstance(have, str) or isinstance(want, str) or have["type"] != want["type"]:
         raise ColumnConflictError(path, have, want)
     if have["type"] == "struct":
@@ -149,21 +168,9 @@ def _merge_types(have: Any, want: Any, path: str) -> tuple[Any, bool]:
     return merged, widened
 
 
-def _wider(a: str, b: str) -> str | None:
-    for ladder in _LADDERS:
-        if a in ladder and b in ladder:
-            return max(a, b, key=ladder.index)
-    if a.startswith("decimal(") and b.startswith("decimal("):
-        (precision_a, scale_a), (precision_b, scale_b) = _decimal(a), _decimal(b)
-        for wide, integer, scale in (
-            (a, precision_a - scale_a, scale_a),
-            (b, precision_b - scale_b, scale_b),
-        ):
-            if integer >= max(precision_a - scale_a, precision_b - scale_b) and scale >= max(
-                scale_a, scale_b
-            ):
-                return wide
-    return None
+def _wider(have: str, want: str) -> str | None:
+    both = wider(_type_from_json(have), _type_from_json(want))
+    return None if both is None else str(_type_to_json(both))
 
 
 def _cut_type(merged: Any, want: Any) -> Any:

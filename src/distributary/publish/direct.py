@@ -62,7 +62,7 @@ class DirectPublisher:
         """Add the files of an entry, with its columns, in one marked commit."""
         with self._open(entry.table.path, doing="commit to a table") as table:
             try:
-                return table.publish(entry, mark, recent_will_do=True)
+                return table.publish(entry, mark)
             except OvertakenError:
                 # rare, so that the machinery of retries is not paid for a thousand times a batch
                 for attempt in stamina.retry_context(
@@ -98,9 +98,9 @@ class _Table:
         self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
         self._fits: tuple[tuple[Column, ...], list[Field]] | None = None
 
-    def publish(self, entry: TableEntry, mark: Mark, *, recent_will_do: bool = False) -> Published:
-        """One try, on the version that the log gives. Raises OvertakenError."""
-        self.log.refresh(mark.app_id, recent_will_do=recent_will_do)
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        """One try, on the newest version there is. Raises OvertakenError."""
+        self.log.refresh(mark.app_id)
         if self._has(mark):
             return Published(entry.table.name, Outcome.SKIPPED, self.log.version())
         check_staged(entry, self.log.size_of)

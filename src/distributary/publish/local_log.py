@@ -71,7 +71,7 @@ class LocalLog:
         self._folder = folder
         self._seen: _Seen | None = None
 
-    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
+    def refresh(self, app_id: str | None = None) -> None:
         """Catch up with the newest version: two looks at the folder, if nothing is new."""
         seen = self._seen
         if seen is None or not self._is_trusted(seen):

@@ -19,12 +19,8 @@ class OvertakenError(Exception):
 class TableLog(Protocol):
     """What the log says as of the last `refresh`. Not thread-safe: its owner holds a lock."""
 
-    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
-        """Catch up with the newest version; after this `mark` knows `app_id`.
-
-        With `recent_will_do` the version that this object's own last commit made may be enough,
-        where catching up is dear: whatever came since overtakes the next commit, if it matters.
-        """
+    def refresh(self, app_id: str | None = None) -> None:
+        """Catch up with the newest version; after this `mark` knows `app_id`."""
         ...
 
     def forget(self) -> None:
@@ -52,10 +48,10 @@ class TableLog(Protocol):
         ...
 
     def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
-        """Add the entry's files to what `refresh` saw, and return the new version.
+        """Add the entry's files to the very version that `refresh` saw; return the new version.
 
-        Raises OvertakenError if somebody else committed something that matters in between. After
-        any other exception it is unknown whether the commit has landed.
+        Raises OvertakenError if anybody committed anything in between. After any other exception
+        it is unknown whether the commit has landed.
         """
         ...
 

@@ -114,11 +114,18 @@ def forget(batch: ParkedBatch) -> None:
         place.remove_folder()
 
 
-def resume(publisher: Publisher, *, folder: str, table: str) -> list[Published]:
+def resume(
+    publisher: Publisher,
+    *,
+    folder: str,
+    table: str,
+    on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
+) -> list[Published]:
     """Publish what waits for a table, in order, up to the first that fails.
 
     Only the owner of the pipeline's checkpoint may call it. Where something still waits, the last
-    result has the outcome `parked`. A crash in between is made good by the next call.
+    result has the outcome `parked`. A crash in between is made good by the next call, which is why
+    `on_published` hears of a batch before the batch is forgotten, and perhaps twice.
     """
     results: list[Published] = []
     for batch in parked(folder, table=table):
@@ -127,6 +134,7 @@ def resume(publisher: Publisher, *, folder: str, table: str) -> list[Published]:
             result = publisher.publish(batch.entry, batch.mark)
             if result.outcome is Outcome.SKIPPED:
                 _require_proof(publisher, batch)
+            on_published(batch, result)
             forget(batch)
         except PublishError as error:
             reason = f"{error.code}: {error.evidence or error.what}"

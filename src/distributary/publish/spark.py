@@ -97,12 +97,7 @@ class SparkPublisher:
         table = entry.table
         wanted = fields_of(table.columns)
         merged = merge_fields(state.fields() if state.exists else (), wanted)
-        if not state.exists and table.comment:
-            # the writer has no way to give a new table its comment
-            self._tables.create(
-                table.path, wanted, comment=table.comment, partition_by=table.partition_by
-            )
-        elif merged.widened and not state.can_widen():
+        if merged.widened and not state.can_widen():
             self._tables.enable_widening(table.path)
         told = {**facts(mark), ATTEMPT: attempt}
         (
@@ -116,6 +111,9 @@ class SparkPublisher:
             .partitionBy(*table.partition_by)
             .save(table.path)
         )
+        if not state.exists and table.comment:
+            # the writer has no way to give a new table its comment
+            self._tables.describe(table.path, table.comment)
 
     def _rows(self, entry: TableEntry, fields: list[Field]) -> DataFrame:
         """The staged rows; a column that a file lacks is null, a narrower one is widened."""

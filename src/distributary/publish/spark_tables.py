@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from py4j.java_gateway import JavaObject, JVMView
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from distributary.publish.columns import Field, fields_in, schema_string
+from distributary.publish.columns import Field, fields_in
 from distributary.publish.commit_file import Commit, commit_path, parse_commit
 
 ENABLE_WIDENING = "delta.enableTypeWidening"
@@ -26,26 +24,14 @@ class SparkTables:
         log = self._jvm.org.apache.spark.sql.delta.DeltaLog
         return TableState(log.forTableWithSnapshot(self._session, path).productElement(1))
 
-    def create(
-        self, path: str, fields: list[Field], *, comment: str, partition_by: tuple[str, ...]
-    ) -> None:
-        """Make an empty table, unless there is one."""
-        text = StructType.fromJson(json.loads(schema_string(fields))).json()
-        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(text)
-        tables = self._jvm.io.delta.tables.DeltaTable
-        builder = tables.createIfNotExists(self._session).location(path).addColumns(schema)
-        if comment:
-            builder = builder.comment(comment)
-        if partition_by:
-            names = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(partition_by))
-            builder = builder.partitionedBy(names)
-        builder.execute()
+    def describe(self, path: str, comment: str) -> None:
+        """Give a table its comment."""
+        self._spark.sql(f"COMMENT ON TABLE {_table(path)} IS {_literal(comment)}")
 
     def enable_widening(self, path: str) -> None:
         """Let the types of a table's columns become wider."""
-        quoted = path.replace("`", "``")
         self._spark.sql(
-            f"ALTER TABLE delta.`{quoted}` SET TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')"
+            f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')"
         )
 
     def commit(self, path: str, version: int) -> Commit | None:
@@ -122,3 +108,19 @@ class TableState:
         """True if the types of its columns may become wider."""
         found: Any = self._snapshot.metadata().configuration().get(ENABLE_WIDENING)
         return bool(found.isDefined() and found.get() == "true")
+
+
+def _table(path: str) -> str:
+    escaped = path.replace("`", "``")
+    return f"delta.`{escaped}`"
+
+
+def _literal(text: str) -> str:
+    """A string in SQL, where quotes, backslashes and `${...}` all mean something."""
+    plain = (c if c.isascii() and (c.isalnum() or c == " ") else _escaped(c) for c in text)
+    return f"'{''.join(plain)}'"
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -6,8 +6,9 @@ writer. The price is a reload of the table's state at every commit.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ from distributary.publish.base import Mark
 from distributary.publish.columns import (
     Field,
     MergedFields,
-    columns_of,
     fields_in,
     schema_string,
 )
@@ -45,13 +45,10 @@ class StoreLog:
         self._options = dict(storage_options)
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
-        self._is_recent = False
 
-    def refresh(self, app_id: str | None = None, *, recent_will_do: bool = False) -> None:
+    def refresh(self, app_id: str | None = None) -> None:
         """Catch up with the newest version."""
         if self._table is not None:
-            if recent_will_do and self._is_recent:
-                return
             try:
                 self._table.update_incremental()
                 return
@@ -66,7 +63,6 @@ class StoreLog:
     def forget(self) -> None:
         """Load anew next time."""
         self._table = None
-        self._is_recent = False
 
     def version(self) -> int:
         """The newest version, or -1."""
@@ -100,19 +96,19 @@ class StoreLog:
 
     def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
         """Change the columns if need be, then add the files: each in a commit of its own."""
-        self._is_recent = False
         try:
             if self._table is None:
                 self._create(entry, mark, merged)
-            else:
-                if merged.changed:
-                    self._evolve(self._table, merged)
-                self._append(self._table, entry, mark)
+                return 0
+            if merged.changed:
+                self._evolve(self._table, merged)
+            version = self._table.version() + 1
+            self._table.create_write_transaction(
+                _actions(entry), "append", self._table.schema(), commit_properties=_marked(mark)
+            )
+            return version
         except CommitFailedError as error:
             raise OvertakenError(str(error)) from error
-        self.refresh()
-        self._is_recent = True
-        return self.version()
 
     def _create(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> None:
         try:
@@ -125,56 +121,33 @@ class StoreLog:
                 name=entry.table.name,
                 description=entry.table.comment or None,
                 storage_options=self._options,
-                commit_properties=_properties(mark),
+                commit_properties=_marked(mark),
             )
         except DeltaError as error:
-            # somebody else may have made it: whoever is first makes the table, the other appends
+            # whoever is first makes the table, the others append
             self.refresh()
             if self._table is not None:
                 raise OvertakenError(str(error)) from error
             raise
 
-    def _append(self, table: DeltaTable, entry: TableEntry, mark: Mark) -> None:
-        table.create_write_transaction(
-            _actions(entry), "append", table.schema(), commit_properties=_properties(mark)
-        )
-
     def _evolve(self, table: DeltaTable, merged: MergedFields) -> None:
+        schema = Schema.from_json(schema_string(merged.fields))
         if merged.widened:
-            self._rewrite(table, merged.fields)
+            # nothing is overwritten, as no row fulfils the condition: only the columns change
+            write_deltalake(
+                table,
+                pa.schema(schema.to_arrow()).empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                predicate="false",
+                partition_by=list(table.metadata().partition_columns) or None,
+                commit_properties=_once(),
+            )
         else:
             before = {f["name"]: f for f in fields_in(table.schema().to_json())}
-            changed = [f for f in merged.fields if before.get(f["name"]) != f]
-            table.alter.add_columns(Schema.from_json(schema_string(changed)).fields)
+            changed = [f for f in schema.fields if before.get(f.name) != json.loads(f.to_json())]
+            table.alter.add_columns(changed, commit_properties=_once())
         table.update_incremental()
-
-    def _rewrite(self, table: DeltaTable, fields: Sequence[Field]) -> None:
-        """Write all rows again: the only way to wider types that this library offers."""
-        wider = pa.schema(
-            [
-                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
-                for c in columns_of(fields)
-            ]
-        )
-        rows = pa.RecordBatchReader.from_batches(wider, _cast(table, wider))
-        write_deltalake(
-            table,
-            rows,
-            mode="overwrite",
-            schema_mode="overwrite",
-            partition_by=list(table.metadata().partition_columns) or None,
-        )
-
-
-def _cast(table: DeltaTable, wider: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in table.to_pyarrow_dataset().to_batches():
-        arrays = [
-            batch.column(f.name).cast(f.type)
-            if f.name in batch.schema.names
-            else pa.nulls(batch.num_rows, f.type)
-            for f in wider
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wider)
 
 
 def _actions(entry: TableEntry) -> list[Any]:
@@ -185,8 +158,13 @@ def _actions(entry: TableEntry) -> list[Any]:
     ]
 
 
-def _properties(mark: Mark) -> CommitProperties:
+def _marked(mark: Mark) -> CommitProperties:
+    return _once(facts(mark), Transaction(mark.app_id, mark.batch))
+
+
+def _once(told: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:
+    # never again by itself: a second try must look at the table first, and of two who make a table
+    # at the same time, a second try of the library would commit both
     return CommitProperties(
-        custom_metadata=dict(facts(mark)),
-        app_transactions=[Transaction(mark.app_id, mark.batch)],
+        custom_metadata=dict(told or {}), max_commit_retries=0, app_transactions=list(marks)
     )

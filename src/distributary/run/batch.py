@@ -99,7 +99,11 @@ def _settle(
     )
     context.manifests.settle(manifest.batch)
     context.manifests.prune(keep=context.config.run.keep_manifests)
-    context.planner.committed(p.table for p in published if p.outcome is not Outcome.PARKED)
+    done = [p.table for p in published if p.outcome is not Outcome.PARKED]
+    if clock.stages:
+        context.planner.committed(done)
+    else:
+        context.planner.reread(done)
     context.shares = {e.table.name: e.records for e in manifest.tables if e.table.type}
     clock.step("settle")
     seconds = time.monotonic() - clock.began

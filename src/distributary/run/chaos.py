@@ -1,4 +1,4 @@
-"""Places in a batch at which a run can be told to kill itself, to show that it does no harm."""
+"""Places in a batch at which a run can be told to kill or pause itself, to show that it does no harm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import signal
 from enum import StrEnum
 
-VARIABLE = "DISTRIBUTARY_KILL_AT"
-"""`after_stage`, or `after_stage:3` for batch 3 only."""
+KILL = "DISTRIBUTARY_KILL_AT"
+"""`after_stage`, or `after_stage:3` for batch 3 only: the process kills itself there (SIGKILL)."""
+PAUSE = "DISTRIBUTARY_PAUSE_AT"
+"""The same, but the process stops there (SIGSTOP) until somebody continues it (SIGCONT)."""
 
 
 class Moment(StrEnum):
@@ -21,10 +23,8 @@ class Moment(StrEnum):
 
 
 def reached(moment: Moment, batch: int) -> None:
-    """Die here without a word (SIGKILL), if that is what the environment asks for."""
-    order = os.environ.get(VARIABLE, "")
-    if not order:
-        return
-    wanted, _, number = order.partition(":")
-    if wanted == moment and number in ("", str(batch)):
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Die or pause here without a word, if that is what the environment asks for."""
+    for variable, kind in ((KILL, signal.SIGKILL), (PAUSE, signal.SIGSTOP)):
+        wanted, _, number = os.environ.get(variable, "").partition(":")
+        if wanted == moment and number in ("", str(batch)):
+            os.kill(os.getpid(), kind)

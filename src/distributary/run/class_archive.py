@@ -38,6 +38,7 @@ def archive_options(
         if archive.exists():
             # most recently used: the last to be dropped
             archive.touch()
+            _drop_old(folder)
             return [f"-XX:SharedArchiveFile={archive}"]
         if train and _claimed(archive):
             return [f"-XX:ArchiveClassesAtExit={_part(archive)}"]
@@ -61,9 +62,13 @@ def _adopt(archive: Path) -> None:
     part = _part(archive)
     if part.exists() and _finished(part):
         part.rename(archive)
-        newest = sorted(archive.parent.glob("*.jsa"), key=_used, reverse=True)
-        for old in newest[_KEPT:]:
-            old.unlink(missing_ok=True)
+
+
+def _drop_old(folder: Path) -> None:
+    # each is some 180 MB, and those of a deleted environment would stay for ever
+    written = [*folder.glob("*.jsa"), *folder.glob("*.part")]
+    for old in sorted(written, key=_used, reverse=True)[_KEPT:]:
+        old.unlink(missing_ok=True)
 
 
 def _finished(part: Path) -> bool:

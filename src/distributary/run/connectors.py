@@ -44,9 +44,8 @@ _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar)\b")
 
 def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = None) -> list[Path]:
     """The connector files, fetched first if this user never had them; SetupError if that fails."""
-    given = os.environ.get("DISTRIBUTARY_JARS")
-    if given:
-        return _given(given)
+    if not are_locked():
+        return _given(os.environ["DISTRIBUTARY_JARS"])
     root = cache or platformdirs.user_cache_path("distributary")
     folder = root / "connectors" / lock_key()
     if not _complete(folder):
@@ -56,6 +55,11 @@ def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = 
             if not _complete(folder):
                 _fetch(folder, say)
     return [folder / name for name in sorted(_sums())]
+
+
+def are_locked() -> bool:
+    """Whether the connectors are those of the lock, which hold nothing that Spark ships itself."""
+    return not os.environ.get("DISTRIBUTARY_JARS")
 
 
 def lock_key() -> str:

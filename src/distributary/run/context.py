@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from pyspark import Broadcast
@@ -37,6 +38,8 @@ class RunContext:
     """Records per table in the batch before: how tables are spread over tasks."""
     newest_settled: int = -1
     """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while tables are committed: a batch and a `resume` must not overtake each other."""
     _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
 
     @property

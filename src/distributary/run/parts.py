@@ -11,6 +11,7 @@ from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.errors import ConfigError
 from distributary.publish.base import Publisher
 from distributary.publish.direct import DirectPublisher
+from distributary.publish.spark import SparkPublisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.files import FileRegistry
 from distributary.source.base import Source
@@ -48,7 +49,5 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
             next_step="use format: delta",
         )
     if config.tables.publisher == "spark" and spark is not None:
-        from distributary.publish.spark import SparkPublisher
-
         return SparkPublisher(spark)
     return DirectPublisher(storage_options=config.lake.options)

@@ -126,10 +126,13 @@ class Planner:
 
     def committed(self, names: Iterable[str]) -> None:
         """These tables exist now as planned."""
-        new = [name for name in names if not self.book.tables[name].exists]
-        if new:
-            self.book.committed(new)
+        if self.book.committed(names):
             self._snapshot = None
+
+    def reread(self, names: Iterable[str]) -> None:
+        """These tables were committed as an earlier process had planned them."""
+        self.book.reread(names)
+        self._snapshot = None
 
     def _envelope_plan(self) -> EnvelopePlan | None:
         envelope = self._config.envelope

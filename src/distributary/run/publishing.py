@@ -22,6 +22,11 @@ from distributary.run.context import RunContext
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
     """Commit all tables in parallel; the results are in the manifest's order."""
+    with context.publishing:
+        return _publish_all(context, manifest, fresh=fresh)
+
+
+def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
     context.claim.check()
     mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
     queued = {p.table for p in parked(context.parking)}
@@ -63,9 +68,10 @@ def _lake_is_there(
 ) -> None:
     """When nothing at all can be written it is the lake that is away: wait, do not park it all."""
     failed = [r for r in results if isinstance(r, DistributaryError)]
-    if len(failed) == len(entries) > 1 or any(isinstance(r, LakeUnavailableError) for r in failed):
-        if len(failed) == len(entries):
-            raise failed[0]
+    if not failed or len(failed) < len(entries):
+        return
+    if len(entries) > 1 or isinstance(failed[0], LakeUnavailableError):
+        raise failed[0]
 
 
 def _park(

@@ -20,6 +20,7 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import Failed, Idle, Stopped
 from distributary.run.batch import Settled, run_batch
 from distributary.run.context import RunContext
+from distributary.run.draining import answered, drained, requests
 from distributary.source.base import Source
 from distributary.source.offsets import batch_offsets
 
@@ -122,6 +123,7 @@ class StreamRun:
             time.sleep(_POLL_SECONDS)
             if self._stop.is_set() and self._in_batch is None:
                 return
+            self._resume_on_request()
             if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS and self._in_batch is None:
                 self._last_event = time.monotonic()
                 batch = self._summary.batches - 1 if self._summary.batches else None
@@ -129,6 +131,14 @@ class StreamRun:
         error = query.exception()
         if isinstance(error, StreamingQueryException):
             raise error
+
+    def _resume_on_request(self) -> None:
+        context = self._context
+        for table in requests(context.parking):
+            with context.publishing:
+                context.claim.check()
+                drained(context.publisher, context.ledger, context.parking, table)
+                answered(context.parking, table)
 
     def _batch(self, frame: DataFrame, batch: int) -> None:
         """Called by Spark, in a thread of its own."""

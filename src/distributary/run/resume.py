@@ -1,14 +1,24 @@
-"""`resume`: a parked table gets its waiting batches, in order."""
+"""`resume`: a parked table gets its waiting batches, in order.
+
+Only the owner of the checkpoint may publish. Where the pipeline runs, it is asked by a file in the
+parking folder and does it between two batches; where it does not, this process claims it and does it.
+"""
 
 from __future__ import annotations
 
-from distributary.errors import ConfigError, ErrorCode
+import time
+from pathlib import Path
+
+from distributary.errors import ConfigError, ErrorCode, OwnedError
 from distributary.observe import layout
-from distributary.publish.base import Published
+from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
-from distributary.publish.parking import resume as drain
+from distributary.run.claim import Claim
+from distributary.run.draining import drained, request_file
 from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
+
+_PATIENCE_SECONDS = 120.0
 
 
 def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
@@ -19,22 +29,35 @@ def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
 
 def resume(pipeline: Pipeline, table: str) -> list[Published]:
     """Publish what waits for a table; stops at the first batch that still fails."""
-    batches = waiting(pipeline, table)
-    if not batches:
+    folder = layout.parked(pipeline.lake, pipeline.config.name)
+    if not waiting(pipeline, table):
         raise ConfigError(
             f"nothing is parked for table {table}",
             code=ErrorCode.NOT_FOUND,
-            where=layout.parked(pipeline.lake, pipeline.config.name),
+            where=folder,
             next_step="`distributary status` lists the parked tables",
         )
-    folder = layout.parked(pipeline.lake, pipeline.config.name)
-    ledger = pipeline.ledger()
-    results = drain(
-        make_publisher(pipeline.config),
-        folder,
-        table,
-        on_published=lambda batch, result: ledger.record_resumed(
-            batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
-        ),
-    )
-    return results
+    lease = pipeline.config.run.lease.total_seconds()
+    try:
+        claim = Claim.take(pipeline.checkpoint_folder, lease=lease)
+    except OwnedError:
+        return _ask_the_owner(pipeline, Path(folder), table)
+    try:
+        return drained(make_publisher(pipeline.config), pipeline.ledger(), folder, table)
+    finally:
+        claim.release()
+
+
+def _ask_the_owner(pipeline: Pipeline, folder: Path, table: str) -> list[Published]:
+    before = waiting(pipeline, table)
+    request = request_file(str(folder), table)
+    request.touch()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while request.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    left = {batch.folder for batch in waiting(pipeline, table)}
+    done = [Published(table, Outcome.PUBLISHED) for batch in before if batch.folder not in left]
+    if left:
+        why = "the running pipeline has not answered" if request.exists() else "it failed again"
+        done.append(Published(table, Outcome.PARKED, error=why))
+    return done

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.run.class_archive import archive_options
-from distributary.run.connectors import JVM, Progress, ensure_connectors, spark_jars
+from distributary.run.connectors import JVM, Progress, are_locked, ensure_connectors, spark_jars
 from distributary.run.java import require_java
 from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, spark_conf
 
@@ -77,9 +77,12 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     options = [*_QUIET, *_log_options(log, settings.log_level)]
     if settings.short_lived:
         options += _SHORT_LIVED
-    if settings.is_local:
+    first = settings.is_local and are_locked()
+    if first:
         options += archive_options(java, [spark_jars(), *jars], train=settings.short_lived)
-    conf = spark_conf(settings, app_name=app_name, jars=jars, java_options=options)
+    conf = spark_conf(
+        settings, app_name=app_name, jars=jars, jars_first=first, java_options=options
+    )
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

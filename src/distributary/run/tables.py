@@ -74,10 +74,19 @@ class TableBook:
             self._pending.changes.setdefault(name, [])[:0] = changes
         self._pending.uses[:0] = pending.uses
 
-    def committed(self, names: Iterable[str]) -> None:
-        """These tables exist now as planned."""
-        for name in names:
+    def committed(self, names: Iterable[str]) -> bool:
+        """These tables exist now as planned; True if that is news."""
+        new = [name for name in names if not self.tables[name].exists]
+        for name in new:
             self.tables[name] = replace(self.tables[name], exists=True)
+        return bool(new)
+
+    def reread(self, names: Iterable[str]) -> None:
+        """Take these tables as they are on disk; what was planned for them is history."""
+        for name in names:
+            planned = self.tables.get(name)
+            if planned is not None and self._on_disk(name, planned.role, planned.type) is not None:
+                self._pending.changes.pop(name, None)
 
     def evolve(
         self, name: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]

@@ -45,7 +45,7 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
             continue
         removals.append(Removal("table", table.path, table.table, table.rows))
     letters = dead_letters_of(pipeline)
-    count = letters.count(pipeline=name)
+    count = sum(letters.count_by_status(pipeline=name).values())
     if count:
         removals.append(Removal("dead letters", letters.path, rows=count))
     if ledger.batches(name, last=1):

@@ -10,10 +10,10 @@ from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
 
 
-def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> None:
-    """Goes on after `--yes` or a yes in a terminal; otherwise the command ends here."""
+def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> bool:
+    """By `--yes`, or by a yes in a terminal; without either nothing is done."""
     if yes:
-        return
+        return True
     if not sys.stdin.isatty():
         raise ConfigError(
             "this needs a yes, and there is no terminal to ask in",
@@ -21,6 +21,7 @@ def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> N
             evidence=evidence,
             next_step="add --yes, or --dry-run to see what would be done",
         )
-    if not typer.confirm(question, default=False, err=True):
+    agreed = typer.confirm(question, default=False, err=True)
+    if not agreed:
         call.out.note("nothing was changed")
-        raise KeyboardInterrupt
+    return agreed

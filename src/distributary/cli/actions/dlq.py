@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from distributary.cli.actions.confirm import confirmed
 from distributary.cli.actions.selection import Selection
@@ -40,7 +41,7 @@ def list_reasons(
     found = find_lake(call, lake)
     wanted = None if status == "all" else status
     reasons = [
-        (name, each)
+        (name, _only(each, type))
         for name, letters in letter_tables(found, pipeline).items()
         for each in letters.reasons(status=wanted, pipeline=name)
         if reason in (None, each.code) and (type is None or type in each.types)
@@ -64,7 +65,7 @@ def discard_letters(
     lake: str | None,
     dry_run: bool,
     yes: bool,
-) -> None:
+) -> int:
     """Mark dead letters as given up."""
     found = find_lake(call, lake)
     ids = {
@@ -73,8 +74,9 @@ def discard_letters(
     }
     count = sum(map(len, ids.values()))
     letters = counted(count, "dead letter")
-    if not dry_run and count and wanted.is_everything:
-        confirmed(call, f"Discard all {letters}?", yes=yes, evidence=letters)
+    ask = not dry_run and count > 0 and wanted.is_everything
+    if ask and not confirmed(call, f"Discard all {letters}?", yes=yes, evidence=letters):
+        return 1
     discarded = 0
     if not dry_run:
         tables = letter_tables(found, wanted.pipeline)
@@ -82,6 +84,13 @@ def discard_letters(
     data = {"dry_run": dry_run, "selected": count, "discarded": discarded, "note": note}
     text = f"{letters} would be discarded" if dry_run else f"{discarded:,} discarded"
     call.out.show(data, lambda paper: paper.line(text))
+    return 0
+
+
+def _only(reason: Reason, type: str | None) -> Reason:
+    if type is None:
+        return reason
+    return replace(reason, count=reason.types[type], types={type: reason.types[type]})
 
 
 def _as_dict(reason: Reason) -> dict[str, object]:

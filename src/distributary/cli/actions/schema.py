@@ -11,7 +11,7 @@ from distributary.cli.lakes import find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock, counted, number
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.evolve.types import sql_name
 from distributary.observe import layout
 from distributary.observe.delta import arrow_schema, open_table
@@ -67,7 +67,7 @@ def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
             return table
     known = sorted({t.table for t in tables} | {t.type for t in tables if t.type})
     near = get_close_matches(name, known, n=3)
-    raise DistributaryError(
+    raise ConfigError(
         "there is no such table or type",
         code=ErrorCode.NOT_FOUND,
         evidence=repr(name[:100]),
@@ -80,17 +80,12 @@ def _comment(field: pa.Field) -> str:
     return found.get(b"comment", b"").decode("utf-8", "replace")
 
 
-def _draw_columns(
-    paper: Paper, table: TableSummary, columns: Sequence[dict[str, object]]
-) -> None:
+def _draw_columns(paper: Paper, table: TableSummary, columns: Sequence[dict[str, object]]) -> None:
     of = f", type {table.type}" if table.type else ""
     paper.line(styled(table.table, "bold"), f": {counted(len(columns), 'column')}{of}")
     paper.table(
         ("COLUMN", "TYPE", "ABOUT"),
-        (
-            (str(c["name"]), str(c["type"]), styled(str(c["comment"]), "dim"))
-            for c in columns
-        ),
+        ((str(c["name"]), str(c["type"]), styled(str(c["comment"]), "dim")) for c in columns),
     )
 
 

@@ -45,9 +45,7 @@ def _document(now: Status, healable: dict[str, Healable | None]) -> dict[str, An
     return data
 
 
-def _draw(
-    paper: Paper, now: Status, healable: dict[str, Healable | None], found: Lake
-) -> None:
+def _draw(paper: Paper, now: Status, healable: dict[str, Healable | None], found: Lake) -> None:
     paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
     if not now.pipelines:
         paper.line("no pipeline has settled a batch here yet")
@@ -86,9 +84,7 @@ def _lag(each: PipelineStatus) -> str:
 
 def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:
     by_status = each.dead_letters.by_status
-    reasons = listed(
-        (f"{r.code} {r.count:,}" for r in each.dead_letters.reasons), most=4
-    )
+    reasons = listed((f"{r.code} {r.count:,}" for r in each.dead_letters.reasons), most=4)
     others = ", ".join(
         f"{count:,} {name}" for name, count in by_status.items() if name != "open" and count
     )

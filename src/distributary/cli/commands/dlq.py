@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.options import DryRun, FileOption, Lake, PipelineName, Reason, Type, Yes
 from distributary.cli.help import GroupPage, show_help
+from distributary.cli.options import DryRun, FileOption, Lake, PipelineName, Reason, Type, Yes
 from distributary.cli.verb import LOOK, MEND, Invocation, verb
 
-app = typer.Typer(help="The dead letters: list, show, replay, discard.", cls=GroupPage, callback=show_help, invoke_without_command=True)
+app = typer.Typer(
+    help="The dead letters: list, show, replay, discard.",
+    cls=GroupPage,
+    callback=show_help,
+    invoke_without_command=True,
+)
 
 
 class Shown(StrEnum):
@@ -51,26 +56,24 @@ def list_letters(
     type: Type = None,
     lake: Lake = None,
     pipeline: PipelineName = None,
-) -> int | None:
-    """Reasons with counts, first and last seen, and an id to look at."""
+) -> None:
+    """Reasons with counts, times, and an id to look at."""
     from distributary.cli.actions.dlq import list_reasons
 
-    return list_reasons(
-        call, status=status, reason=reason, type=type, lake=lake, pipeline=pipeline
-    )
+    list_reasons(call, status=status, reason=reason, type=type, lake=lake, pipeline=pipeline)
 
 
-@verb(app, panel=LOOK, examples=["distributary dlq show EXAMPLE --lake distributary-demo"])
+@verb(app, panel=LOOK, examples=["distributary dlq show ab17cea847add0dd --lake distributary-demo"])
 def show(
     call: Invocation,
     id: Annotated[str, typer.Argument(help="The id, or how it begins.")],
     lake: Lake = None,
     file: FileOption = None,
-) -> int | None:
-    """The whole record: coordinates, headers, key, bytes, and as much as can be decoded."""
+) -> None:
+    """The whole record, its bytes, and as much as can be decoded."""
     from distributary.cli.actions.letter import show_letter
 
-    return show_letter(call, id, lake=lake, file=file)
+    show_letter(call, id, lake=lake, file=file)
 
 
 @verb(
@@ -93,8 +96,11 @@ def replay(
     file: FileOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-) -> int | None:
-    """Send dead letters through the pipeline once more; each reaches its table exactly once."""
+) -> int:
+    """Send dead letters through the pipeline once more.
+
+    Each reaches its table exactly once, and no other reader of the topic sees anything of it.
+    """
     from distributary.cli.actions.replay import replay_letters
     from distributary.cli.actions.selection import Selection
 
@@ -125,7 +131,7 @@ def discard(
     pipeline: PipelineName = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-) -> int | None:
+) -> int:
     """Give dead letters up, and say why. The records stay where they are."""
     from distributary.cli.actions.dlq import discard_letters
     from distributary.cli.actions.selection import Selection

@@ -24,22 +24,22 @@ def _declare_lake(app: typer.Typer) -> None:
         call: Invocation,
         file: OptionalFile = None,
         lake: Lake = None,
-    ) -> int | None:
-        """How it stands: state, lag, freshness, rows, dead letters and parked tables."""
+    ) -> None:
+        """Lag, freshness, rows, dead letters and parked tables."""
         from distributary.cli.actions.status import show_status
 
-        return show_status(call, file=file, lake=lake)
+        show_status(call, file=file, lake=lake)
 
     @verb(app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
     def tables(
         call: Invocation,
         lake: Lake = None,
         pipeline: PipelineName = None,
-    ) -> int | None:
+    ) -> None:
         """Every table with its rows, columns and last commit."""
         from distributary.cli.actions.tables import show_tables
 
-        return show_tables(call, lake=lake, pipeline=pipeline)
+        show_tables(call, lake=lake, pipeline=pipeline)
 
 
 def _declare_file(app: typer.Typer) -> None:
@@ -61,11 +61,11 @@ def _declare_file(app: typer.Typer) -> None:
         print_schema: Annotated[
             bool, typer.Option("--print-schema", help="The JSON schema of pipeline files.")
         ] = False,
-    ) -> int | None:
-        """Check a pipeline file: everything that is wrong with it, each with its line."""
+    ) -> None:
+        """Check a pipeline file: all that is wrong with it, line by line."""
         from distributary.cli.actions.validate import validate_file
 
-        return validate_file(call, file, show_config=show_config, print_schema=print_schema)
+        validate_file(call, file, show_config=show_config, print_schema=print_schema)
 
     @verb(app, panel=LOOK, examples=["distributary plan distributary-demo/games.yaml"])
     def plan(
@@ -74,7 +74,7 @@ def _declare_file(app: typer.Typer) -> None:
         check: Annotated[
             bool, typer.Option("--check", help="Exit with 1 if a table would change.")
         ] = False,
-    ) -> int | None:
+    ) -> int:
         """The tables, columns and changes that a run would make now."""
         from distributary.cli.actions.plan import show_plan
 
@@ -85,7 +85,7 @@ def _declare_file(app: typer.Typer) -> None:
         panel=LOOK,
         examples=["distributary doctor", "distributary doctor distributary-demo/games.yaml"],
     )
-    def doctor(call: Invocation, file: OptionalFile = None, lake: Lake = None) -> int | None:
+    def doctor(call: Invocation, file: OptionalFile = None, lake: Lake = None) -> int:
         """Check what a run needs, and say how to mend what does not work."""
         from distributary.cli.actions.doctor import examine
 
@@ -114,7 +114,7 @@ def _declare_trace(app: typer.Typer) -> None:
             str | None, typer.Argument(help="COLUMN=VALUE of rows in that table.")
         ] = None,
         lake: Lake = None,
-    ) -> int | None:
+    ) -> int:
         """Where a record went, or where a row came from."""
         from distributary.cli.actions.trace import trace_record, trace_rows
 

@@ -33,7 +33,7 @@ def declare(app: typer.Typer) -> None:
         pipeline: PipelineName = None,
         file: FileOption = None,
         dry_run: DryRun = False,
-    ) -> int | None:
+    ) -> int:
         """Give a parked table the batches that wait for it, in order."""
         from distributary.cli.actions.mend import resume_table
 
@@ -52,8 +52,8 @@ def declare(app: typer.Typer) -> None:
         ] = False,
         dry_run: DryRun = False,
         yes: Yes = False,
-    ) -> int | None:
-        """Forget how far a pipeline has read: the next run begins at the start."""
+    ) -> int:
+        """Forget how far a pipeline has read."""
         from distributary.cli.actions.mend import reset_pipeline
 
         return reset_pipeline(call, file, with_tables=with_tables, dry_run=dry_run, yes=yes)
@@ -63,7 +63,7 @@ def declare(app: typer.Typer) -> None:
         panel=MEND,
         examples=["distributary clean distributary-demo/games.yaml --dry-run"],
     )
-    def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int | None:
+    def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
         """Remove everything that a pipeline has made, and nothing else."""
         from distributary.cli.actions.mend import clean_pipeline
 

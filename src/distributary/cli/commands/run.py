@@ -33,10 +33,10 @@ def declare(app: typer.Typer) -> None:
         available_now: Annotated[
             bool, typer.Option("--available-now", help="Take what is there, then end.")
         ] = False,
-    ) -> int | None:
-        """Run a pipeline in the foreground, with a live view or one line per batch.
+    ) -> int:
+        """Run a pipeline in the foreground, with live progress.
 
-        Without one of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
+        In a terminal the view redraws itself, in a pipe there is one line per batch. Without one of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
         """
         from distributary.cli.actions.run import run_pipeline, trigger_of
 

@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 
 from distributary.cli.completion import complete_tables
-from distributary.cli.options import Lake
 from distributary.cli.help import GroupPage, show_help
+from distributary.cli.options import Lake
 from distributary.cli.verb import Invocation, verb
 
-app = typer.Typer(help="The columns of a table, and how it got them.", cls=GroupPage, callback=show_help, invoke_without_command=True)
+app = typer.Typer(
+    help="The columns of a table, and how it got them.",
+    cls=GroupPage,
+    callback=show_help,
+    invoke_without_command=True,
+)
 
 TableOrType = typer.Argument(
     help="The name of a table, or of a type of record.", autocompletion=complete_tables
@@ -19,11 +24,11 @@ TableOrType = typer.Argument(
 
 
 @verb(app, examples=["distributary schema show bronze_events --lake distributary-demo"])
-def show(call: Invocation, name: Annotated[str, TableOrType], lake: Lake = None) -> int | None:
+def show(call: Invocation, name: Annotated[str, TableOrType], lake: Lake = None) -> None:
     """The columns of a table, each with its type and where it came from."""
     from distributary.cli.actions.schema import show_columns
 
-    return show_columns(call, name, lake=lake)
+    show_columns(call, name, lake=lake)
 
 
 @verb(app, examples=["distributary schema history --lake distributary-demo"])
@@ -32,8 +37,8 @@ def history(
     name: Annotated[str | None, TableOrType] = None,
     lake: Lake = None,
     last: Annotated[int, typer.Option("--last", min=1, help="Only so many of the newest.")] = 50,
-) -> int | None:
+) -> None:
     """What schemas changed: when, in which batch, by which id, and what was done."""
     from distributary.cli.actions.schema import show_history
 
-    return show_history(call, name, lake=lake, last=last)
+    show_history(call, name, lake=lake, last=last)

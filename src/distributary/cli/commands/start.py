@@ -11,7 +11,12 @@ import typer
 from distributary.cli.help import GroupPage, show_help
 from distributary.cli.verb import START, Invocation, verb
 
-produce = typer.Typer(help="Send simulated records to a source.", cls=GroupPage, callback=show_help, invoke_without_command=True)
+produce = typer.Typer(
+    help="Send simulated records to a source.",
+    cls=GroupPage,
+    callback=show_help,
+    invoke_without_command=True,
+)
 
 
 class Subject(StrEnum):
@@ -41,7 +46,8 @@ To = Annotated[
 ]
 Registry = Annotated[Path, typer.Option("--registry", help="The folder that keeps the schemas.")]
 Rate = Annotated[
-    float | None, typer.Option("--rate", help="Messages a second; as fast as possible if not given.")
+    float | None,
+    typer.Option("--rate", help="Messages a second; as fast as possible if not given."),
 ]
 StartVersion = Annotated[
     int, typer.Option("--start-version", min=1, help="Go on with this version of the schemas.")
@@ -70,10 +76,10 @@ def declare(app: typer.Typer) -> None:
         chaos: Annotated[
             bool, typer.Option("--chaos", help="Kill it at each of the five steps, and go on.")
         ] = False,
-    ) -> int | None:
-        """Simulate, ingest and show the result, without Kafka and without a registry server.
+    ) -> int:
+        """Simulate, ingest and show the result, all on this machine.
 
-        Schemas evolve while the pipeline runs. The folder then holds a lake and games.yaml, and
+        No Kafka and no registry server are needed: a table and a folder stand for them. Schemas evolve while the pipeline runs. The folder then holds a lake and games.yaml, and
         every other command works on it.
         """
         from distributary.cli.actions.demo import DemoPlan, run_demo
@@ -112,11 +118,11 @@ def produce_games(
     ] = Framing.MIXED,
     rate: Rate = None,
     seed: Seed = 999,
-) -> int | None:
+) -> None:
     """Wrapped events of many games, whose schemas grow while they are sent."""
     from distributary.cli.actions.produce import send_games
 
-    return send_games(
+    send_games(
         call,
         to=to,
         registry=registry,
@@ -148,11 +154,11 @@ def produce_people(
     start_version: StartVersion = 1,
     rate: Rate = None,
     seed: Seed = 999,
-) -> int | None:
+) -> None:
     """One type of framed message, whose schema gains a field with every version."""
     from distributary.cli.actions.produce import send_people
 
-    return send_people(
+    send_people(
         call,
         to=to,
         registry=registry,

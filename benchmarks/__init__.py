@@ -1,0 +1,1 @@
+"""Records per second against the number of tables, measured on one machine in one run."""

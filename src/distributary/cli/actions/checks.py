@@ -1,0 +1,214 @@
+"""What is checked: this machine, and what one pipeline file needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import platformdirs
+import psutil
+
+from distributary.cli.actions.table_checks import tables_with_expiring_marks
+from distributary.cli.lakes import PLACES, VARIABLE
+from distributary.cli.words import counted, listed, size
+from distributary.config.lake import local_path
+from distributary.config.load import Loaded
+from distributary.config.source import DeltaSource
+from distributary.errors import DistributaryError
+from distributary.run.connectors import ensure_connectors, lock_key
+from distributary.run.java import MINIMUM, require_java
+from distributary.version import versions
+
+_PYTHON = (3, 11)
+_GIB = 1 << 30
+_MOST_SKEW_SECONDS = 5.0
+
+
+class State(StrEnum):
+    """How a check ended."""
+
+    PASS = "pass"  # noqa: S105
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row."""
+
+    name: str
+    state: State
+    found: str
+    needed: str = ""
+    mend: str = ""
+    """What to type or to do."""
+
+
+def checks_of_machine() -> Iterator[Check]:
+    """What every run needs."""
+    installed = versions()
+    good = sys.version_info[:2] >= _PYTHON
+    yield Check(
+        "python",
+        State.PASS if good else State.FAIL,
+        installed["Python"],
+        ".".join(map(str, _PYTHON)) + " or newer",
+        "install a newer Python, then distributary in it",
+    )
+    yield _guarded("java", _java)
+    yield _guarded("connectors", _connectors)
+    yield Check(
+        "spark",
+        State.FAIL if installed["Spark"] == "missing" else State.PASS,
+        f"Spark {installed['Spark']}, Delta {installed['Delta']}",
+        mend="pip install pyspark",
+    )
+    free = psutil.virtual_memory().available
+    yield Check(
+        "memory",
+        State.PASS if free >= 2 * _GIB else State.WARN if free >= _GIB else State.FAIL,
+        f"{size(free)} free",
+        "2.0 GiB",
+        "end other programs, or set spark.driver_memory: 1g",
+    )
+
+
+def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
+    """Lake, clock and tables; with a file also its source and its registry."""
+    address = lake or (loaded.config.lake.path if loaded else None) or _usual_lake()
+    folder = local_path(address)
+    if folder is not None:
+        yield from _folder_checks(folder)
+        yield _guarded("marks", lambda: _marks(folder, loaded))
+    if loaded is None:
+        return
+    if loaded.config.registry is not None:
+        yield _guarded("registry", lambda: _registry(loaded))
+    yield _guarded("source", lambda: _source(loaded))
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """A check that raises is a check that failed, and its error says how to mend it."""
+    try:
+        return check()
+    except DistributaryError as error:
+        evidence = error.evidence.splitlines()[-1:] or [error.where]
+        found = f"{error.what}: {evidence[0]}" if evidence[0] else error.what
+        return Check(name, State.FAIL, found, mend=error.next_step)
+
+
+def _java() -> Check:
+    java = require_java()
+    return Check("java", State.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
+
+
+def _connectors() -> Check:
+    # files that were named are looked at; nothing is fetched here
+    given = bool(os.environ.get("DISTRIBUTARY_JARS"))
+    cache = platformdirs.user_cache_path("distributary") / "connectors" / lock_key()
+    jars = ensure_connectors() if given else sorted(cache.glob("*.jar"))
+    if not jars:
+        return Check(
+            "connectors",
+            State.WARN,
+            "not fetched yet: the first run does it",
+            "25 MB from a mirror",
+            "python -m distributary.run.connectors",
+        )
+    return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+
+
+def _folder_checks(folder: Path) -> Iterator[Check]:
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    yield Check(
+        "disk",
+        State.PASS if free >= _GIB else State.FAIL,
+        f"{size(free)} free at {existing}",
+        "1.0 GiB",
+        "make room, or move the lake with lake.path",
+    )
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".distributary-doctor-") as probe:
+            skew = abs(os.stat(probe.name).st_mtime - time.time())
+    except OSError as error:
+        yield Check(
+            "lake",
+            State.FAIL,
+            f"{existing} cannot be written: {error.strerror}",
+            "a folder that can be written",
+            f"chmod u+w {existing}",
+        )
+        return
+    yield Check("lake", State.PASS, f"{existing} can be written")
+    yield Check(
+        "clock",
+        State.PASS if skew <= _MOST_SKEW_SECONDS else State.FAIL,
+        f"{skew:.1f} s apart from the lake's",
+        f"{_MOST_SKEW_SECONDS:.0f} s at most",
+        "set the clock, for example with timedatectl set-ntp true",
+    )
+
+
+def _marks(folder: Path, loaded: Loaded | None) -> Check:
+    found = tables_with_expiring_marks(folder, loaded.config.name if loaded else None)
+    if not found:
+        return Check("marks", State.PASS, "no table forgets what was committed to it")
+    return Check(
+        "marks",
+        State.WARN,
+        f"delta.setTransactionRetentionDuration is set on {listed(found, most=3)}",
+        "never set: a batch repeated later than that would be doubled",
+        f"ALTER TABLE delta.`{folder / found[0]}` "
+        "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')",
+    )
+
+
+def _registry(loaded: Loaded) -> Check:
+    from distributary.run.parts import make_registry
+
+    subjects = make_registry(loaded.config).subjects()
+    where = loaded.config.registry.path if loaded.config.registry else ""
+    state = State.PASS if subjects else State.WARN
+    mend = "register the schemas before records arrive"
+    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
+
+
+def _source(loaded: Loaded) -> Check:
+    from distributary.observe.delta import open_table
+
+    source = loaded.config.source
+    if not isinstance(source, DeltaSource):
+        return Check("source", State.WARN, f"a source of type {source.type} is not checked")
+    table = open_table(source.path, loaded.config.lake.options or None)
+    if table is None:
+        return Check(
+            "source",
+            State.FAIL,
+            f"no Delta table at {source.path}",
+            f"a table with column {source.value}",
+            f"distributary produce games --to delta {source.path} --registry ./schemas",
+        )
+    names = [field.name for field in table.schema().fields]
+    good = source.value in names
+    return Check(
+        "source",
+        State.PASS if good else State.FAIL,
+        f"{source.path} at version {table.version()}, columns {listed(names)}",
+        f"a column {source.value}",
+        "set source.value to the column that holds the message",
+    )
+
+
+def _usual_lake() -> str:
+    with suppress(KeyError):
+        return os.environ[VARIABLE]
+    return next((place for place in PLACES if Path(place).is_dir()), ".")

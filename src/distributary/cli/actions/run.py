@@ -1,0 +1,134 @@
+"""`run`: a pipeline in the foreground."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.live import Live
+
+from distributary.cli.actions.foreground import Foreground
+from distributary.cli.actions.lines import Lines
+from distributary.cli.actions.live import LiveView
+from distributary.cli.actions.sparking import start_spark
+from distributary.cli.failure import usage_error
+from distributary.cli.lakes import open_pipeline
+from distributary.cli.output import Paper, styled
+from distributary.cli.verb import Invocation
+from distributary.cli.words import counted, duration
+from distributary.config.trigger import Trigger
+from distributary.observe.events import BatchSettled, BatchStarted, Event
+from distributary.run.pipeline import Pipeline
+from distributary.run.query import RunSummary
+
+_REFRESH_PER_SECOND = 8
+
+
+def trigger_of(*, continuous: bool, every: str | None, available_now: bool) -> str | None:
+    """The trigger that the flags ask for; None leaves it to the file."""
+    wanted = [
+        *(["continuous"] if continuous else []),
+        *([f"every {every}"] if every is not None else []),
+        *(["available_now"] if available_now else []),
+    ]
+    if len(wanted) > 1:
+        raise usage_error(
+            "--continuous, --every and --available-now exclude each other.",
+            command="distributary run",
+        )
+    return wanted[0] if wanted else None
+
+
+def run_pipeline(call: Invocation, file: Path, *, trigger: str | None) -> int:
+    """Run until it is done or stopped; 1 if a table was parked."""
+    pipeline = open_pipeline(call, file)
+    wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
+
+    def work() -> RunSummary:
+        with start_spark(call, pipeline, tell=tell, short_lived=False) as spark:
+            return pipeline.run(trigger=wanted, spark=spark)
+
+    run = Foreground(work, stop=pipeline.stop)
+    with _watched(call, pipeline, run, wanted) as tell:
+        summary = run.run()
+    data = {**asdict(summary.counts), **_facts(summary), "signal": _signal_name(run.signal)}
+    call.out.show(data, lambda paper: draw_summary(paper, summary))
+    return run.exit_code or (1 if summary.counts.parked else 0)
+
+
+def draw_summary(paper: Paper, summary: RunSummary) -> None:
+    """The equation, last of all."""
+    how = "stopped" if summary.stopped == "stopped" else "done"
+    batches = counted(summary.batches, "batch", "batches")
+    paper.line(f"{how} after {batches} in {duration(summary.seconds)}")
+    colour = "bold green" if summary.counts.balanced else "bold red"
+    paper.line(styled(summary.counts.equation(), colour))
+
+
+@contextmanager
+def _watched(
+    call: Invocation, pipeline: Pipeline, run: Foreground[RunSummary], trigger: Trigger
+) -> Iterator[Callable[[str], None]]:
+    if call.out.lively:
+        view = LiveView(pipeline.config.name, trigger=str(trigger))
+        pipeline.bus.subscribe(view)
+        console = call.out.paper.console
+        with Live(view, console=console, refresh_per_second=_REFRESH_PER_SECOND) as live:
+            run.on_stop = lambda: live.console.print(f"{view.stop()}; Ctrl-C again ends at once")
+            run.on_force = live.stop
+            yield view.say
+        return
+
+    def say(text: str) -> None:
+        # standard output is for the document when one is asked for
+        if call.out.is_json:
+            call.out.note(text)
+        else:
+            call.out.show({}, lambda paper: paper.line(text))
+
+    pipeline.bus.subscribe(Lines(say, note=call.out.note, step=call.out.step))
+    position = _Position()
+    pipeline.bus.subscribe(position)
+    run.on_stop = lambda: call.out.note(position.on_stop())
+    yield call.out.note
+
+
+class _Position:
+    """Which batch is under way."""
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BatchStarted):
+            self._batch = event.batch
+        elif isinstance(event, BatchSettled):
+            self._batch = None
+
+    def on_stop(self) -> str:
+        return "stopping" if self._batch is None else f"finishing batch {self._batch}"
+
+
+def _parse(text: str) -> Trigger:
+    try:
+        return Trigger.parse(text)
+    except ValueError as error:
+        raise usage_error(f"--every {error}.", command="distributary run") from None
+
+
+def _facts(summary: RunSummary) -> dict[str, object]:
+    return {
+        "pipeline": summary.pipeline,
+        "batches": summary.batches,
+        "seconds": round(summary.seconds, 3),
+        "stopped": summary.stopped,
+        "query_id": summary.query_id,
+        "equation": summary.counts.equation(),
+    }
+
+
+def _signal_name(number: int | None) -> str | None:
+    return None if number is None else signal.Signals(number).name

@@ -1,0 +1,133 @@
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from distributary.cli.app import app
+from distributary.cli.verb import LOOK, MEND, RUN, START
+from tests.cli.conftest import Cli
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that can be typed, with what stands before it."""
+    node = typer.main.get_command(app) if command is None else command
+    below = getattr(node, "commands", None)
+    if below is None:
+        yield " ".join(path), node
+        return
+    for name, each in below.items():
+        yield from commands(each, (*path, name))
+
+
+EVERY = dict(commands())
+
+
+def examples(command: Any) -> list[str]:
+    return re.findall(r"^\s+(distributary .*)$", command.epilog or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_command_has_an_example_of_itself(name: str) -> None:
+    found = examples(EVERY[name])
+    assert found
+    assert all(line.startswith(f"distributary {name}") for line in found)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_command_prints_json_on_request(name: str) -> None:
+    options = {option for param in EVERY[name].params for option in param.opts}
+    assert {"--json", "--quiet", "-q", "--verbose", "-v", "--debug"} <= options
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_command_explains_each_parameter(name: str, cli: Cli) -> None:
+    assert [p.name for p in EVERY[name].params if not p.help] == []
+    result = cli(*name.split(), "--help")
+    assert result.code == 0
+    assert all(line in result.out for line in examples(EVERY[name]))
+
+
+def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:
+    mending = {"dlq replay", "dlq discard", "resume", "reset", "clean"}
+    for name in mending:
+        options = {option for param in EVERY[name].params for option in param.opts}
+        assert "--dry-run" in options, name
+
+
+def test_first_page_has_groups_and_exit_codes(cli: Cli) -> None:
+    result = cli("--help")
+    assert result.code == 0
+    assert [line for line in (START, RUN, LOOK, MEND) if f"\n{line}:\n" not in result.out] == []
+    for code in ("0", "1", "2", "75", "130", "143"):
+        assert re.search(rf"^ +{code} +\w", result.out, re.MULTILINE)
+    # one line each: nothing is cut off
+    assert "..." not in result.out.split("Options:")[0].split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("group", [(), ("dlq",), ("schema",), ("produce",)])
+def test_a_group_alone_shows_its_help(group: tuple[str, ...], cli: Cli) -> None:
+    assert cli(*group).out == cli(*group, "--help").out
+    assert cli(*group).code == 0
+
+
+def test_help_and_completion_import_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from distributary.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "assert main(['dlq', 'replay', '--help']) == 0\n"
+        "heavy = {'pyarrow', 'pyspark', 'pydantic', 'deltalake', 'rich', 'pandas', 'numpy'}\n"
+        "sys.exit(' '.join(sorted(heavy & set(sys.modules))))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, distributary\n"
+        "assert distributary.__all__ == sorted(distributary.__all__)\n"
+        "distributary.ErrorCode, distributary.DistributaryError\n"
+        "sys.exit(' '.join({'pyarrow', 'pyspark', 'pydantic'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_public_names() -> None:
+    import distributary
+
+    assert distributary.__all__ == [
+        "DistributaryError",
+        "ErrorCode",
+        "Pipeline",
+        "RunSummary",
+        "__version__",
+    ]
+    assert [name for name in distributary.__all__ if not hasattr(distributary, name)] == []
+    with pytest.raises(AttributeError):
+        distributary.nothing_like_it  # noqa: B018
+
+
+def test_version_names_what_a_bug_report_needs(cli: Cli) -> None:
+    result = cli("--version")
+    assert result.code == 0
+    found = {line.split()[0] for line in result.out.splitlines()}
+    assert {"distributary", "Python", "Java", "Spark", "Delta", "platform"} <= found
+
+
+@pytest.mark.parametrize("line", [["stats"], ["dlq", "show"], ["run", "--nothing", "x.yaml"]])
+def test_wrong_usage_is_one_block(line: list[str], cli: Cli) -> None:
+    result = cli(*line)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("CONFIG_INVALID  ")
+    assert "--help" in result.err
+    document = cli(*line, "--json")
+    assert document.code == 2
+    assert document.json["error"]["code"] == "CONFIG_INVALID"
+    assert document.json["version"] == 1

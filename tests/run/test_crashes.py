@@ -1,0 +1,141 @@
+"""A run in a process of its own, killed, paused and doubled."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distributary.run.chaos import KILL, PAUSE, Moment
+from distributary.simulate.games import GamesPlan
+from tests.run.lakes import Games
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RUN = """
+import sys
+from distributary.errors import DistributaryError
+from distributary.run.pipeline import Pipeline
+pipeline = Pipeline.load(sys.argv[1])
+pipeline.bus.subscribe(lambda event: print(type(event).__name__, flush=True))
+try:
+    print("summary", pipeline.run().counts.equation(), flush=True)
+except DistributaryError as error:
+    print("error", error.code, error.what, flush=True)
+    sys.exit(error.exit_code)
+"""
+SMALL = "spark: {master: 'local[2]', driver_memory: 1g}"
+
+
+def start(games: Games, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(games.root / "games.yaml")],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(games: Games, **variables: str) -> tuple[int, str]:
+    process = start(games, **variables)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def gone(process: subprocess.Popen[str]) -> None:
+    """The JVM of a killed run ends by itself; a test must not leave it behind."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        left = [p for p in psutil.process_iter() if _session(p) == process.pid]
+        if not left:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"left running: {left}")
+
+
+def _session(process: psutil.Process) -> int:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=3, versions=5, records=4, bad=17), records_per_file=16)
+    games.send_all()
+    games.write_file(batch=16, extra=SMALL)
+    for number, moment in enumerate(Moment):
+        code, output = run(games, **{KILL: f"{moment}:{number}"})
+        assert code == -signal.SIGKILL, output
+        assert "summary" not in output
+    code, output = run(games)
+    assert code == 0, output
+    games.assert_each_record_once()
+
+
+def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=3, versions=6, records=20, bad=34), records_per_file=40)
+    games.send_all()
+    games.write_file(batch=40, extra=SMALL)
+    dice = random.Random(7)
+    for _ in range(5):
+        process = start(games)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("BatchStarted"):
+                break
+        time.sleep(dice.uniform(0.0, 1.5))
+        process.kill()
+        process.communicate()
+        gone(process)
+    code, output = run(games)
+    assert code == 0, output
+    games.assert_each_record_once()
+
+
+def test_a_paused_owner_is_fenced_when_it_wakes_up(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=3, versions=1, records=10))
+    games.send_all()
+    games.write_file(extra=SMALL)
+    paused = start(games, **{PAUSE: Moment.AFTER_STAGE})
+    try:
+        _wait_until_stopped(paused)
+        code, output = run(games)
+        assert code == 0, output
+        games.assert_each_record_once()
+    finally:
+        os.kill(paused.pid, signal.SIGCONT)
+    output, _ = paused.communicate(timeout=300)
+    assert paused.returncode != 0
+    assert "CHECKPOINT_FENCED" in output
+    games.assert_each_record_once()
+
+
+def _wait_until_stopped(process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        assert process.poll() is None, "it ended instead"
+        assert time.monotonic() < deadline, "it never got there"
+        time.sleep(0.1)
+
+
+def test_of_two_started_at_once_one_runs_and_the_other_names_it(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=3, versions=1, records=10))
+    games.send_all()
+    games.write_file(extra=SMALL)
+    both = [start(games), start(games)]
+    outputs = [process.communicate(timeout=300)[0] for process in both]
+    assert Counter(process.returncode for process in both) == {0: 1, 75: 1}, outputs
+    loser = next(o for p, o in zip(both, outputs, strict=True) if p.returncode == 75)
+    winner = next(p for p in both if p.returncode == 0)
+    assert "CHECKPOINT_OWNED" in loser
+    assert str(winner.pid) in loser
+    games.assert_each_record_once()
