@@ -27,7 +27,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for tables in options.tables:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            console.print(f"{tables} tables: making {options.batches} x {options.records:,} records")
+            console.print(
+                f"{tables} tables: making {options.batches} x {options.records:,} records"
+            )
             make(Path(folder), tables=tables, batches=options.batches, records=options.records)
             for kind in options.cases:
                 if kind == "spark" and tables > options.most_spark_tables:
@@ -104,7 +106,16 @@ def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def _show(document: dict[str, Any]) -> None:
     table = Table(title=f"{document['records_per_batch']:,} records a batch, {document['machine']}")
-    for name in ("case", "tables", "rows/s", "s/batch", "stage", "publish", "driver MB", "worker MB"):
+    for name in (
+        "case",
+        "tables",
+        "rows/s",
+        "s/batch",
+        "stage",
+        "publish",
+        "driver MB",
+        "worker MB",
+    ):
         table.add_column(name, justify="left" if name == "case" else "right")
     for row in document["rows"]:
         table.add_row(

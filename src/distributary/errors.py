@@ -1,26 +1,26 @@
 """Every error Distributary raises, and every code a record can be dead-lettered with.
 
-    DistributaryError
-    ├── ConfigError            the pipeline file or the command line is wrong        exit 2
-    ├── SetupError             Java, connectors or a package are missing             exit 1
-    ├── RegistryError
-    │   ├── RegistryUnavailableError   unreachable, try again                        exit 75
-    │   ├── SchemaNotFoundError        no such id, subject or version
-    │   ├── InvalidSchemaError         the text does not compile
-    │   └── IncompatibleSchemaError    the compatibility level refuses it
-    ├── SourceError
-    │   └── SourceUnavailableError     unreachable, try again                        exit 75
-    ├── DecodeError            raised only for a whole schema, never for one record
-    ├── EvolutionError         a policy says `fail`
-    ├── CheckpointError
-    │   ├── FencedError        another process took this checkpoint over
-    │   ├── OwnedError         another process is running on this checkpoint         exit 75
-    │   └── DivergedError      the checkpoint and the tables tell different stories
-    ├── AccountingError        read != written + dead-lettered + parked
-    ├── PublishError
-    │   ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
-    │   └── StagedFileError    a staged file is gone or changed before its commit
-    └── StoppedError           a stop was asked for; nothing is wrong
+DistributaryError
+├── ConfigError            the pipeline file or the command line is wrong        exit 2
+├── SetupError             Java, connectors or a package are missing             exit 1
+├── RegistryError
+│   ├── RegistryUnavailableError   unreachable, try again                        exit 75
+│   ├── SchemaNotFoundError        no such id, subject or version
+│   ├── InvalidSchemaError         the text does not compile
+│   └── IncompatibleSchemaError    the compatibility level refuses it
+├── SourceError
+│   └── SourceUnavailableError     unreachable, try again                        exit 75
+├── DecodeError            raised only for a whole schema, never for one record
+├── EvolutionError         a policy says `fail`
+├── CheckpointError
+│   ├── FencedError        another process took this checkpoint over
+│   ├── OwnedError         another process is running on this checkpoint         exit 75
+│   └── DivergedError      the checkpoint and the tables tell different stories
+├── AccountingError        read != written + dead-lettered + parked
+├── PublishError
+│   ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
+│   └── StagedFileError    a staged file is gone or changed before its commit
+└── StoppedError           a stop was asked for; nothing is wrong
 """
 
 from __future__ import annotations

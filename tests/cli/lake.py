@@ -29,7 +29,13 @@ HOSTILE = "evil\x1b[31m[bold]\u202egame"
 """A type name that would colour a terminal, be markup, and turn the direction of writing."""
 
 
-def letter(offset: int, *, code: str = "UNKNOWN_SCHEMA_ID", type: str = "chess") -> dict[str, object]:
+FRAME = b"\x00\x00\x00\x00\x07\x00"
+"""The registry's header of schema 7."""
+
+
+def letter(
+    offset: int, *, code: str = "UNKNOWN_SCHEMA_ID", type: str = "chess"
+) -> dict[str, object]:
     return {
         "id": dead_letter_id("games", "wrapper", 0, offset),
         "pipeline": "games",
@@ -38,7 +44,7 @@ def letter(offset: int, *, code: str = "UNKNOWN_SCHEMA_ID", type: str = "chess")
         "offset": offset,
         "timestamp": NOON,
         "key": b"k\x1b",
-        "value": bytes(range(40)),
+        "value": FRAME + bytes(range(34)),
         "headers": [{"key": "trace", "value": b"\x00\xff"}],
         "type": type,
         "schema_id": 7,
@@ -88,13 +94,13 @@ def _entry(lake: Path, name: str, kind: str, n: int, *, records: int = 10) -> Ta
     role = Role.EACH if kind else Role.DEAD_LETTERS
     columns = (Column("move", pa.string()), Column("_offset", pa.int64()))
     plan = TablePlan(name, role, kind, str(lake / name), columns, exists=True)
-    file = StagedFile("part-0.parquet", 100, records, first_offset=0, last_offset=9, schema_ids=(n,))
+    file = StagedFile(
+        "part-0.parquet", 100, records, first_offset=0, last_offset=9, schema_ids=(n,)
+    )
     return TableEntry(plan, (file,), records)
 
 
-def _settle(
-    lake: Path, entries: Sequence[TableEntry], *, dead: int, parked: Sequence[str]
-) -> None:
+def _settle(lake: Path, entries: Sequence[TableEntry], *, dead: int, parked: Sequence[str]) -> None:
     types = [e for e in entries if e.table.type]
     written = sum(e.records for e in types)
     changes = (

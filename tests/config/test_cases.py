@@ -126,5 +126,5 @@ def test_loading_imports_nothing_heavy() -> None:
         "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'deltalake'} & set(sys.modules);"
         "print(*heavy, end='')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

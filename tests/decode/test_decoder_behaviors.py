@@ -34,6 +34,7 @@ CANARY = "canary-7f3a"
 class Sample:
     """A format with a schema of three fields: id, name and tags."""
 
+    format: Format
     build: Callable[[DecodeLimits], Decoder]
     payload: Callable[[int, str], bytes]
     """A good payload: id, name and the tags `a` and `b`."""
@@ -60,6 +61,7 @@ def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> 
         case Format.PROTOBUF:
             build = DECODERS[Format.PROTOBUF]
             return Sample(
+                Format.PROTOBUF,
                 lambda limits: build(compiled(PERSON), "people.Person", limits),
                 protobuf_payload,
                 b"not a descriptor set",
@@ -176,7 +178,7 @@ def test_decoding_does_not_change_the_decoder(sample: Sample) -> None:
 
 def test_a_schema_that_cannot_be_used_is_an_error_at_once(sample: Sample) -> None:
     with pytest.raises(DecodeError) as caught:
-        DECODERS[Format.PROTOBUF](sample.unusable, "people.Person", DecodeLimits())
+        DECODERS[sample.format](sample.unusable, "people.Person", DecodeLimits())
     assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA
     assert caught.value.next_step
 

@@ -178,7 +178,7 @@ def case(file: FileDescriptorProto, seed: int) -> Case:
     body = FileDescriptorSet(file=[*files, file]).SerializeToString()
     cls = GetMessageClass(pool.FindMessageTypeByName("t.M0"))
     decoder = ProtobufDecoder(body, "t.M0", LIMITS)
-    return Case(decoder, cls, pool, random.Random(seed), file.syntax == "proto2")  # noqa: S311
+    return Case(decoder, cls, pool, random.Random(seed), file.syntax == "proto2")
 
 
 # random messages

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
+from distributary.publish import local_log, store_log
 from distributary.publish.base import Publisher
 from distributary.publish.direct import DirectPublisher
 from tests.publish.staged import Read, in_order, read_everywhere
@@ -55,6 +57,36 @@ def read_with_spark(spark: SparkSession) -> Read:
         return in_order([row.asDict(recursive=True) for row in frame.collect()])
 
     return rows
+
+
+@pytest.fixture
+def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From now on every commit lands, and whoever made it hears of a failure instead.
+
+    The list has one name for each answer that was lost.
+    """
+    lost: list[str] = []
+
+    def lose(owner: object, name: str) -> None:
+        real = getattr(owner, name)
+
+        def commit(*args: Any, **options: Any) -> None:
+            real(*args, **options)
+            lost.append(name)
+            raise OSError("connection reset")
+
+        monkeypatch.setattr(owner, name, commit)
+
+    if way == "direct":
+        lose(local_log, "create_commit")
+    elif way == "direct-store":
+        lose(store_log, "create_table_with_add_actions")
+        lose(DeltaTable, "create_write_transaction")
+    else:
+        from pyspark.sql import DataFrameWriter
+
+        lose(DataFrameWriter, "save")
+    return lost
 
 
 @pytest.fixture

@@ -256,6 +256,16 @@ def test_concurrent_publishers_of_a_batch_publish_once(
     assert read(str(folder)) == ([] if first else [{"n": 0}]) + [{"n": 1}]
 
 
+def test_commit_whose_answer_was_lost_is_not_made_again(
+    publisher: Publisher, folder: Path, read: Read, lost_answers: list[str]
+) -> None:
+    for batch in range(2):
+        published = publisher.publish(batch_of(folder, batch, numbers(batch)), mark(batch))
+        assert published.outcome is Outcome.PUBLISHED
+        assert len(lost_answers) == batch + 1
+    assert read(str(folder)) == [{"n": 0}, {"n": 1}]
+
+
 def test_concurrent_pipelines_all_get_in(
     make_publisher: MakePublisher, folder: Path, read: Read
 ) -> None:

@@ -50,7 +50,7 @@ def _owner_process(folder: Path) -> subprocess.Popen[str]:
 def test_a_killed_owner_is_followed_without_waiting_for_its_lease(tmp_path: Path) -> None:
     process = _owner_process(tmp_path)
     process.kill()
-    process.wait()
+    process.communicate()
     assert state_of(tmp_path) == "crashed"
     assert Claim.take(tmp_path, lease=5).epoch == 2
 
@@ -71,7 +71,7 @@ def test_a_stopped_owner_is_taken_over_and_fenced_when_it_wakes_up(tmp_path: Pat
         taken.check()
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_who_is_overtaken_is_fenced(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def _session(process: psutil.Process) -> int:
 
 
 def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
-    games = Games(tmp_path, GamesPlan(games=3, versions=5, records=4, bad=17), records_per_file=16)
+    games = Games(tmp_path, GamesPlan(games=3, versions=8, records=4, bad=6), records_per_file=16)
     games.send_all()
-    games.write_file(batch=16, extra=SMALL)
+    games.write_file(batch=12, extra=SMALL)
     for number, moment in enumerate(Moment):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output

@@ -70,7 +70,9 @@ def test_tables_are_in_the_catalog_when_the_lake_has_a_database(
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     games.send_all()
     file = games.write_file()
-    text = file.read_text().replace(f"{{path: {games.lake}}}", f"{{path: {games.lake}, database: g1}}")
+    text = file.read_text().replace(
+        f"{{path: {games.lake}}}", f"{{path: {games.lake}, database: g1}}"
+    )
     file.write_text(text)
     from distributary.run.pipeline import Pipeline
 
@@ -96,7 +98,7 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
         sent = 6
         while games.send_round() is not None:
             sent += 6
-            _wait(lambda: sum(e.counts.read for e in seen if isinstance(e, BatchSettled)) >= sent)
+            _wait_for_records(seen, sent)
     finally:
         pipeline.stop.set()
         runner.join(timeout=120)
@@ -110,9 +112,9 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
     games.assert_each_record_once()
 
 
-def _wait(condition: object, seconds: float = 120) -> None:
+def _wait_for_records(events: list[Event], wanted: int, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while sum(e.counts.read for e in events if isinstance(e, BatchSettled)) < wanted:
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
 

@@ -8,7 +8,9 @@ from distributary.run.planner import spread_tables
     st.dictionaries(st.text(min_size=1, max_size=5), st.integers(0, 10_000), max_size=40),
     st.integers(1, 16),
 )
-def test_every_table_has_tasks_and_no_task_is_overloaded(records: dict[str, int], buckets: int) -> None:
+def test_every_table_has_tasks_and_no_task_is_overloaded(
+    records: dict[str, int], buckets: int
+) -> None:
     spread = spread_tables(records, buckets)
     assert set(spread) == set(records)
     load = [0.0] * buckets

@@ -66,7 +66,11 @@ def test_a_dead_letter_keeps_the_whole_record(bench: MakeBench) -> None:
     assert [x["value"] for x in letters] == [b"\xff\xff not a wrapper", None, b""]
     assert letters[0]["key"] == b"k0"
     assert letters[0]["headers"] == [{"key": "h", "value": b"v"}]
-    assert (letters[0]["topic"], letters[0]["partition"], letters[0]["offset"]) == ("wrapper", 0, 40)
+    assert (letters[0]["topic"], letters[0]["partition"], letters[0]["offset"]) == (
+        "wrapper",
+        0,
+        40,
+    )
     assert letters[0]["status"] == "open"
 
 
@@ -107,7 +111,9 @@ def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
     staged = one.stage_resolved(raw)
     table = one.rows(staged, "unified_gold")
     assert table.num_rows == 24
-    assert {"game_name", "user_name", "event_timestamp", "_rest", "_type"} <= set(table.schema.names)
+    assert {"game_name", "user_name", "event_timestamp", "_rest", "_type"} <= set(
+        table.schema.names
+    )
     assert not [c for c in table.schema.names if c.startswith("col_")]
     assert all("col_" in rest for rest in table["_rest"].to_pylist())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from distributary.cli.logs import LogFile
@@ -10,7 +11,7 @@ from distributary.cli.output import Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 
 if TYPE_CHECKING:
-    from distributary.config.problems import PipelineFileError
+    from distributary.config.problems import Problem
 
 _LABEL = 6
 
@@ -57,9 +58,10 @@ def _masked(output: Output, error: DistributaryError) -> dict[str, object]:
 
 
 def _draw(paper: Paper, error: DistributaryError, log: str, output: Output) -> None:
-    problems = getattr(error, "problems", ())
+    # not by its class: that would import all of the configuration to tell any error
+    problems: tuple[Problem, ...] = getattr(error, "problems", ())
     if problems:
-        _draw_problems(paper, error)
+        _draw_problems(paper, problems)
     else:
         paper.line(styled(error.code, "bold red"), f"  {output.mask(error.what)}")
         _row(paper, "where", output.mask(error.where))
@@ -69,8 +71,8 @@ def _draw(paper: Paper, error: DistributaryError, log: str, output: Output) -> N
     _row(paper, "log", log)
 
 
-def _draw_problems(paper: Paper, error: DistributaryError | PipelineFileError) -> None:
-    for problem in getattr(error, "problems", ()):
+def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
+    for problem in problems:
         place = f"{problem.file}:{problem.line}:{problem.column}" if problem.line else problem.file
         meant = f", did you mean {problem.suggestion}?" if problem.suggestion else ""
         about = f"{problem.path}  " if problem.path else ""

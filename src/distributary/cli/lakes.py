@@ -34,13 +34,10 @@ class Lake:
     path: str
     found_by: str
     options: StorageOptions | None = field(default=None, repr=False)
-    loaded: Loaded | None = field(default=None, repr=False)
-    """The pipeline file it was found by."""
-
-    @property
-    def pipeline(self) -> str | None:
-        """The only pipeline that is meant, if a file was given."""
-        return self.loaded.config.name if self.loaded else None
+    file: Path | None = None
+    """The pipeline file that was given."""
+    pipeline: str | None = None
+    """The pipeline of that file, the only one that is meant."""
 
 
 def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
@@ -78,8 +75,8 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 
 def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pipeline:
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
-    if lake.loaded is not None:
-        return open_pipeline(call, Path(lake.loaded.file))
+    if lake.file is not None:
+        return open_pipeline(call, lake.file)
     card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
     if not Path(card.file).is_file():
         raise ConfigError(
@@ -115,13 +112,13 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
 
 
 def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
-    loaded = load_file(call, file) if file is not None else None
+    if file is not None:
+        config = load_file(call, file).config
+        path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
+        options = config.lake.options or None
+        return Lake(_absolute(path), found_by, options, file, config.name)
     if lake is not None:
-        options = loaded.config.lake.options if loaded else None
-        return Lake(_absolute(lake), "--lake", options or None, loaded)
-    if loaded is not None:
-        section = loaded.config.lake
-        return Lake(_absolute(section.path), f"{file}", section.options or None, loaded)
+        return Lake(_absolute(lake), "--lake")
     variable = os.environ.get(VARIABLE)
     return Lake(_absolute(variable), f"variable {VARIABLE}") if variable else None
 

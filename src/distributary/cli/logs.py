@@ -84,9 +84,10 @@ def shown_while_written(path: Path, stream: TextIO) -> Iterator[None]:
     ended = threading.Event()
 
     def follow() -> None:
-        while not path.exists():
-            if ended.wait(_POLL_SECONDS):
-                return
+        while not path.exists() and not ended.wait(_POLL_SECONDS):
+            pass
+        if not path.exists():
+            return
         with path.open(encoding="utf-8", errors="replace") as file:
             while True:
                 last = ended.is_set()

@@ -83,7 +83,7 @@ class Paper:
 
     def _print(self, what: RenderableType, *, indent: int = 0) -> None:
         with self.console.capture() as drawn:
-            self.console.print(what)
+            self.console.print(what, width=self.console.width - indent)
         # what is left of a table's last column
         for each in drawn.get().splitlines():
             self.console.file.write(f"{' ' * indent}{each}".rstrip() + "\n")

@@ -35,6 +35,8 @@ class Loaded:
     warnings: tuple[Problem, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Every value that must not leave the process in clear."""
+    path: FilePath | None = field(default=None, repr=False)
+    """The file as it was opened; `file` is its name as it can be shown, which may be shorter."""
 
     def origin(self, key: str) -> Origin:
         """Where a setting's value came from."""
@@ -53,13 +55,14 @@ def load(
     deprecations: Sequence[Deprecation] = DEPRECATIONS,
 ) -> Loaded:
     """Read a pipeline file; raises PipelineFileError with all that is wrong with it."""
-    return load_text(
+    loaded = load_text(
         read(path),
         file=printable(str(path)),
         overrides=overrides,
         environ=environ,
         deprecations=deprecations,
     )
+    return replace(loaded, path=FilePath(path))
 
 
 def load_text(

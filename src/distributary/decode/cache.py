@@ -15,7 +15,7 @@ from distributary.errors import DecodeError
 from distributary.model.schema import Format, WriterSchema
 
 CAPACITY = 10_000
-"""Decoders kept at most, each some 100 kB; the longest unused goes first."""
+"""Decoders kept at most, 50 to 300 kB each; the longest unused goes first."""
 
 _Key = tuple[Format, bytes, str, DecodeLimits]
 _lock = Lock()

@@ -1,8 +1,8 @@
 """Protobuf payloads to Arrow columns.
 
 A payload becomes a row if and only if the official parser accepts it and the lake can hold its
-values. Every array is therefore parsed twice: by the official parser, which only says yes or no (a
-fifth of the time), and by the engine, which makes the columns and is not strict.
+values. Every array is therefore parsed twice: by the official parser, which only says yes or no
+and is quick at that, and by the engine, which makes the columns and is not strict.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message_factory import GetMessageClass
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.protobuf_columns import Columns, Problem
-from distributary.decode.protobuf_descriptors import OFFICIAL_MAX_DEPTH, find_message, open_pool
+from distributary.decode.protobuf_descriptors import (
+    OFFICIAL_MAX_DEPTH,
+    find_message,
+    message_class,
+    open_pool,
+)
 from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engine_supports
 from distributary.decode.protobuf_gather import Gathered, Positions
 from distributary.decode.protobuf_json import JsonText
 from distributary.decode.protobuf_parser import rejected
 from distributary.decode.protobuf_rows import RowReader
-from distributary.decode.protobuf_types import columns_of, plan_message, static_depth
+from distributary.decode.protobuf_types import can_nest_deeper, columns_of, plan_message
 from distributary.decode.protobuf_wire import Fault, find_fault
 from distributary.errors import ErrorCode
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
 
 _FEW = 64
-"""So many payloads that the engine refuses are worth decoding one by one."""
+"""When so few are left of an array that the engine refuses, they are decoded one by one."""
 
 
 class ProtobufDecoder:
@@ -48,11 +52,12 @@ class ProtobufDecoder:
         self._body = body
         self._limits = limits
         self._descriptor = find_message(pool, message)
-        self._class = GetMessageClass(self._descriptor)
+        self._class = message_class(self._descriptor)
         self._max_depth = min(limits.max_depth, OFFICIAL_MAX_DEPTH)
-        # the official parser watches its own limit; a lower one is only ours to watch
-        deepest = min(static_depth(self._descriptor), OFFICIAL_MAX_DEPTH)
-        self._watch_depth = self._max_depth < deepest
+        # the official parser watches its own limit; a lower one is ours to watch
+        self._watch_depth = self._max_depth < OFFICIAL_MAX_DEPTH and can_nest_deeper(
+            self._descriptor, self._max_depth
+        )
         self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
         self._columns = columns_of(self._plan)
         self._json = JsonText(pool)
@@ -124,12 +129,12 @@ class ProtobufDecoder:
         if not problems:
             gathered.add(batch, positions)
             return
-        again = sorted({p.index for p in problems if p.code is None})
-        touched = {p.index for p in problems}
+        gathered.add(*_without({p.index for p in problems}, batch, positions))
+        again = {p.index for p in problems if p.code is None}
         _report([p for p in problems if p.index not in again], positions, gathered)
-        gathered.add(*_without(touched, batch, positions))
         if again:
-            self._carefully(array.take(pa.array(again)), positions[again], gathered)
+            indices = sorted(again)
+            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
 
     def _after_refusal(
         self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered

@@ -55,9 +55,17 @@ def find_message(pool: DescriptorPool, message: str) -> Descriptor:
         ) from error
 
 
-def message_class(pool: DescriptorPool, message: str) -> Any:
+def message_class(descriptor: Descriptor) -> Any:
     """The official runtime's class for a message."""
-    return GetMessageClass(find_message(pool, message))
+    try:
+        return GetMessageClass(descriptor)
+    except RecursionError as error:
+        raise DecodeError(
+            "the protobuf runtime cannot follow the messages of this schema",
+            where=f"message {descriptor.full_name!r}",
+            evidence="a chain of several hundred messages, each a field of the one before",
+            next_step="ask the schema's author for fewer levels of messages",
+        ) from error
 
 
 def is_map(field: FieldDescriptor) -> bool:

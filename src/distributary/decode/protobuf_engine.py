@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 
 import ptars
 import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
+from distributary.decode.protobuf_descriptors import find_message, message_class
 from distributary.decode.protobuf_parser import rejected
 from distributary.decode.protobuf_shape import TEXT_KINDS, Field, Kind, Value
 
@@ -38,12 +39,9 @@ class Engine:
     """Decodes whole arrays of payloads that the official parser accepts."""
 
     def __init__(self, message: Value) -> None:
-        pool = DescriptorPool()
-        for file in _PrivateFiles(message).files():
-            pool.Add(file)
-        root = pool.FindMessageTypeByName(f"{_PACKAGE}.M0")
-        self._handler = ptars.HandlerPool([root.file], _CONFIG).get_for_message(root)
-        self._strict = GetMessageClass(root)
+        private = _private_type(message)
+        self._handler = ptars.HandlerPool([private.file], _CONFIG).get_for_message(private)
+        self._message = message
         self._schema = pa.schema(list(message.engine))
 
     def decode(self, payloads: pa.BinaryArray) -> pa.RecordBatch:
@@ -61,7 +59,9 @@ class Engine:
 
     def not_utf8(self, payloads: Sequence[bytes], *, size: int) -> list[int]:
         """The payloads whose text is not UTF-8: the parser checks it in the private types."""
-        return rejected(self._strict, payloads, size=size)
+        # built anew, because it is seldom asked for and would double the memory of every decoder
+        strict = message_class(_private_type(self._message))
+        return rejected(strict, payloads, size=size)
 
 
 def engine_supports(message: Value) -> bool:
@@ -69,6 +69,13 @@ def engine_supports(message: Value) -> bool:
     structs = list(_structs(message))
     slots = sum(max((f.number for f in each.fields), default=0) for each in structs)
     return slots <= MAX_TAG_SLOTS and not any(f.group for each in structs for f in each.fields)
+
+
+def _private_type(message: Value) -> Descriptor:
+    pool = DescriptorPool()
+    for file in _PrivateFiles(message).files():
+        pool.Add(file)
+    return find_message(pool, f"{_PACKAGE}.M0")
 
 
 def _structs(value: Value) -> Iterator[Value]:

@@ -19,7 +19,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError as ParseError
 from google.protobuf.message_factory import GetMessageClass
 
-from distributary.decode.protobuf_descriptors import OFFICIAL_MAX_DEPTH, is_map, message_class
+from distributary.decode.protobuf_descriptors import (
+    OFFICIAL_MAX_DEPTH,
+    find_message,
+    is_map,
+    message_class,
+)
 from distributary.decode.protobuf_ranges import UnfitValueError
 from distributary.errors import ErrorCode
 
@@ -49,7 +54,7 @@ class JsonText:
         """
         cls = self._classes.get(message)
         if cls is None:
-            cls = self._classes[message] = message_class(self._pool, message)
+            cls = self._classes[message] = message_class(find_message(self._pool, message))
         try:
             value = self._message(cls.FromString(data), 0)
         except ParseError as error:

@@ -81,9 +81,9 @@ class Field:
     work: bool
 
 
-def plain(type_: pa.DataType, wire: int, *, message: str = "") -> Value:
+def plain(type_: pa.DataType, wire: int) -> Value:
     """A scalar that needs no conversion."""
-    return Value(Kind.PLAIN, type_, type_, False, wire, message=message)
+    return Value(Kind.PLAIN, type_, type_, False, wire)
 
 
 def wrapped(inner: Value, message: str) -> Value:

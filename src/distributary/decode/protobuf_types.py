@@ -15,6 +15,8 @@ from distributary.model.table import Column
 
 MAX_FIELDS = 5_000
 """Of one message with all its submessages; beyond it fewer levels become columns."""
+MAX_LEVELS = 50
+"""Of structs in structs."""
 
 _SCALARS: dict[int, Value] = {
     FieldDescriptor.TYPE_BOOL: shape.plain(pa.bool_(), FieldDescriptor.TYPE_BOOL),
@@ -64,7 +66,6 @@ _WRAPPERS = {
     "google.protobuf.StringValue": FieldDescriptor.TYPE_STRING,
     "google.protobuf.BytesValue": FieldDescriptor.TYPE_BYTES,
 }
-_ALL_LEVELS = 1_000
 _SHAPELESS = {
     "google.protobuf.Any",
     "google.protobuf.Struct",
@@ -81,7 +82,7 @@ def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
     """
     known: dict[str, Value | None] = {}
     for depth in range(recursion_depth, -1, -1):
-        planner = _Planner(depth, _ALL_LEVELS, known)
+        planner = _Planner(depth, MAX_LEVELS, known)
         if planner.fits(descriptor):
             return planner.message(descriptor, ())
     levels = 0
@@ -97,30 +98,18 @@ def columns_of(message: Value) -> tuple[Column, ...]:
     )
 
 
-def static_depth(descriptor: Descriptor) -> float:
-    """How deep payloads of this message can nest; infinite when it can contain itself."""
-    return _static_depth(descriptor, (), {})
+def can_nest_deeper(descriptor: Descriptor, levels: int) -> bool:
+    """Whether payloads of this message can hold more levels of messages than these."""
+    reached = {descriptor.full_name: descriptor}
+    for _ in range(levels + 1):
+        below = [f.message_type for d in reached.values() for f in d.fields]
+        reached = {d.full_name: d for d in below if d is not None}
+    return bool(reached)
 
 
 def _comment(field: Field) -> str:
     text = f"field {field.label} (#{field.number})"
     return f"{text}; {field.note}" if field.note else text
-
-
-def _static_depth(
-    descriptor: Descriptor, ancestors: tuple[str, ...], known: dict[str, float]
-) -> float:
-    name = descriptor.full_name
-    if name in ancestors:
-        return float("inf")
-    if name not in known:
-        below = [
-            1 + _static_depth(field.message_type, (*ancestors, name), known)
-            for field in descriptor.fields
-            if field.message_type is not None
-        ]
-        known[name] = max(below, default=0.0)
-    return known[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class RouteKey(NamedTuple):
     claim: str
     """The envelope's type; without an envelope, the topic."""
     schema_id: int
-    index: str = ""
+    message_index: str = ""
     """Protobuf message index of a framed payload, `0` for the first message; else empty."""
 
 

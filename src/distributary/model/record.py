@@ -18,10 +18,4 @@ RAW = pa.schema(
         pa.field("timestamp", TIMESTAMP),
     ]
 )
-"""One row a source record. A Delta table counts as a topic of one partition, its rows as offsets."""
-
-RAW_DDL = (
-    "key binary, value binary, headers array<struct<key: string, value: binary>>, "
-    "topic string, partition int, offset bigint, timestamp timestamp"
-)
-"""The same for Spark; a test holds the two together."""
+"""One row a source record. A Delta table counts as a topic of one partition."""

@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How one writer column reaches the table: `source` is cast to `type` and stored as `target`."""
+    """How a writer column reaches the table: `source` is cast to `type`, stored as `target`."""
 
     source: str
     target: str

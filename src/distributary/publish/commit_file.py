@@ -13,8 +13,8 @@ from urllib.parse import quote
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import MergedFields, schema_string
-from distributary.publish.log import OvertakenError
 from distributary.publish.provenance import facts
+from distributary.publish.races import OvertakenError
 
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""

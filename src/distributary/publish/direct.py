@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import stamina
-
 from distributary.errors import DistributaryError
 from distributary.model.manifest import TableEntry
 from distributary.model.table import Column
@@ -22,11 +20,9 @@ from distributary.publish.columns import (
 from distributary.publish.failures import as_publish_error
 from distributary.publish.folder import local_folder
 from distributary.publish.local_log import BeyondUsError, LocalLog
-from distributary.publish.log import OvertakenError, TableLog, check_staged
+from distributary.publish.log import TableLog, check_staged
+from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.publish.store_log import StoreLog
-
-RACE_ATTEMPTS = 15
-"""How often a commit that was overtaken by other writers is made again."""
 
 
 class DirectPublisher:
@@ -61,16 +57,7 @@ class DirectPublisher:
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Add the files of an entry, with its columns, in one marked commit."""
         with self._open(entry.table.path, doing="commit to a table") as table:
-            try:
-                return table.publish(entry, mark)
-            except OvertakenError:
-                # rare, so that the machinery of retries is not paid for a thousand times a batch
-                for attempt in stamina.retry_context(
-                    on=OvertakenError, attempts=RACE_ATTEMPTS, wait_initial=0.005, wait_max=0.25
-                ):
-                    with attempt:
-                        return table.publish(entry, mark)
-                raise
+            return until_not_overtaken(lambda: table.publish(entry, mark))
 
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[_Table]:

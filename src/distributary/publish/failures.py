@@ -6,7 +6,7 @@ import re
 
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.publish.columns import ColumnConflictError, UnsupportedTypeError
-from distributary.publish.log import OvertakenError
+from distributary.publish.races import OvertakenError
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _QUERY = re.compile(r"(://[^\s?\"']*)\?[^\s\"']*")

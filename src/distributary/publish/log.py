@@ -12,10 +12,6 @@ from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields
 
 
-class OvertakenError(Exception):
-    """Another commit took the place of this one: look at the table again, then try again."""
-
-
 class TableLog(Protocol):
     """What the log says as of the last `refresh`. Not thread-safe: its owner holds a lock."""
 

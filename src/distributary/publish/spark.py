@@ -36,6 +36,7 @@ from distributary.publish.commit_file import Commit
 from distributary.publish.failures import as_publish_error
 from distributary.publish.log import check_staged
 from distributary.publish.provenance import facts, facts_in, source_in
+from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.publish.spark_tables import SparkTables, TableState
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ _UNREACHABLE = re.compile(
     r"(?:java\.(?:io|net|nio)|org\.apache\.hadoop)[\w.$]*(?:Exception|Error)",
     re.MULTILINE,
 )
+_RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
+"""What Delta throws when another commit came in between."""
 
 
 class SparkPublisher:
@@ -77,21 +80,26 @@ class SparkPublisher:
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Append the rows of an entry's files, with its columns, in one marked commit."""
         with self._open(entry.table.path, doing="commit to a table"):
-            state = self._tables.state(entry.table.path)
-            if _has(state, mark):
-                return Published(entry.table.name, Outcome.SKIPPED, state.version)
-            attempt = uuid.uuid4().hex
-            try:
-                check_staged(entry, lambda name: self._tables.size(f"{entry.table.path}/{name}"))
-                self._write(entry, mark, state, attempt=attempt)
-            except Exception:
-                # it may have landed, here or in another process: the log decides
-                settled = self._settle(entry, mark, attempt=attempt)
-                if settled is None:
-                    raise
-                return settled
+            return until_not_overtaken(lambda: self._attempt(entry, mark))
+
+    def _attempt(self, entry: TableEntry, mark: Mark) -> Published:
+        state = self._tables.state(entry.table.path)
+        if _has(state, mark):
+            return Published(entry.table.name, Outcome.SKIPPED, state.version)
+        attempt = uuid.uuid4().hex
+        try:
+            check_staged(entry, lambda name: self._tables.size(f"{entry.table.path}/{name}"))
+            self._write(entry, mark, state, attempt=attempt)
+        except Exception as error:
+            # it may have landed, here or in another process: the log decides
             settled = self._settle(entry, mark, attempt=attempt)
-            return settled or Published(entry.table.name, Outcome.PUBLISHED)
+            if settled is None and _RACE.search(str(error)):
+                raise OvertakenError(str(error)) from error
+            if settled is None:
+                raise
+            return settled
+        settled = self._settle(entry, mark, attempt=attempt)
+        return settled or Published(entry.table.name, Outcome.PUBLISHED)
 
     def _write(self, entry: TableEntry, mark: Mark, state: TableState, *, attempt: str) -> None:
         table = entry.table

@@ -31,10 +31,13 @@ from distributary.publish.columns import (
     fields_in,
     schema_string,
 )
-from distributary.publish.log import OvertakenError
+from distributary.publish.commit_file import commit_path
 from distributary.publish.provenance import facts, source_in
+from distributary.publish.races import OvertakenError
 
 _HISTORY_STEPS = (20, 500, None)
+_CHECKPOINT_EVERY = 20
+"""Commits; each of them reads all since the last checkpoint; the library itself chooses 100."""
 
 
 class StoreLog:
@@ -45,20 +48,16 @@ class StoreLog:
         self._options = dict(storage_options)
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
+        self._seen: tuple[int, int] | None = None
 
     def refresh(self, app_id: str | None = None) -> None:
         """Catch up with the newest version."""
-        if self._table is not None:
-            try:
-                self._table.update_incremental()
-                return
-            except DeltaError:
-                # deleted, or made again, behind us
-                self._table = None
-        try:
-            self._table = DeltaTable(self._path, storage_options=self._options)
-        except TableNotFoundError:
-            self._table = None
+        if self._table is not None and self._newest_commit() == self._seen:
+            self._table.update_incremental()
+        else:
+            # not seen before, or deleted and perhaps made again behind us
+            self._table = self._load()
+        self._seen = self._newest_commit()
 
     def forget(self) -> None:
         """Load anew next time."""
@@ -89,10 +88,8 @@ class StoreLog:
 
     def size_of(self, file: str) -> int | None:
         """The size of a file in the table's folder."""
-        if self._files is None:
-            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._path, self._options))
-        found = self._files.get_file_info(file)
-        return None if found.type != pafs.FileType.File else int(found.size)
+        found = self._stat(file)
+        return None if found is None else found[0]
 
     def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
         """Change the columns if need be, then add the files: each in a commit of its own."""
@@ -110,6 +107,26 @@ class StoreLog:
         except CommitFailedError as error:
             raise OvertakenError(str(error)) from error
 
+    def _load(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._path, storage_options=self._options)
+        except TableNotFoundError:
+            return None
+
+    def _newest_commit(self) -> tuple[int, int] | None:
+        """Size and time of the newest commit that is known: a table made again has another one."""
+        if self._table is None:
+            return None
+        return self._stat(commit_path("", self._table.version())[1:])
+
+    def _stat(self, file: str) -> tuple[int, int] | None:
+        if self._files is None:
+            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._path, self._options))
+        found = self._files.get_file_info(file)
+        if found.type != pafs.FileType.File:
+            return None
+        return int(found.size), int(found.mtime_ns or 0)
+
     def _create(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> None:
         try:
             create_table_with_add_actions(
@@ -120,6 +137,7 @@ class StoreLog:
                 partition_by=list(entry.table.partition_by),
                 name=entry.table.name,
                 description=entry.table.comment or None,
+                configuration={"delta.checkpointInterval": str(_CHECKPOINT_EVERY)},
                 storage_options=self._options,
                 commit_properties=_marked(mark),
             )

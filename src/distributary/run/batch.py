@@ -158,9 +158,7 @@ def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -
     """A batch number that the ledger has settled may come again only with the same records."""
     if batch > context.newest_settled:
         return
-    done = context.ledger.settled(
-        context.config.name, context.checkpoint.life, context.lane, batch
-    )
+    done = context.ledger.settled(context.config.name, context.checkpoint.life, context.lane, batch)
     if done is not None and done != source_hash(source.ranges):
         raise DivergedError(
             f"batch {batch} was settled before, with other records than it has now",
@@ -192,7 +190,9 @@ class _Clock:
         self._context, self._batch = context, batch
         self.seconds: dict[str, float] = {}
         context.bus.publish(
-            BatchStarted(pipeline=context.config.name, batch=batch, lane=context.lane, records=records)
+            BatchStarted(
+                pipeline=context.config.name, batch=batch, lane=context.lane, records=records
+            )
         )
 
     def step(self, name: str) -> None:

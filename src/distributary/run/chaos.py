@@ -1,4 +1,4 @@
-"""Places in a batch at which a run can be told to kill or pause itself, to show that it does no harm."""
+"""Places in a batch at which a run can be told to kill or pause itself, to show what that does."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """A pipeline's checkpoint: whose life it is, Spark's own progress, and the decided batches.
 
-    <checkpoint>/<pipeline>/
-        life.json      the id of this life: a reset checkpoint is a new life
-        claims/        who owns it
-        spark/         what Structured Streaming keeps: offsets, commits
-        manifests/     the decided batches of the stream
-        replay/        the decided batches of dead letters that were sent again
+<checkpoint>/<pipeline>/
+    life.json      the id of this life: a reset checkpoint is a new life
+    claims/        who owns it
+    spark/         what Structured Streaming keeps: offsets, commits
+    manifests/     the decided batches of the stream
+    replay/        the decided batches of dead letters that were sent again
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _owned(checkpoint: Path, holder: Owner) -> OwnedError:
 
 
 def _forget_old_claims(checkpoint: Path, epoch: int) -> None:
-    """Keep the last claims only: a fenced process needs to find a newer one, not every older one."""
+    """Keep the last claims only: a fenced process needs a newer one, not every older one."""
     for path in (checkpoint / CLAIMS).glob("[0-9]*"):
         if int(path.name.split(".")[0]) < epoch - 3:
             path.unlink(missing_ok=True)

@@ -59,9 +59,7 @@ def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
 
 def _decodes(pipeline: Pipeline, registry: SchemaRegistry, letters: pa.Table) -> int:
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
-    planner = Planner(
-        pipeline.config, registry=registry, publisher=make_publisher(pipeline.config)
-    )
+    planner = Planner(pipeline.config, registry=registry, publisher=make_publisher(pipeline.config))
     unwrapped = unwrap(raw, planner.catalog())
     keys = group(unwrapped).keys
     planner.resolve([Unresolved(key, 0) for key in keys])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.trigger import Trigger
+from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import ConfigError
 from distributary.observe import layout
 from distributary.observe.events import EventBus
@@ -70,16 +70,20 @@ class Pipeline:
         """The schemas."""
         return make_registry(self.config)
 
-    def spark_settings(self) -> SparkSettings:
-        """How Spark is started for this pipeline."""
-        return SparkSettings.from_config(self.config.spark, log_file=self.log_file)
+    def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
+        """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
+        ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
+        return SparkSettings.from_config(
+            self.config.spark, log_file=self.log_file, short_lived=ends
+        )
 
     def run(
         self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
     ) -> RunSummary:
         """Run until the trigger says that it is done, or `stop` is set."""
         wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
-        with self.open(spark) as context:
+        session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
+        with self.open(session) as context:
             summary = StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
         return summary
 
@@ -141,7 +145,7 @@ class Pipeline:
             self.lake,
             Registration(
                 name=self.config.name,
-                file=str(Path(self.loaded.file).resolve()),
+                file=str((self.loaded.path or Path(self.loaded.file)).resolve()),
                 checkpoint=str(checkpoint.folder),
             ),
         )
@@ -157,4 +161,3 @@ def local_folder(path: str) -> Path:
             next_step="set lake.checkpoint to a folder that the driver can write to",
         )
     return Path(path.removeprefix("file://")).absolute()
-

@@ -62,7 +62,9 @@ class Planner:
         self._grace = registered.unknown_id_grace.total_seconds() if registered and remote else 0.0
         self._registry = registry
         self._types = {casefold_key(name): name for name in known_types}
-        self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(self._types.values(), ())
+        self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(
+            self._types.values(), ()
+        )
         self._schemas: dict[int, WriterSchema] = {}
         self._routes: dict[RouteKey, Route | Rejected] = {}
         self._asked: dict[RouteKey, float] = {}
@@ -211,15 +213,19 @@ class Planner:
         )
         if code is None:
             return None
-        return Rejected(code, f"schema {schema.id} belongs to {', '.join(subjects) or 'no subject'}")
+        return Rejected(
+            code, f"schema {schema.id} belongs to {', '.join(subjects) or 'no subject'}"
+        )
 
     def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
         """Find the table and make room in it."""
         message: str | None = self._payload.message or schema.message
-        if key.index:
-            message = message_by_index(schema.body, tuple(int(i) for i in key.index.split(",")))
+        if key.message_index:
+            message = message_by_index(
+                schema.body, tuple(int(i) for i in key.message_index.split(","))
+            )
         if message is None:
-            text = f"schema {schema.id} has no message at index {key.index}"
+            text = f"schema {schema.id} has no message at index {key.message_index}"
             return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
         try:
             columns = decoder_for(schema, message, self._limits).columns

@@ -121,9 +121,7 @@ def _count_keys(
         first.setdefault(key, int(offsets[unwrapped.rows[row]]))
 
 
-def _summary(
-    planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int
-) -> Preview:
+def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:
     records: Counter[str] = Counter()
     catalog = planner.catalog()
     for key, count in keys.items():

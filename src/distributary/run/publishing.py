@@ -63,9 +63,7 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
     return published
 
 
-def _lake_is_there(
-    entries: list[TableEntry], results: list[Published | DistributaryError]
-) -> None:
+def _lake_is_there(entries: list[TableEntry], results: list[Published | DistributaryError]) -> None:
     """When nothing at all can be written it is the lake that is away: wait, do not park it all."""
     failed = [r for r in results if isinstance(r, DistributaryError)]
     if not failed or len(failed) < len(entries):

@@ -1,7 +1,7 @@
 """`resume`: a parked table gets its waiting batches, in order.
 
 Only the owner of the checkpoint may publish. Where the pipeline runs, it is asked by a file in the
-parking folder and does it between two batches; where it does not, this process claims it and does it.
+parking folder and does it between two batches; where it does not, this process takes the claim.
 """
 
 from __future__ import annotations

@@ -24,6 +24,11 @@ SECRET = r"(?i)secret|passw|token|credential|jaas|access[._-]?key|api[._-]?key|a
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# compiling each plan costs a short run more than it gains: Python reads the records, not the JVM
+_QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?")
 _GIB = 1 << 30
 # what the JVM, or spark-submit inside it, must know before a SparkConf can be handed over
@@ -99,6 +104,7 @@ def spark_conf(
     return {
         **_defaults(),
         **(_local_defaults(settings.master) if settings.is_local else {}),
+        **(_QUICK if settings.short_lived else {}),
         "spark.app.name": app_name,
         **user,
         **_combined(settings, java_options),

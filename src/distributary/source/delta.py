@@ -224,8 +224,7 @@ class DeltaSource:
     def _snapshot_files(self, version: int) -> list[_Added]:
         actions = pa.table(self._table(version).get_add_actions(flatten=True)).to_pylist()
         files = [
-            _Added(a["path"], a.get("num_records"), int(a["modification_time"]))
-            for a in actions
+            _Added(a["path"], a.get("num_records"), int(a["modification_time"])) for a in actions
         ]
         return sorted(files, key=lambda a: (a.modified_ms, a.path))
 

@@ -59,7 +59,9 @@ def letters_batch(
         "note": [None] * count,
     }
     arrays = [
-        columns[f.name] if isinstance(columns[f.name], pa.Array) else pa.array(columns[f.name], f.type)
+        columns[f.name]
+        if isinstance(columns[f.name], pa.Array)
+        else pa.array(columns[f.name], f.type)
         for f in DEAD_LETTER_SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)

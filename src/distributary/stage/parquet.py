@@ -53,7 +53,7 @@ def write_file(
 
 
 def _statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
-    """Row count, and minimum, maximum and nulls of the leading flat columns, as Delta spells them."""
+    """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
     flat = {f.name for f in schema if not pa.types.is_nested(f.type)}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}

@@ -129,7 +129,9 @@ def _rows(
     names: dict[str, int] = {}
     of_group = np.array(
         [
-            names.setdefault(r.table or f"type:{r.type}", len(names)) if isinstance(r, Route) else -1
+            names.setdefault(r.table or f"type:{r.type}", len(names))
+            if isinstance(r, Route)
+            else -1
             for r in routes
         ],
         dtype=np.int64,

@@ -41,9 +41,7 @@ class MemoryPublisher:
         table = self.tables.get(path)
         if table is None or mark.app_id not in table.marks:
             return None
-        return CommittedMark(
-            table.marks[mark.app_id], table.hashes.get((mark.app_id, mark.batch))
-        )
+        return CommittedMark(table.marks[mark.app_id], table.hashes.get((mark.app_id, mark.batch)))
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Add the entry's files, unless the mark is there already."""

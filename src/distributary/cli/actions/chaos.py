@@ -25,30 +25,35 @@ _WORDS = {
 }
 
 
-def ingest_with_kills(call: Invocation, feed: Feed, folder: DemoFolder) -> None:
+_TOLD = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
+
+
+def ingest_with_kills(call: Invocation, feed: Feed, folder: DemoFolder) -> list[dict[str, object]]:
     """Every start goes on where the one before was killed, and dies one step later."""
-    batch = -1
+    batch, kills = -1, []
     for moment in Moment:
         batch += feed.next()
         ended, seconds = _start(call, folder, kill_at=f"{moment}:{batch}")
         if ended != -signal.SIGKILL:
             raise _unexpected(ended, f"it was to be killed {_WORDS[moment]}")
         _tell(call, f"killed (SIGKILL) in batch {batch}, {_WORDS[moment]}", seconds, "bold red")
+        kills.append({"moment": str(moment), "batch": batch})
     while feed.next():
         pass
     ended, seconds = _start(call, folder)
     if ended != 0:
         raise _unexpected(ended, "it was to run to its end")
     _tell(call, "restarted and ran to its end", seconds, "bold green")
+    return kills
 
 
 def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[int, float]:
     """A process of its own, as a supervisor would start it; its exit code and its time."""
     environment = {**os.environ, KILL: kill_at, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "distributary", "run", str(folder.file), "--available-now"]
+    run = [sys.executable, "-m", "distributary", "run", str(folder.file)]
     began = time.monotonic()
     with subprocess.Popen(  # noqa: S603 - this program itself
-        command,
+        [*run, "--available-now", "--quick-start"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,8 +61,8 @@ def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[
         errors="replace",
     ) as process:
         for line in process.stdout or ():
-            # the many lines about schemas are the same as without a kill
-            if not line.startswith("schema "):
+            # the others are the same as without a kill
+            if line.startswith(_TOLD):
                 call.out.note(f"  {line.rstrip()}")
     return process.returncode, time.monotonic() - began
 

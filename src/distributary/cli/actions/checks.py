@@ -190,12 +190,14 @@ def _source(loaded: Loaded) -> Check:
         return Check("source", State.WARN, f"a source of type {source.type} is not checked")
     table = open_table(source.path, loaded.config.lake.options or None)
     if table is None:
+        registry = loaded.config.registry.path if loaded.config.registry else None
         return Check(
             "source",
             State.FAIL,
             f"no Delta table at {source.path}",
             f"a table with column {source.value}",
-            f"distributary produce games --to delta {source.path} --registry ./schemas",
+            f"distributary produce games --to delta {source.path} "
+            f"--registry {registry or './schemas'}",
         )
     names = [field.name for field in table.schema().fields]
     good = source.value in names

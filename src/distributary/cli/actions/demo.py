@@ -62,15 +62,16 @@ def run_demo(call: Invocation, plan: DemoPlan, *, path: Path, chaos: bool) -> in
         f"{counted(plan.records, 'record')} per version, {counted(plan.bad, 'bad record')}: {path}"
     )
     feed = Feed(simulated, folder)
+    kills: list[dict[str, object]] = []
     if chaos:
-        ingest_with_kills(call, feed, folder)
+        kills = ingest_with_kills(call, feed, folder)
     else:
         code = _ingest(call, feed, folder)
         if code:
             return code
     result = gather(folder, feed.sent, seconds=time.monotonic() - began)
     where = shlex.quote(str(path))
-    call.out.show(result.as_dict(), lambda paper: result.draw(paper, where))
+    call.out.show(result.as_dict() | {"kills": kills}, lambda paper: result.draw(paper, where))
     return _verdict(call, result)
 
 

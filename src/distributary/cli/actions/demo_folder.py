@@ -29,13 +29,13 @@ name: {pipeline}
 
 source:
   type: delta
-  path: {root}/{source}
+  path: {source}
   value: wrapper
   key: key
   timestamp: produced_at
 
 registry:
-  path: {root}/{schemas}
+  path: {schemas}
 
 envelope:
   format: protobuf
@@ -94,9 +94,9 @@ class DemoFolder:
         text = _YAML.format(
             schema=_FILE_SCHEMA,
             pipeline=PIPELINE,
-            root=json.dumps(str(self.path))[1:-1],
-            source=SOURCE,
-            schemas=_SCHEMAS,
+            root=_quoted(self.path),
+            source=_quoted(self.source),
+            schemas=_quoted(self.schemas),
         )
         self.file.write_text(text, encoding="utf-8")
         return anew
@@ -141,3 +141,8 @@ class DemoFolder:
             evidence=evidence,
             next_step="choose another folder with --path, or empty this one yourself",
         )
+
+
+def _quoted(path: Path) -> str:
+    """A path as YAML reads it back, whatever is in it."""
+    return "'" + str(path).replace("'", "''") + "'"

@@ -42,13 +42,15 @@ def trigger_of(*, continuous: bool, every: str | None, available_now: bool) -> s
     return wanted[0] if wanted else None
 
 
-def run_pipeline(call: Invocation, file: Path, *, trigger: str | None) -> int:
+def run_pipeline(
+    call: Invocation, file: Path, *, trigger: str | None, quick_start: bool = False
+) -> int:
     """Run until it is done or stopped; 1 if a table was parked."""
     pipeline = open_pipeline(call, file)
     wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
 
     def work() -> RunSummary:
-        with start_spark(call, pipeline, tell=tell, short_lived=False) as spark:
+        with start_spark(call, pipeline, tell=tell, short_lived=quick_start) as spark:
             return pipeline.run(trigger=wanted, spark=spark)
 
     run = Foreground(work, stop=pipeline.stop)
@@ -86,8 +88,12 @@ def _watched(
         # standard output is for the document when one is asked for
         if call.out.is_json:
             call.out.note(text)
-        else:
+            return
+        try:
             call.out.show({}, lambda paper: paper.line(text))
+        except BrokenPipeError:
+            # nobody reads any more
+            pipeline.stop.set()
 
     pipeline.bus.subscribe(Lines(say, note=call.out.note, step=call.out.step))
     position = _Position()

@@ -112,6 +112,8 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime) -> None:
 
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
+    if not ranking.shown:
+        return
     paper.table(
         ("TABLE", "HEALTH", "ROWS", "LAST COMMIT", "BATCHES", "COLUMNS"),
         (_table_row(item, now) for item in ranking.shown),

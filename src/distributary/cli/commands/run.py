@@ -33,12 +33,20 @@ def declare(app: typer.Typer) -> None:
         available_now: Annotated[
             bool, typer.Option("--available-now", help="Take what is there, then end.")
         ] = False,
+        quick_start: Annotated[
+            bool,
+            typer.Option(
+                "--quick-start",
+                help="Start in half the time, compute more slowly: for little data.",
+            ),
+        ] = False,
     ) -> int:
         """Run a pipeline in the foreground, with live progress.
 
-        In a terminal the view redraws itself, in a pipe there is one line per batch. Without one of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
+        In a terminal the view redraws itself; in a pipe there is one line per batch. Without one
+        of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
         """
         from distributary.cli.actions.run import run_pipeline, trigger_of
 
         trigger = trigger_of(continuous=continuous, every=every, available_now=available_now)
-        return run_pipeline(call, file, trigger=trigger)
+        return run_pipeline(call, file, trigger=trigger, quick_start=quick_start)

@@ -79,8 +79,8 @@ def declare(app: typer.Typer) -> None:
     ) -> int:
         """Simulate, ingest and show the result, all on this machine.
 
-        No Kafka and no registry server are needed: a table and a folder stand for them. Schemas evolve while the pipeline runs. The folder then holds a lake and games.yaml, and
-        every other command works on it.
+        A table stands for Kafka and a folder for the registry. Schemas evolve while the pipeline
+        runs. The folder then holds a lake and games.yaml, and every other command works on it.
         """
         from distributary.cli.actions.demo import DemoPlan, run_demo
 

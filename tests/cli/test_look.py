@@ -1,0 +1,180 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.lake import HOSTILE, make_lake
+
+
+@pytest.fixture
+def lake(own_folder: Path) -> Path:
+    return make_lake(own_folder / "lake")
+
+
+def test_the_lake_is_found_in_the_usual_places(
+    own_folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = cli("tables")
+    assert missing.code == 2
+    assert missing.err.startswith("NOT_FOUND")
+    demo = make_lake(own_folder / "distributary-demo")
+    assert cli("tables", "--json").json["lake"] == str(demo)
+    usual = make_lake(own_folder / "lake")
+    assert cli("tables", "--json").json["lake"] == str(usual)
+    named = make_lake(own_folder / "named")
+    monkeypatch.setenv("DISTRIBUTARY_LAKE", "named")
+    assert cli("tables", "--json").json["lake"] == str(named)
+    assert cli("tables", "--json", "--lake", demo).json["lake"] == str(demo)
+    assert "--lake" in cli("tables", "-v", "--lake", demo).err
+
+
+def test_a_folder_that_is_no_lake_is_named(own_folder: Path, cli: Cli) -> None:
+    (own_folder / "other").mkdir()
+    result = cli("status", "--lake", "other")
+    assert result.code == 2
+    assert "NOT_FOUND" in result.err
+    assert str(own_folder / "other") in result.err
+
+
+def test_status_says_how_it_stands(lake: Path, cli: Cli) -> None:
+    text = cli("status").out
+    assert "read 23 = written 20 + dead letters 3 + parked 0" in text
+    assert "UNKNOWN_SCHEMA_ID 2" in text
+    assert "5 records" in text
+    document = cli("status", "--json").json
+    assert document["version"] == 1
+    (pipeline,) = document["pipelines"]
+    assert pipeline["name"] == "games"
+    assert pipeline["totals"]["read"] == 23
+    assert pipeline["dead_letters"]["by_status"]["open"] == 3
+    # its file is gone, so nobody can tell
+    assert pipeline["healable"] is None
+
+
+def test_status_names_parked_tables_and_the_way_out(own_folder: Path, cli: Cli) -> None:
+    make_lake(own_folder / "lake", parked=["silver_0"])
+    text = cli("status").out
+    assert "distributary resume silver_0" in text
+    assert "parked 10" in text
+    assert "\x1b" not in text
+
+
+def test_a_thousand_tables_do_not_flood_the_screen(own_folder: Path, cli: Cli) -> None:
+    make_lake(own_folder / "lake", types=[f"type_{n}" for n in range(40)], letters=[])
+    lines = cli("status").out.splitlines()
+    assert len(lines) < 30
+    assert lines[-1].strip() == "and 25 healthy"
+
+
+def test_status_of_a_file_is_about_its_pipeline(own_folder: Path, cli: Cli) -> None:
+    lake = make_lake(own_folder / "elsewhere")
+    file = own_folder / "games.yaml"
+    file.write_text(FILE.format(lake=lake, name="games"))
+    assert len(cli("status", file, "--json").json["pipelines"]) == 1
+    file.write_text(FILE.format(lake=lake, name="others"))
+    assert cli("status", file, "--json").json["pipelines"] == []
+
+
+FILE = """
+name: {name}
+source: {{type: delta, path: ./wrapper, value: wrapper}}
+registry: {{path: ./schemas}}
+envelope: {{format: protobuf, subject: wrapper-value, type: game_name}}
+payload: {{format: protobuf}}
+tables: {{each: "silver_{{type}}"}}
+lake: {{path: {lake}}}
+"""
+
+
+def test_tables(lake: Path, cli: Cli) -> None:
+    document = cli("tables", "--json").json
+    assert [t["table"] for t in document["tables"]] == ["dead_letters", "silver_0", "silver_1"]
+    text = cli("tables").out
+    assert "3 tables, 23 rows" in text
+    assert "evil\\x1b[31m[bold]\\u202egame" in text
+    assert cli("tables", "--json", "--pipeline", "other").json["tables"] == []
+
+
+def test_schema_show_by_table_and_by_type(lake: Path, cli: Cli) -> None:
+    by_table = cli("schema", "show", "silver_0", "--json").json
+    assert by_table == cli("schema", "show", "chess", "--json").json
+    assert [c["name"] for c in by_table["columns"]] == ["move", "_offset", "_topic", "_partition"]
+    assert by_table["columns"][0]["type"] == "string"
+    assert "bigint" in cli("schema", "show", "chess").out
+    missing = cli("schema", "show", "ches")
+    assert missing.code == 2
+    assert "did you mean chess" in missing.err
+
+
+def test_schema_history(lake: Path, cli: Cli) -> None:
+    document = cli("schema", "history", "chess", "--json").json
+    assert [row["text"] for row in document["history"]] == ["+ table (move string)", "+ rating int"]
+    assert document["history"][0]["at"] == "2026-01-31T12:00:00.000Z"
+    assert "chess-value v3" in cli("schema", "history").out
+    assert cli("schema", "history", "--last", 1, "--json").json["total"] == 4
+    assert cli("schema", "history", "nothing").code == 2
+
+
+def test_trace_a_record_to_its_row_and_back(lake: Path, cli: Cli) -> None:
+    unread = cli("trace", "wrapper/0/500", "--json")
+    assert unread.code == 1
+    assert unread.json["verdict"] == "not_read"
+    dead = cli("trace", "wrapper/0/20")
+    assert dead.code == 0
+    assert "dlq show" in dead.out
+    rows = cli("trace", "silver_0", "_offset=4", "--json").json["rows"]
+    assert rows[0]["source"] == {"topic": "wrapper", "partition": 0, "offset": 4}
+    assert "wrapper/0/4" in cli("trace", "silver_0", "_offset=4").out
+    assert cli("trace", "silver_0", "_offset=77").code == 1
+
+
+@pytest.mark.parametrize("words", [["wrapper"], ["wrapper/x/1"], ["a/0/-1"], ["silver_0", "x"]])
+def test_trace_of_nonsense_is_wrong_usage(lake: Path, cli: Cli, words: list[str]) -> None:
+    assert cli("trace", *words).code == 2
+
+
+def test_hostile_names_stay_text_everywhere(lake: Path, cli: Cli) -> None:
+    lines = [
+        ("status",),
+        ("tables",),
+        ("schema", "history"),
+        ("schema", "show", HOSTILE),
+        ("dlq", "list", "--status", "all"),
+        ("trace", "wrapper/0/20"),
+    ]
+    for line in lines:
+        for more in ((), ("--json",)):
+            result = cli(*line, *more)
+            assert result.code == 0, (line, result.err)
+            assert "\x1b" not in result.out + result.err
+            assert "\u202e" not in result.out + result.err
+
+
+def test_json_survives_warnings_and_nobody_starts_java(lake: Path) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "def refuse(*args, **kwargs): raise AssertionError(args)\n"
+        "subprocess.Popen.__init__ = refuse\n"
+        "from distributary.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for line in (["status"], ["tables"], ["schema", "history"], ["dlq", "list"]):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *line, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.startswith('{\n  "version": 1')
+
+
+def test_a_reader_who_has_read_enough_is_no_error(lake: Path) -> None:
+    command = [sys.executable, "-m", "distributary", "tables"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 1

@@ -1,0 +1,127 @@
+import io
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributary.cli.output import JsonOutput, Paper, TextOutput, styled
+from distributary.cli.words import counted, cut, duration, listed, number, printable, since, tally
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@given(st.text())
+def test_foreign_text_cannot_command_a_terminal(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert printable(shown) == shown
+
+
+@given(st.text())
+def test_a_line_stays_one_line(text: str) -> None:
+    paper = Paper(io.StringIO())
+    paper.line("before ", styled(text, "bold"), text)
+    drawn = paper.console.file.getvalue()
+    assert drawn.count("\n") == 1
+    assert drawn[:-1].isprintable()
+
+
+def test_escapes_are_readable() -> None:
+    assert printable("a\x1b[31m\n\u202eb\ud800") == "a\\x1b[31m\\n\\u202eb\\ud800"
+    assert printable("größe 漢字") == "größe 漢字"
+
+
+def test_markup_and_emoji_names_are_text() -> None:
+    stream = io.StringIO()
+    paper = Paper(stream)
+    paper.line("[bold]x[/bold] :smile:")
+    paper.table(("[red]A",), [("[blink]v",)], indent=0)
+    assert stream.getvalue() == "[bold]x[/bold] :smile:\n[red]A\n[blink]v\n"
+
+
+def test_a_pipe_gets_whole_lines_without_padding() -> None:
+    stream = io.StringIO()
+    Paper(stream).table(("A", "B"), [("x" * 300, "1"), ("y", "")], right=("B",))
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == f"  {'x' * 300}  1"
+    assert lines[2] == "  y"
+
+
+@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_plain_where_colour_is_not_wanted(
+    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert Paper(Terminal()).fancy
+    monkeypatch.setenv(*variable)
+    stream = Terminal()
+    paper = Paper(stream)
+    assert not paper.fancy
+    paper.line(styled("x", "bold red"))
+    assert stream.getvalue() == "x\n"
+
+
+def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    Paper(stream).line(styled("x", "bold red"))
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_json_is_one_document_with_a_version() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output = JsonOutput(stdout=stdout, stderr=stderr)
+    output.warn("careful")
+    output.note("working")
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    output.show({"at": at, "n": 10_003, "b": b"\xff", "version": 9}, lambda paper: None)
+    document = json.loads(stdout.getvalue())
+    assert document == {"version": 1, "at": "2026-01-31T12:00:00.000Z", "n": 10_003, "b": "ff"}
+    assert stderr.getvalue() == "warning: careful\nworking\n"
+
+
+def test_quiet_prints_errors_only() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output = TextOutput(verbosity=-1, stdout=stdout, stderr=stderr)
+    output.note("a")
+    output.step("b")
+    output.warn("c")
+    output.show({}, lambda paper: paper.line("d"))
+    assert stdout.getvalue() + stderr.getvalue() == ""
+    output.show_error({}, lambda paper: paper.line("wrong"))
+    assert stderr.getvalue() == "wrong\n"
+
+
+def test_steps_need_a_flag() -> None:
+    for verbosity, said in ((0, ""), (1, "b\n")):
+        stderr = io.StringIO()
+        TextOutput(verbosity=verbosity, stdout=io.StringIO(), stderr=stderr).step("b")
+        assert stderr.getvalue() == said
+
+
+def test_secrets_are_hidden_in_what_is_not_data() -> None:
+    stderr = io.StringIO()
+    output = TextOutput(stdout=io.StringIO(), stderr=stderr)
+    output.mask = lambda text: text.replace("hunter2", "***")
+    output.note("password hunter2")
+    output.warn("hunter2")
+    assert "hunter2" not in stderr.getvalue()
+
+
+def test_words_for_people() -> None:
+    assert number(10_003) == "10,003"
+    assert number(None) == duration(None) == since(None) == "-"
+    assert counted(1, "table") == "1 table"
+    assert counted(2_000, "batch", "batches") == "2,000 batches"
+    assert duration(0.44) == "0.4 s"
+    assert duration(125) == "2 minutes and 5 seconds"
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert since(datetime(2026, 1, 31, 11, 57, tzinfo=UTC), now=now) == "3 minutes ago"
+    assert cut("abcdef", 4) == "abc…"
+    assert listed(map(str, range(9)), most=2) == "0, 1 and 7 more"
+    assert tally({"a": 1, "b": 12}) == "b 12, a 1"

@@ -1,0 +1,162 @@
+import io
+import os
+import signal
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from distributary.cli.actions.foreground import Foreground
+from distributary.cli.actions.lines import Lines, batch_line, schema_line
+from distributary.cli.actions.live import LiveView
+from distributary.cli.actions.run import trigger_of
+from distributary.errors import ConfigError, SourceUnavailableError
+from distributary.model.manifest import Counts
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    Event,
+    Failed,
+    Idle,
+    SchemaSeen,
+    StepFinished,
+    TableParked,
+)
+
+SETTLED = BatchSettled(
+    pipeline="games",
+    batch=42,
+    counts=Counts(10_000, 9_997, 3),
+    rows=9_997,
+    tables=20,
+    seconds=2.0,
+    lag_records=1_200,
+    lag_seconds=4.0,
+    dead_letters={"NULL_VALUE": 3},
+    steps={"plan": 0.1, "stage": 1.5, "publish": 0.4},
+)
+
+
+def schema(n: int = 3, *, type: str = "chess") -> SchemaSeen:
+    return SchemaSeen(
+        pipeline="games",
+        batch=42,
+        type=type,
+        table=f"silver_{type}",
+        schema_id=n,
+        label=f"{type}-value v{n}",
+        changes=("+ rating int",),
+    )
+
+
+def test_a_batch_is_one_line() -> None:
+    line = batch_line(SETTLED)
+    for part in ("batch 42", "10,000 rows", "5,000 rows/s", "lag 1,200 (4.0 s)", "20 tables"):
+        assert part in line
+    assert "3 dead letters" in line
+    assert "\n" not in line
+
+
+def test_a_schema_is_one_line() -> None:
+    assert schema_line(schema()) == "schema chess v3: + rating int"
+
+
+def told(*events: Event, **settings: int) -> tuple[list[str], list[str], list[str]]:
+    said: tuple[list[str], list[str], list[str]] = ([], [], [])
+    lines = Lines(said[0].append, note=said[1].append, step=said[2].append, **settings)
+    for event in events:
+        lines(event)
+    return said
+
+
+def test_new_schemas_come_before_their_batch_and_are_limited() -> None:
+    many = [schema(1, type=f"type{n}") for n in range(1000)]
+    said, _, _ = told(*many, SETTLED, schema(4), SETTLED, most_schemas=2)
+    assert [line.split()[0] for line in said] == ["schema"] * 3 + ["batch", "schema", "batch"]
+    assert "998 more" in said[2]
+
+
+def test_steps_failures_and_silence_are_told() -> None:
+    error = SourceUnavailableError("the broker does not answer")
+    said, notes, steps = told(
+        StepFinished(pipeline="games", batch=1, step="stage", seconds=1.25),
+        Failed(pipeline="games", error=error, retry_in=2.0),
+        TableParked(pipeline="games", batch=1, table="silver_go", records=7, error="full"),
+        Idle(pipeline="games", batch=42),
+    )
+    assert steps == ["batch 1  stage 1.2 s"]
+    assert "SOURCE_UNAVAILABLE" in notes[0] and "again in 2.0 s" in notes[0]
+    assert "silver_go" in notes[1]
+    assert said[0].startswith("idle at ") and "42" in said[0]
+
+
+def drawn(view: LiveView) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(view)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_the_view_shows_steps_batches_and_news() -> None:
+    view = LiveView("games", trigger="continuous")
+    assert "starting Spark" in drawn(view)
+    view(BatchStarted(pipeline="games", batch=42, records=10_000))
+    view(StepFinished(pipeline="games", batch=42, step="plan", seconds=0.1))
+    running = drawn(view)
+    assert "batch 42, 10,000 records" in running
+    assert "plan 0.1 s" in running and "publish -" in running
+    view(schema(type="evil\x1b[31m"))
+    assert view.stop() == "finishing batch 42"
+    view(SETTLED)
+    done = drawn(view)
+    assert "read 10,000 = written 9,997 + dead letters 3 + parked 0" in done
+    assert "stage 75%" in done
+    assert "schema evil\\x1b[31m v3" in done
+    assert "\x1b" not in done
+    view(Failed(pipeline="games", error=SourceUnavailableError("no answer"), retry_in=1.0))
+    assert "SOURCE_UNAVAILABLE" in drawn(view)
+
+
+def test_work_is_done_elsewhere_and_its_error_comes_back() -> None:
+    threads: list[threading.Thread] = []
+    work = Foreground(lambda: threads.append(threading.current_thread()), stop=threading.Event())
+    work.run()
+    assert threads[0] is not threading.main_thread()
+    assert work.exit_code == 0
+
+    def fail() -> None:
+        raise SourceUnavailableError("no answer")
+
+    with pytest.raises(SourceUnavailableError):
+        Foreground(fail, stop=threading.Event()).run()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_asks_for_a_stop(number: int, code: int) -> None:
+    stop = threading.Event()
+    started, told = threading.Event(), []
+
+    def work() -> str:
+        started.set()
+        stop.wait(30)
+        return "finished"
+
+    def send() -> None:
+        started.wait(30)
+        time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    run = Foreground(work, stop=stop)
+    run.on_stop = lambda: told.append("finishing")
+    threading.Thread(target=send).start()
+    assert run.run() == "finished"
+    assert (run.exit_code, told) == (code, ["finishing"])
+    assert signal.getsignal(number) == before
+
+
+def test_triggers_exclude_each_other() -> None:
+    assert trigger_of(continuous=False, every=None, available_now=False) is None
+    assert trigger_of(continuous=False, every="10s", available_now=False) == "every 10s"
+    with pytest.raises(ConfigError):
+        trigger_of(continuous=True, every="10s", available_now=False)

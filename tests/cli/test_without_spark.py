@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.conftest import Cli
+from tests.cli.lake import make_lake
+
+FILE = """
+name: games
+source: {{type: delta, path: {root}/wrapper, value: wrapper}}
+registry: {{path: {root}/schemas}}
+envelope: {{format: protobuf, subject: wrapper-value, type: game_name}}
+payload: {{format: protobuf}}
+tables: {{each: "silver_{{type}}"}}
+lake: {{path: {root}}}
+"""
+
+
+@pytest.fixture
+def file(own_folder: Path) -> Path:
+    """A pipeline that has never run, and a lake that it has."""
+    root = own_folder / "lake"
+    path = own_folder / "games.yaml"
+    path.write_text(FILE.format(root=root))
+    return path
+
+
+def produce(cli: Cli, *more: object) -> dict[str, object]:
+    to = ("--to", "delta", "lake/wrapper", "--registry", "lake/schemas")
+    result = cli("produce", "games", *to, "--games", 3, "--versions", 2, "--json", *more)
+    assert result.code == 0, result.err
+    return dict(result.json)
+
+
+def test_produce_says_what_it_sent(file: Path, cli: Cli) -> None:
+    sent = produce(cli, "--records", 4, "--bad", 2, "--bad-kinds", "null_value,no_type")
+    assert (sent["messages"], sent["good"], sent["bad"]) == (26, 24, 2)
+    assert sent["bad_by_code"] == {"NULL_VALUE": 1, "MISSING_TYPE": 1}
+    assert DeltaTable("lake/wrapper").to_pyarrow_table().num_rows == 26
+    to = ("--to", "delta", "people", "--registry", "lake/schemas")
+    assert "sent 20 messages" in cli("produce", "people", *to).out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--to", "kafka", "x", "--registry", "s"],
+        ["--to", "delta", "x", "--registry", "s", "--bad", "1", "--bad-kinds", "nul_value"],
+        ["--to", "delta", "x", "--registry", "s", "--records", "0"],
+        ["--to", "delta", "x"],
+    ],
+)
+def test_produce_refuses_nonsense(cli: Cli, wrong: list[str], own_folder: Path) -> None:
+    assert cli("produce", "games", *wrong).code == 2
+    assert not (own_folder / "x").exists()
+
+
+def test_plan_says_what_a_run_would_do(file: Path, cli: Cli) -> None:
+    produce(cli, "--bad", 1, "--bad-kinds", "unknown_schema_id")
+    result = cli("plan", file)
+    assert result.code == 0
+    assert result.out.count("+ table silver_") == 3
+    document = cli("plan", file, "--json").json
+    assert document["changes"] is True
+    assert document["records"] == 61
+    assert {t["name"] for t in document["tables"] if t["new"]} >= {
+        name.split()[2] for name in result.out.splitlines() if name.startswith("+ table silver_")
+    }
+    assert cli("plan", file, "--check").code == 1
+
+
+def test_doctor_has_a_row_per_check(file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    produce(cli)
+    document = cli("doctor", file, "--json").json
+    states = {check["name"]: check["state"] for check in document["checks"]}
+    assert {"python", "java", "connectors", "memory", "disk", "lake", "clock"} <= set(states)
+    assert (states["registry"], states["source"]) == ("pass", "pass")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    result = cli("doctor", file)
+    assert result.code == 1
+    assert "fail" in result.out
+    assert "java: " in result.out
+
+
+def test_doctor_finds_a_source_that_is_not_there(file: Path, cli: Cli) -> None:
+    result = cli("doctor", file, "--json")
+    assert result.code == 1
+    checks = {check["name"]: check for check in result.json["checks"]}
+    assert checks["source"]["state"] == "fail"
+    assert "distributary produce" in checks["source"]["mend"]
+
+
+def test_doctor_warns_of_marks_that_expire(own_folder: Path, cli: Cli) -> None:
+    lake = make_lake(own_folder / "lake")
+    table = DeltaTable(str(lake / "silver_0"))
+    table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 7 days"})
+    checks = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
+    assert checks["marks"]["state"] == "warn"
+    assert "silver_0" in checks["marks"]["found"]
+
+
+def run_before(file: Path) -> Path:
+    """What a run leaves behind: a checkpoint and the ledger's word."""
+    lake = make_lake(file.parent / "lake", types=("chess",), file=file)
+    checkpoint = lake / "_checkpoints" / "games"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "life.json").write_text(json.dumps({"life": "life1", "pipeline": "games"}))
+    return checkpoint
+
+
+def test_reset_refuses_without_a_terminal_and_shows_the_list(file: Path, cli: Cli) -> None:
+    checkpoint = run_before(file)
+    refused = cli("reset", file)
+    assert refused.code == 2
+    assert "CONFIRMATION_NEEDED" in refused.err
+    assert str(checkpoint) in refused.err
+    assert checkpoint.exists()
+    tried = cli("reset", file, "--dry-run", "--json").json
+    assert [each["path"] for each in tried["removals"]] == [str(checkpoint)]
+    assert checkpoint.exists()
+    assert cli("reset", file, "--yes", "--json").json["removed"] is True
+    assert not checkpoint.exists()
+    assert cli("reset", file, "--yes").out == "there is nothing to remove\n"
+
+
+def test_clean_takes_what_the_pipeline_made_and_nothing_else(file: Path, cli: Cli) -> None:
+    run_before(file)
+    produce(cli)
+    lake = file.parent / "lake"
+    (lake / "silver_mine").mkdir()
+    refused = cli("clean", file)
+    assert refused.code == 2
+    assert "silver_0" in refused.err and "silver_mine" not in refused.err
+    listed = cli("clean", file, "--dry-run", "--json").json["removals"]
+    assert {each["table"]: each["rows"] for each in listed if each["kind"] == "table"} == {
+        "silver_0": 10
+    }
+    assert cli("clean", file, "--yes").code == 0
+    assert not (lake / "silver_0").exists()
+    assert (lake / "silver_mine").exists() and (lake / "wrapper").exists()
+    assert (lake / "schemas").exists() and file.exists()
+    assert cli("clean", file, "--yes").out == "there is nothing to remove\n"
+
+
+def test_resume_of_a_table_for_which_nothing_waits(file: Path, cli: Cli) -> None:
+    run_before(file)
+    result = cli("resume", "silver_0")
+    assert (result.code, result.out) == (0, "nothing waits for silver_0\n")
+    assert cli("resume", "silver_77").code == 2
+
+
+def test_replay_of_nothing_starts_nothing(file: Path, cli: Cli) -> None:
+    run_before(file)
+    result = cli("dlq", "replay", "--reason", "BAD_MAGIC")
+    assert (result.code, result.out) == (0, "0 to replay\n")
+    refused = cli("dlq", "replay")
+    assert refused.code == 2
+    assert refused.err.startswith("CONFIRMATION_NEEDED")
+
+
+def test_a_pipeline_file_that_moved_is_named(file: Path, cli: Cli) -> None:
+    run_before(file)
+    file.rename("moved.yaml")
+    lost = cli("dlq", "replay", "--reason", "BAD_MAGIC")
+    assert lost.code == 2
+    assert lost.err.startswith("NOT_FOUND")
+    assert cli("dlq", "replay", "--reason", "BAD_MAGIC", "--file", "moved.yaml").code == 0
+
+
+def test_a_file_with_a_long_path_is_found_again(file: Path, cli: Cli) -> None:
+    folder = file.parent.joinpath(*(["a folder with a long name"] * 8))
+    folder.mkdir(parents=True)
+    run_before(file)
+    long = file.rename(folder / "games.yaml")
+    line = ("dlq", "replay", "--reason", "BAD_MAGIC", "--file", long)
+    assert cli(*line).out == "0 to replay\n"
