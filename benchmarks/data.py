@@ -45,7 +45,8 @@ def write_pipeline(folder: Path, *, publisher: str, records: int) -> Path:
     path.write_text(
         f"""
 name: bench-{publisher}
-source: {{type: delta, path: {folder}/lake/wrapper, value: wrapper, max_records_per_batch: {records}}}
+source:
+  {{type: delta, path: {folder}/lake/wrapper, value: wrapper, max_records_per_batch: {records}}}
 registry: {{path: {folder}/schemas}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}
