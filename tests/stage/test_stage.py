@@ -93,14 +93,24 @@ def test_a_final_try_leaves_nothing_open(bench: MakeBench) -> None:
     assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 6}
 
 
-def test_bronze_holds_every_payload_with_its_coordinates(bench: MakeBench) -> None:
+def test_bronze_holds_every_record_with_its_coordinates(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
-    raw, _ = games(one, GamesPlan(games=2, versions=2, records=5))
+    raw, _ = games(one, GamesPlan(games=2, versions=2, records=5, bad=17))
     staged = one.stage_resolved(raw)
     bronze = one.rows(staged, "bronze_events")
-    assert sorted(bronze["_offset"].to_pylist()) == list(range(20))
-    assert bronze["type"].to_pylist() == sorted(bronze["type"].to_pylist())
-    assert bronze["payload"].null_count == 0
+    assert sorted(bronze["_offset"].to_pylist()) == list(range(37))
+    types = [t for t in bronze["type"].to_pylist() if t is not None]
+    assert types == sorted(types)
+    values = {r["offset"]: r["value"] for batch in raw for r in batch.to_pylist()}
+    unknown = [r for r in bronze.to_pylist() if r["type"] is None]
+    assert unknown
+    assert all(row["payload"] == values[row["_offset"]] for row in unknown)
+
+
+def test_a_replay_adds_nothing_to_bronze(bench: MakeBench) -> None:
+    one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
+    raw, _ = games(one, GamesPlan(games=1, versions=1, records=3))
+    assert "bronze_events" not in one.stage_resolved(raw, lane="replay").records
 
 
 def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
@@ -121,8 +131,9 @@ def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
 def test_a_bronze_only_pipeline_decodes_nothing(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events}")
     raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
-    staged = one.stage_resolved(raw)
-    assert dict(staged.records) == {"bronze_events": 6}
+    bad = raw_batch([None, b"\xff"], 6)
+    staged = one.stage_resolved([*raw, bad])
+    assert dict(staged.records) == {"bronze_events": 6, "dead_letters": 2}
 
 
 def test_statistics_name_rows_and_offsets(bench: MakeBench) -> None:

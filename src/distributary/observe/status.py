@@ -13,6 +13,7 @@ from distributary.model.table import Role
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.delta import StorageOptions
+from distributary.observe.failures import read_failure
 from distributary.observe.forecast import WINDOW, Forecast, forecast, our_rate
 from distributary.observe.health import SHOWN, Ranking, rank
 from distributary.observe.ledger import Ledger
@@ -74,6 +75,8 @@ class PipelineStatus:
     tables: Ranking
     dead_letters: DeadLetterStatistics
     parked: tuple[ParkedTable, ...]
+    failure: dict[str, Any] | None = None
+    """Code and words of the error that ended the last run, if one did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ def _one(
         tables=rank(facts.tables, as_of=as_of or now, shown=shown),
         dead_letters=facts.dead_letters,
         parked=parked_tables(facts.parked),
+        failure=read_failure(checkpoint) if checkpoint else None,
     )
 
 

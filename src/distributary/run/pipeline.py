@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.trigger import Trigger, TriggerKind
-from distributary.errors import ConfigError
+from distributary.errors import ConfigError, DistributaryError, FencedError, OwnedError
 from distributary.observe import layout
 from distributary.observe.events import EventBus
+from distributary.observe.failures import write_failure
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.registry.base import SchemaRegistry
@@ -83,9 +84,15 @@ class Pipeline:
         """Run until the trigger says that it is done, or `stop` is set."""
         wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
         session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
-        with self.open(session) as context:
-            summary = StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
-        return summary
+        try:
+            with self.open(session) as context:
+                return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
+        except (FencedError, OwnedError):
+            # these are about this process, not about the pipeline
+            raise
+        except DistributaryError as error:
+            write_failure(self.checkpoint_folder, error)
+            raise
 
     @contextmanager
     def open(

@@ -108,12 +108,13 @@ class Planner:
 
     def begin_batch(self) -> None:
         """Forget what held for one batch only, and ask again for what may have healed."""
-        self.book.begin_batch()
+        again = self.book.begin_batch()
         now = time.monotonic()
         for key, route in list(self._routes.items()):
-            if not isinstance(route, Rejected):
-                continue
-            if route.code is ErrorCode.TOO_MANY_TYPES:
+            if isinstance(route, Route):
+                if route.table in again:
+                    self._forget(key)
+            elif route.code is ErrorCode.TOO_MANY_TYPES:
                 self._forget(key)
             elif route.code in _MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)

@@ -18,6 +18,7 @@ from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode, StoppedError
 from distributary.model.manifest import Counts
 from distributary.observe.events import Failed, Idle, Stopped
+from distributary.observe.failures import clear_failure
 from distributary.run.batch import Settled, run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
@@ -91,13 +92,14 @@ class StreamRun:
                     self._once(trigger)
                 except DistributaryError as error:
                     if not isinstance(error, StoppedError):
-                        self._tell(error, attempt.next_wait)
+                        last = not continuous and attempt.num == attempts
+                        self._tell(error, None if last else attempt.next_wait)
                     raise
 
     def _worth_a_retry(self, error: Exception) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
 
-    def _tell(self, error: DistributaryError, wait: float) -> None:
+    def _tell(self, error: DistributaryError, wait: float | None) -> None:
         again = wait if self._worth_a_retry(error) else None
         name = self._context.config.name
         self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
@@ -180,6 +182,7 @@ class StreamRun:
         return manifest.source_state
 
     def _count(self, settled: Settled) -> None:
+        clear_failure(self._context.checkpoint.folder)
         self._summary.batches += 1
         self._summary.counts += settled.counts
 

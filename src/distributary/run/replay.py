@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.model.manifest import Manifest, SourceRange
@@ -64,19 +65,23 @@ def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
     try:
         staged = stage_until_resolved(context, number, _input(context, number, path)).staged
         drop_files(context, staged)
+        planned = context.planner.book.tables
     finally:
         path.unlink(missing_ok=True)
     return Replayed(
         selected=letters.num_rows,
         replayed=letters.num_rows - sum(staged.dead.values()),
         failed_again=dict(staged.dead),
-        tables=_typed(context, staged.records),
+        tables={name: n for name, n in sorted(staged.records.items()) if n and planned[name].type},
     )
 
 
 def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) -> Replayed:
     """Send a selection again. An unfinished replay of before is finished first."""
-    finish(context, dead_letters)
+    if finish(context, dead_letters):
+        # some of the selection may have been in it
+        still = dead_letters.select(columns=["id"])["id"]
+        letters = letters.filter(pc.is_in(letters["id"], still.combine_chunks()))
     if not letters.num_rows:
         return Replayed()
     number = _next_number(context)
@@ -105,7 +110,7 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
         selected=len(ids),
         replayed=len(good),
         failed_again=dict(Counter(failure.code for failure in failed.values())),
-        tables=_typed(context, {e.table.name: e.records for e in manifest.tables}),
+        tables={e.table.name: e.records for e in manifest.tables if e.table.type and e.records},
     )
 
 
@@ -113,11 +118,6 @@ def failed_letters(manifest: Manifest) -> dict[str, Failure]:
     """The letters that failed again in a replay, by id."""
     failed = manifest.source_state.get("failed", {})
     return {letter: Failure(code, message) for letter, (code, message) in failed.items()}
-
-
-def _typed(context: RunContext, records: dict[str, int] | Counter[str]) -> dict[str, int]:
-    tables = context.planner.book.tables
-    return {name: count for name, count in sorted(records.items()) if tables[name].type}
 
 
 def _folder(context: RunContext) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.errors import ErrorCode, EvolutionError
+from distributary.errors import ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
 from distributary.evolve.unified import plan_unified
@@ -56,12 +56,19 @@ class TableBook:
         self._metadata = metadata_plan(config.tables.metadata)
         self._pending = Pending()
         self._new_tables = 0
+        self._unread: set[str] = set()
+        """Tables that could not be read and are planned as if they were new."""
         self.tables: dict[str, TablePlan] = {}
         self._open_fixed_tables()
 
-    def begin_batch(self) -> None:
-        """The limit on new tables holds per batch."""
+    def begin_batch(self) -> set[str]:
+        """Forget what held for one batch only; returns tables that must be planned anew."""
         self._new_tables = 0
+        again, self._unread = self._unread, set()
+        for name in again:
+            del self.tables[name]
+            self._pending.changes.pop(name, None)
+        return again
 
     def take_pending(self) -> Pending:
         """What the manifest that is being written must carry."""
@@ -143,7 +150,14 @@ class TableBook:
                 self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
 
     def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
-        columns = self._publisher.columns(table_folder(self._config, name))
+        try:
+            columns = self._publisher.columns(table_folder(self._config, name))
+        except PublishError:
+            # one table's trouble must not stop the others: its commit will fail, and it is parked
+            if role is not Role.EACH:
+                raise
+            self._unread.add(name)
+            return None
         if columns is None:
             return None
         return self._plan(name, role, type_name, columns, exists=True)

@@ -1,12 +1,16 @@
-"""The bronze table: every payload as it came, with its coordinates.
+"""The bronze table: every record that was read, its payload as it came, with its coordinates.
 
-It is written in hop one, before the shuffle: one file a task, sorted by type, so that a reader of
-one type skips most of it. A folder per type would be a file per type and batch.
+A record that could not be unwrapped is there whole, without a type. A dead letter is in bronze
+already, so a replay adds nothing to it. It is written in hop one, before the shuffle: one file a
+task, sorted by type, so that a reader of one type skips most of it. A folder per type would be a
+file per type and batch.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, StageOrder
@@ -17,9 +21,9 @@ from distributary.stage.parquet import write_file
 from distributary.stage.unwrap import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
-    Column("type", pa.string(), "type of the record; the topic where there is no envelope"),
-    Column("schema_id", pa.int64(), "schema that the payload was written with"),
-    Column("payload", pa.binary(), "the payload as it came, without envelope and header"),
+    Column("type", pa.string(), "type of the record (without an envelope: topic); null if unknown"),
+    Column("schema_id", pa.int64(), "schema that the payload was written with; null if unknown"),
+    Column("payload", pa.binary(), "the payload as it came; the whole value if it has no type"),
     Column("key", pa.binary(), "key of the source record"),
     Column("headers", pa.list_(HEADER), "headers of the source record"),
     Column("_topic", pa.string(), "topic of the source record"),
@@ -40,21 +44,21 @@ class BronzeWriter:
         self._folder = catalog.tables[catalog.bronze].path
         self._order = order
         self._parts: list[pa.RecordBatch] = []
+        self.unwrapped = 0
+        """Records that are not dead letters by their wrapping."""
 
     def add(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> None:
-        """Keep what one raw batch gave."""
-        rows = raw.take(pa.array(unwrapped.rows))
-        count = rows.num_rows
+        """Keep one raw batch."""
+        count = raw.num_rows
+        self.unwrapped += len(unwrapped.rows)
         arrays = [
-            unwrapped.claims,
-            unwrapped.schema_ids,
-            unwrapped.payloads,
-            rows.column("key"),
-            rows.column("headers"),
-            rows.column("topic"),
-            rows.column("partition"),
-            rows.column("offset"),
-            rows.column("timestamp"),
+            *_in_place(raw, unwrapped),
+            raw.column("key"),
+            raw.column("headers"),
+            raw.column("topic"),
+            raw.column("partition"),
+            raw.column("offset"),
+            raw.column("timestamp"),
             pa.repeat(pa.scalar(self._order.now_us, TIMESTAMP), count),
             pa.repeat(pa.scalar(self._order.batch, pa.int64()), count),
         ]
@@ -73,5 +77,18 @@ class BronzeWriter:
             file_name(self._order),
             first_offset=int(offsets.min()),
             last_offset=int(offsets.max()),
-            schema_ids=table["schema_id"].unique().to_pylist(),
+            schema_ids=table["schema_id"].drop_null().unique().to_pylist(),
         )
+
+
+def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Type, schema id and payload for every raw record, in the order of the raw records."""
+    if len(unwrapped.rows) == raw.num_rows:
+        return unwrapped.claims, unwrapped.schema_ids, unwrapped.payloads
+    where = np.full(raw.num_rows, -1, dtype=np.int64)
+    where[unwrapped.rows] = np.arange(len(unwrapped.rows))
+    take = pa.array(where, mask=where < 0)
+    claims, ids, payloads = (
+        a.take(take) for a in (unwrapped.claims, unwrapped.schema_ids, unwrapped.payloads)
+    )
+    return claims, ids, pc.if_else(take.is_null(), raw.column("value"), payloads)

@@ -18,6 +18,7 @@ from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.packets import DEAD, FACTS, ROWS, Packet, bucket_of, fact, to_batch
 from distributary.stage.unwrap import Unwrapped, unwrap
 
+_RAW = Route(table="", type="", schema_id=0, message="")
 _ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
 
 
@@ -26,7 +27,7 @@ def scatter(
 ) -> Iterator[pa.RecordBatch]:
     """Raw records in, packets out."""
     salt = uuid.uuid4().int
-    bronze = BronzeWriter(catalog, order) if catalog.bronze else None
+    bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = 0
     for raw in batches:
         if not raw.num_rows:
@@ -41,7 +42,7 @@ def scatter(
             yield to_batch(packets)
     closing = [fact("seen", records=seen)]
     if bronze is not None and (staged := bronze.finish()) is not None:
-        kind, body = file_fact(catalog.bronze, staged.rows, staged)
+        kind, body = file_fact(catalog.bronze, bronze.unwrapped, staged)
         closing.append(Packet(0, FACTS, kind, body.encode()))
     yield to_batch(closing)
 
@@ -53,8 +54,10 @@ def _packets(
     order: StageOrder,
     salt: int,
 ) -> Iterator[Packet]:
+    decoding = catalog.each or bool(catalog.unified)
     groups = group(unwrapped)
-    routes = [_route(key, catalog, order) for key in groups.keys]
+    # where only raw payloads are kept, nobody asks what they mean
+    routes = [_route(key, catalog, order) if decoding else _RAW for key in groups.keys]
     unresolved = [i for i, route in enumerate(routes) if route is None]
     if unresolved:
         yield from _unresolved(raw, unwrapped, groups, unresolved[: order.most_unresolved])
@@ -62,7 +65,7 @@ def _packets(
     if letters:
         body = letters_batch(raw, letters, order).serialize()
         yield Packet(bucket_of(DEAD, 0, buckets=order.buckets, spread=None), DEAD, "", body)
-    if catalog.each or catalog.unified:
+    if decoding:
         yield from _rows(raw, unwrapped, groups, routes, order, salt)
 
 

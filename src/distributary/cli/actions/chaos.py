@@ -53,7 +53,7 @@ def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[
     run = [sys.executable, "-m", "distributary", "run", str(folder.file)]
     began = time.monotonic()
     with subprocess.Popen(  # noqa: S603 - this program itself
-        [*run, "--available-now", "--quick-start"],
+        [*run, "--available-now"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -42,15 +42,14 @@ def trigger_of(*, continuous: bool, every: str | None, available_now: bool) -> s
     return wanted[0] if wanted else None
 
 
-def run_pipeline(
-    call: Invocation, file: Path, *, trigger: str | None, quick_start: bool = False
-) -> int:
+def run_pipeline(call: Invocation, file: Path, *, trigger: str | None) -> int:
     """Run until it is done or stopped; 1 if a table was parked."""
     pipeline = open_pipeline(call, file)
     wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
+    quick = pipeline.spark_settings(wanted).short_lived
 
     def work() -> RunSummary:
-        with start_spark(call, pipeline, tell=tell, short_lived=quick_start) as spark:
+        with start_spark(call, pipeline, tell=tell, short_lived=quick) as spark:
             return pipeline.run(trigger=wanted, spark=spark)
 
     run = Foreground(work, stop=pipeline.stop)

@@ -63,6 +63,9 @@ def _draw_pipeline(
         styled(each.state, _STATE_COLOURS.get(each.state, "")),
         f"  {as_of if each.as_of else 'no batch settled yet'}",
     )
+    if each.failure is not None:
+        what = f"{each.failure.get('code')}: {each.failure.get('what')}"
+        _row(paper, "failed", styled(cut(what, 200), "bold red"))
     _row(paper, "records", styled(each.equation, "" if each.balanced else "bold red"))
     _row(paper, "lag", _lag(each))
     rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""

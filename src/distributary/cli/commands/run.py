@@ -33,13 +33,6 @@ def declare(app: typer.Typer) -> None:
         available_now: Annotated[
             bool, typer.Option("--available-now", help="Take what is there, then end.")
         ] = False,
-        quick_start: Annotated[
-            bool,
-            typer.Option(
-                "--quick-start",
-                help="Start in half the time, compute more slowly: for little data.",
-            ),
-        ] = False,
     ) -> int:
         """Run a pipeline in the foreground, with live progress.
 
@@ -49,4 +42,4 @@ def declare(app: typer.Typer) -> None:
         from distributary.cli.actions.run import run_pipeline, trigger_of
 
         trigger = trigger_of(continuous=continuous, every=every, available_now=available_now)
-        return run_pipeline(call, file, trigger=trigger, quick_start=quick_start)
+        return run_pipeline(call, file, trigger=trigger)
