@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,9 @@ def test_every_error_is_in_the_one_tree() -> None:
         if isinstance(value, type) and issubclass(value, BaseException):
             assert issubclass(value, DistributaryError)
             assert value.__name__.endswith("Error")
+
+
+def test_every_code_has_its_place_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
+    missing = [code for code in ErrorCode if f'<a id="{code}"></a>' not in page]
+    assert missing == []

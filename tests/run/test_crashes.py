@@ -86,7 +86,7 @@ def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     games.send_all()
     games.write_file(batch=40, extra=SMALL)
     dice = random.Random(7)
-    for _ in range(5):
+    for _ in range(4):
         process = start(games)
         assert process.stdout is not None
         for line in process.stdout:
@@ -138,4 +138,37 @@ def test_of_two_started_at_once_one_runs_and_the_other_names_it(tmp_path: Path) 
     winner = next(p for p in both if p.returncode == 0)
     assert "CHECKPOINT_OWNED" in loser
     assert str(winner.pid) in loser
+    games.assert_each_record_once()
+
+
+DEFECT = """
+import os
+from distributary.decode.protobuf import ProtobufDecoder
+
+decode = ProtobufDecoder.decode
+
+def dying(self, payloads):
+    if any(b"custom_MARK" in payload for payload in payloads.to_pylist()):
+        os._exit(139)
+    return decode(self, payloads)
+
+ProtobufDecoder.decode = dying
+"""
+
+
+def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(tmp_path: Path) -> None:
+    """The process dies on one payload, as with a native decoder that has a defect."""
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=8))
+    games.send_all()
+    games.write_file(tables="{each: 'silver_{type}'}", extra=SMALL)
+    folder = tmp_path / "defect"
+    folder.mkdir()
+    mark = f"{games.plan.names[0]}_3"
+    (folder / "sitecustomize.py").write_text(DEFECT.replace("MARK", mark))
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    code, output = run(games, PYTHONPATH=os.pathsep.join(paths))
+    assert code == 0, output
+    assert "read 16 = written 15 + dead letters 1 + parked 0" in output
+    (letter,) = games.rows("dead_letters")
+    assert letter["error_code"] == "CRASHED_DECODER"
     games.assert_each_record_once()

@@ -18,7 +18,7 @@ _LABEL = 6
 
 def docs_of(code: str) -> str:
     """Where the documentation explains a code."""
-    return f"errors#{code}"
+    return f"docs/errors.md#{code}"
 
 
 def report(output: Output, error: BaseException, log: LogFile) -> int:

@@ -139,8 +139,6 @@ def _defaults() -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.python.worker.reuse": "true",
-        # a worker that dies in native code then says where
-        "spark.python.worker.faulthandler.enabled": "true",
     }
 
 

@@ -22,6 +22,7 @@ from distributary.model.table import Fill, TablePlan
 from distributary.stage.facts import file_fact
 from distributary.stage.group import group, positions
 from distributary.stage.guard import GuardedDecoder
+from distributary.stage.heap import settle
 from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.metadata import metadata_columns
 from distributary.stage.names import file_name
@@ -69,6 +70,7 @@ def land(
     if unified is not None:
         facts += unified.finish()
     facts += _land_dead(dead, catalog, order)
+    settle(catalog)
     yield facts_batch(facts)
 
 
@@ -81,11 +83,17 @@ def decode_parts(
     raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False
 ) -> tuple[list[Part], list[Letter]]:
     """Each group of records by the schema it was written with, never by another."""
-    unwrapped = unwrap(raw, catalog)
+    unwrapped = unwrap(raw, catalog, guarded=guarded)
     groups = group(unwrapped)
     parts: list[Part] = []
     letters: list[Letter] = []
-    for key, where in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
+    wheres = positions(groups.codes, len(groups.keys))
+    # one copy for all groups: each of them is a slice of it
+    sorted_payloads = unwrapped.payloads.take(pa.array(np.argsort(groups.codes, kind="stable")))
+    start = 0
+    for key, where in zip(groups.keys, wheres, strict=True):
+        payloads = sorted_payloads.slice(start, len(where))
+        start += len(where)
         route = catalog.routes[key]
         if not isinstance(route, Route):
             continue  # hop one has dead-lettered these already
@@ -93,7 +101,7 @@ def decode_parts(
         decoder: Decoder = decoder_for(schema, route.message, limits_of(catalog))
         if guarded:
             decoder = GuardedDecoder(decoder, schema, route.message, limits_of(catalog))
-        decoded = decoder.decode(unwrapped.payloads.take(pa.array(where)))
+        decoded = decoder.decode(payloads)
         for failure in decoded.failed:
             letters.append(
                 Letter(

@@ -15,6 +15,7 @@ from distributary.model.manifest import StagedFile
 
 _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 64
+_ROWS_FOR_DICTIONARY = 20_000
 
 
 def write_file(
@@ -36,6 +37,8 @@ def write_file(
         path,
         compression="zstd",
         compression_level=1,
+        # for small tables a dictionary costs twice the time and makes larger files
+        use_dictionary=table.num_rows >= _ROWS_FOR_DICTIONARY,
         store_schema=False,
         write_page_index=False,
         metadata_collector=collected,

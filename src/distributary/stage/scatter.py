@@ -34,7 +34,7 @@ def scatter(
             continue
         seen += raw.num_rows
         salt += 1
-        unwrapped = unwrap(raw, catalog)
+        unwrapped = unwrap(raw, catalog, guarded=order.guarded)
         if bronze is not None:
             bronze.add(raw, unwrapped)
         packets = list(_packets(raw, unwrapped, catalog, order, salt))

@@ -9,14 +9,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import DecodeLimits
+from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.cache import decoder_for
 from distributary.errors import ErrorCode
 from distributary.model.plan import Catalog, EnvelopePlan
 from distributary.model.schema import Format
 from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split_v0
+from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter
 
+_KEPT_CODES = (
+    ErrorCode.NESTING_TOO_DEEP,
+    ErrorCode.PAYLOAD_TOO_LARGE,
+    ErrorCode.CRASHED_DECODER,
+)
 Rows = npt.NDArray[np.int64]
 
 
@@ -42,12 +48,16 @@ def limits_of(catalog: Catalog) -> DecodeLimits:
     )
 
 
-def unwrap(raw: pa.RecordBatch, catalog: Catalog) -> Unwrapped:
+def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> Unwrapped:
     """Split a raw batch into unwrapped columns and dead letters."""
     letters: list[Letter] = []
     rows = _with_value(raw.column("value"), catalog.max_payload_bytes, letters)
     if catalog.envelope is not None:
-        return _from_envelope(raw, rows, letters, catalog.envelope, limits_of(catalog))
+        envelope, limits = catalog.envelope, limits_of(catalog)
+        decoder: Decoder = decoder_for(envelope.schema, envelope.message, limits)
+        if guarded:
+            decoder = GuardedDecoder(decoder, envelope.schema, envelope.message, limits)
+        return _from_envelope(raw, rows, letters, envelope, decoder)
     return _from_frame(raw, rows, letters, catalog)
 
 
@@ -78,14 +88,14 @@ def _from_envelope(
     rows: Rows,
     letters: list[Letter],
     envelope: EnvelopePlan,
-    limits: DecodeLimits,
+    decoder: Decoder,
 ) -> Unwrapped:
     values = _take(raw.column("value"), rows)
     values, rows = _bare(values, rows, envelope.framing, letters)
-    decoded = decoder_for(envelope.schema, envelope.message, limits).decode(values)
+    decoded = decoder.decode(values)
     for failure in decoded.failed:
         code = ErrorCode.NOT_AN_ENVELOPE
-        if failure.code in (ErrorCode.NESTING_TOO_DEEP, ErrorCode.PAYLOAD_TOO_LARGE):
+        if failure.code in _KEPT_CODES:
             code = failure.code
         letters.append(
             Letter(int(rows[failure.index]), code, failure.message, "unwrap", failure.position)
