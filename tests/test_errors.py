@@ -22,7 +22,7 @@ def drawn_parents() -> dict[str, str | None]:
         name = next((word for word in line.split() if word.endswith("Error")), None)
         if name is None:
             continue
-        depth = (line.index(name) - 4) // 4
+        depth = line.index(name) // 4
         del line_of[depth:]
         parents[name] = line_of[-1] if line_of else None
         line_of.append(name)
