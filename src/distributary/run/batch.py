@@ -13,6 +13,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
+from distributary.run.durable import sync_file_system
 from distributary.run.publishing import publish_all
 from distributary.run.staging import Stages, stage_until_resolved
 from distributary.source.base import BatchInput
@@ -70,6 +71,9 @@ def _decide(context: RunContext, batch: int, source: BatchInput, clock: _Clock) 
             next_step="run it again; if it stays, this is a defect: report it with this line",
         )
     context.claim.check()
+    # the manifest promises these files: they must not be lost when it is not
+    if context.config.lake.local_path is not None:
+        sync_file_system(context.config.lake.local_path)
     context.manifests.create(manifest)
     clock.step("manifest")
     reached(Moment.AFTER_MANIFEST, batch)
