@@ -55,7 +55,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", default=["floor", "direct", "spark"])
     parser.add_argument("--records", type=int, default=250_000, help="records in a batch")
     parser.add_argument("--batches", type=int, default=3, help="measured batches")
-    parser.add_argument("--most-spark-tables", type=int, default=1000)
+    parser.add_argument("--most-spark-tables", type=int, default=200)
     parser.add_argument("--output", default="latest.json")
     return parser.parse_args()
 

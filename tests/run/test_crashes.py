@@ -158,7 +158,7 @@ ProtobufDecoder.decode = dying
 
 def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(tmp_path: Path) -> None:
     """The process dies on one payload, as with a native decoder that has a defect."""
-    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=8))
+    games = Games(tmp_path, GamesPlan(games=1, versions=1, records=4))
     games.send_all()
     games.write_file(tables="{each: 'silver_{type}'}", extra=SMALL)
     folder = tmp_path / "defect"
@@ -168,7 +168,7 @@ def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(tmp_path: Pat
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     code, output = run(games, PYTHONPATH=os.pathsep.join(paths))
     assert code == 0, output
-    assert "read 16 = written 15 + dead letters 1 + parked 0" in output
+    assert "read 4 = written 3 + dead letters 1 + parked 0" in output
     (letter,) = games.rows("dead_letters")
     assert letter["error_code"] == "CRASHED_DECODER"
     games.assert_each_record_once()

@@ -252,6 +252,8 @@ class Planner:
             return ""
         fields = {"type": type_name, "record": message, "topic": key.claim}
         wanted: dict[str, Any] = {k: v for k, v in fields.items() if "{" + k + "}" in tables.each}
+        if not wanted:
+            return f"{tables.prefix}{tables.each}"
         return table_name(
             tables.each, prefix=tables.prefix, reserved=fixed_tables(self._config), **wanted
         )
