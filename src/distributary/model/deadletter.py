@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from distributary.errors import ErrorCode
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
 
@@ -18,6 +19,9 @@ class DeadLetterStatus(StrEnum):
     REPLAYED = "replayed"
     DISCARDED = "discarded"
 
+
+MAY_HEAL = frozenset({ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT})
+"""Reasons that can go away by themselves: somebody registers what was missing."""
 
 DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
     Column("id", pa.string(), "stable id: 16 hex digits of pipeline, topic, partition and offset"),

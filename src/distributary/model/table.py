@@ -120,12 +120,3 @@ class TablePlan:
     exists: bool = False
     partition_by: tuple[str, ...] = field(default=())
     comment: str = ""
-
-    def arrow_schema(self) -> pa.Schema:
-        """The columns as an Arrow schema, comments as field metadata."""
-        return pa.schema(
-            [
-                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
-                for c in self.columns
-            ]
-        )

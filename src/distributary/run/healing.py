@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from distributary.errors import ErrorCode, SchemaNotFoundError
+from distributary.errors import SchemaNotFoundError
+from distributary.model.deadletter import MAY_HEAL
 from distributary.model.record import RAW
 from distributary.registry.base import SchemaRegistry
 from distributary.run.parts import make_publisher
@@ -20,7 +21,6 @@ from distributary.stage.job import Unresolved
 from distributary.stage.land import decode_parts
 from distributary.stage.unwrap import unwrap
 
-_MAY_HEAL = (ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT)
 _SAMPLE = 1000
 
 
@@ -37,7 +37,7 @@ def healable(pipeline: Pipeline) -> Healing:
     letters = dead_letters_of(pipeline)
     registry = pipeline.registry()
     found: Counter[str] = Counter()
-    for reason in _MAY_HEAL:
+    for reason in sorted(MAY_HEAL):
         table = letters.select(reason=reason, pipeline=pipeline.config.name)
         for schema_id in table["schema_id"].unique().to_pylist():
             if schema_id is None or not _exists(registry, schema_id):

@@ -22,6 +22,7 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.evolve.merge import merge
+from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import Catalog, EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import Column
@@ -36,7 +37,6 @@ from distributary.stage.job import Unresolved
 
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
-_MAY_HEAL = (ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT)
 _ALL_VERSIONS = Evolution()
 """How the versions of one type come together for the unified table."""
 
@@ -116,7 +116,7 @@ class Planner:
                     self._forget(key)
             elif route.code is ErrorCode.TOO_MANY_TYPES:
                 self._forget(key)
-            elif route.code in _MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
+            elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)
 
     def resolve(self, unresolved: Sequence[Unresolved]) -> None:

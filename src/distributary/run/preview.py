@@ -16,7 +16,7 @@ from distributary.run.checkpoint import Checkpoint
 from distributary.run.parts import make_publisher, make_source
 from distributary.run.pipeline import Pipeline
 from distributary.run.planner import Planner
-from distributary.source.offsets import newest_offset
+from distributary.source.offsets import end_offset
 from distributary.stage.group import group
 from distributary.stage.job import Unresolved
 from distributary.stage.unwrap import unwrap
@@ -95,7 +95,7 @@ def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
         checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
         newest = checkpoint.manifests().newest()
         if newest >= 0:
-            start = newest_offset(checkpoint.spark, newest)
+            start = end_offset(checkpoint.spark, newest)
             manifest = checkpoint.manifests().read(newest)
             state = dict(manifest.source_state) if manifest else {}
     yield from make_source(pipeline.config).peek(start, state)

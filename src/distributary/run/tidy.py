@@ -9,7 +9,6 @@ from pathlib import Path
 from distributary.errors import OwnedError
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.rows import TableSummary
 from distributary.run.claim import current_owner, is_alive
 from distributary.run.pipeline import Pipeline
 
@@ -86,11 +85,6 @@ def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
     """The table of dead letters that this pipeline writes to."""
     path = layout.table(pipeline.lake, pipeline.config.tables.dead_letters)
     return DeadLetters(path, storage_options=pipeline.config.lake.options or None)
-
-
-def tables_of(pipeline: Pipeline) -> tuple[TableSummary, ...]:
-    """What this pipeline has written to, for the list that a person confirms."""
-    return pipeline.ledger().tables(pipeline.config.name, schema_ids=False)
 
 
 def _tables_of_others(pipeline: Pipeline) -> set[str]:

@@ -12,23 +12,21 @@ _HEADER_LINES = 2
 
 def batch_offsets(checkpoint: Path, batch: int) -> Offsets:
     """The offsets of a batch; Spark writes them down before it runs the batch."""
-    end = _read(checkpoint, batch)
+    end = end_offset(checkpoint, batch)
     if end is None:
         raise CheckpointError(
             f"Spark's checkpoint has no offsets for batch {batch}",
             where=str(checkpoint / "offsets" / str(batch)),
             next_step="restore the checkpoint from a copy, or begin anew with `reset`",
         )
-    return Offsets(_read(checkpoint, batch - 1), end)
+    return Offsets(end_offset(checkpoint, batch - 1), end)
 
 
-def newest_offset(checkpoint: Path, batch: int) -> str | None:
-    """Where the batch after `batch` begins, if Spark still remembers."""
-    return _read(checkpoint, batch)
+def end_offset(checkpoint: Path, batch: int) -> str | None:
+    """Where a batch ends, if Spark still remembers.
 
-
-def _read(checkpoint: Path, batch: int) -> str | None:
-    """A version line, a line of metadata, then one line per source: ours is the only one."""
+    The file has a version line, a line of metadata, then a line per source: ours is the only one.
+    """
     try:
         lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     except FileNotFoundError:

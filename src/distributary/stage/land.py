@@ -89,7 +89,8 @@ def decode_parts(
     letters: list[Letter] = []
     wheres = positions(groups.codes, len(groups.keys))
     # one copy for all groups: each of them is a slice of it
-    sorted_payloads = unwrapped.payloads.take(pa.array(np.argsort(groups.codes, kind="stable")))
+    in_order = np.concatenate([np.empty(0, dtype=np.int64), *wheres])
+    sorted_payloads = unwrapped.payloads.take(pa.array(in_order))
     start = 0
     for key, where in zip(groups.keys, wheres, strict=True):
         payloads = sorted_payloads.slice(start, len(where))

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from distributary.cli.lakes import Lake
 from distributary.cli.verb import Invocation
-from distributary.errors import ErrorCode
+from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.status import PipelineStatus
 
-_MAY_HEAL = frozenset({ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT})
 _PATIENCE_SECONDS = 5.0
 
 
@@ -29,7 +28,7 @@ class Healable:
 def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable | None:
     """How many would decode; None where that cannot be found out now."""
     waiting = {reason.code for reason in status.dead_letters.reasons}
-    if not waiting & _MAY_HEAL:
+    if not waiting & MAY_HEAL:
         return Healable(0)
     if not Path(status.file).is_file():
         return None
