@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors demo test test-fast lint format typecheck bench clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck bench clean
 
 ##@ Start
 
@@ -37,16 +37,25 @@ java: $(STAMP)
 connectors: java ## Fetch the JVM connectors into the user's cache (once)
 	@$(BIN)/python -m distributary.run.connectors
 
+services: java ## Fetch Kafka and the registry into the user's cache (once)
+	@$(BIN)/python -m distributary.dev.artifacts
+
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)
 
+dev-up: services ## Start Kafka and the registry on this machine
+	@$(BIN)/distributary dev up
+
+dev-down: $(STAMP) ## Stop them; their data stays
+	@$(BIN)/distributary dev down
+
 ##@ Check
 
-test: connectors ## Run all tests; PYTEST_ARGS="tests/run -x" narrows them
+test: connectors services ## Run all tests; PYTEST_ARGS="tests/run -x" narrows them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
-	$(BIN)/python -m pytest -m 'not spark and not cluster' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Style, types, layers, changelog
 	$(BIN)/ruff check .

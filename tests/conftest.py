@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session for the whole run, and one Hypothesis profile."""
+"""What every test may use: one Spark session, one broker and registry, one Hypothesis profile."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.services import services
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["pytest_collection_modifyitems", "services", "spark"]
 
 # the same examples on every machine, and no failure because a machine is busy
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -44,5 +48,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test, whether its author said so or not."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
+        for name in ("spark", "services"):
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(name)

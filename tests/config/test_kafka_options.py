@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.kafka import KafkaSource
-from distributary.config.offsets import format_offsets, parse_offsets, spark_offsets
+from distributary.config.offsets import format_offsets, parse_offsets
 from distributary.config.security import KafkaSecurity
 from distributary.errors import ConfigError, ErrorCode
 
@@ -33,17 +33,11 @@ def kafka(**changes: Any) -> KafkaSource:
 
 def test_options_of_spark() -> None:
     options = kafka(
-        max_records_per_batch=5,
         fail_on_data_loss=False,
         options={"kafka.client.id": "me"},
-        starting_offsets="2026-01-31T00:00:00Z",
     ).spark_options()
     assert options == {
         "kafka.bootstrap.servers": "h:1",
-        "subscribe": "a,b",
-        "startingTimestamp": "1769817600000",
-        "startingOffsetsByTimestampStrategy": "latest",
-        "maxOffsetsPerTrigger": "5",
         "failOnDataLoss": "false",
         "includeHeaders": "true",
         "kafka.security.protocol": "PLAINTEXT",
@@ -52,8 +46,7 @@ def test_options_of_spark() -> None:
 
 
 def test_offsets_of_partitions() -> None:
-    value = parse_offsets({"t": {"1": "latest", "0": "earliest"}})
-    assert spark_offsets(value) == {"startingOffsets": '{"t": {"0": -2, "1": -1}}'}
+    assert parse_offsets({"t": {"1": "latest", "0": "earliest"}}) == {"t": {0: -2, 1: -1}}
 
 
 @given(offsets)

@@ -9,27 +9,41 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.publish import local_log, store_log
+from distributary.publish import local_log, parquet, store_log
 from distributary.publish.base import Publisher
 from distributary.publish.direct import DirectPublisher
-from tests.publish.staged import Read, in_order, read_everywhere
+from distributary.publish.parquet import ParquetPublisher
+from tests.publish import staged
+from tests.publish.staged import Read, in_order, read_everywhere, read_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakePublisher = Callable[[], Publisher]
-WAYS = ["direct", "direct-store", pytest.param("spark", marks=pytest.mark.spark)]
+WAYS = ["direct", "direct-store", "parquet", pytest.param("spark", marks=pytest.mark.spark)]
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """The way to commit: by our own log, through deltalake as on an object store, by Spark."""
+    """The way to commit: by our own log, through deltalake as on an object store, by Spark; and
+    to folders without a table format."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The format of the tables that a test stages files for."""
+    names = request.fixturenames
+    parquet = "way" in names and request.getfixturevalue("way") == "parquet"
+    monkeypatch.setattr(staged, "FORMAT", "parquet" if parquet else "delta")
+    return staged.FORMAT
 
 
 @pytest.fixture
 def make_publisher(way: str, request: pytest.FixtureRequest) -> MakePublisher:
     """A publisher that remembers nothing of what an earlier one saw, as after a restart."""
+    if way == "parquet":
+        return ParquetPublisher
     if way != "spark":
         return lambda: DirectPublisher(own_log=way == "direct")
     from distributary.publish.spark import SparkPublisher
@@ -46,6 +60,8 @@ def publisher(make_publisher: MakePublisher) -> Publisher:
 @pytest.fixture
 def read(way: str, request: pytest.FixtureRequest) -> Read:
     """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
+    if way == "parquet":
+        return read_folder
     if way != "spark":
         return read_everywhere
     return read_with_spark(request.getfixturevalue("spark"))
@@ -79,6 +95,8 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     if way == "direct":
         lose(local_log, "create_commit")
+    elif way == "parquet":
+        lose(parquet, "create_commit")
     elif way == "direct-store":
         lose(store_log, "create_table_with_add_actions")
         lose(DeltaTable, "create_write_transaction")

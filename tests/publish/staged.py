@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +18,11 @@ from deltalake import DeltaTable
 from distributary.model.manifest import StagedFile, TableEntry, app_id
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 from distributary.publish.base import Mark
+from distributary.route.partition_names import hive_folder, label_folder
 
 Read = Callable[..., list[dict[str, Any]]]
 
+FORMAT = "delta"
 LIFE = app_id("games", "life1")
 COMMENT = "all about 'chess' \\ `♞` \U0001f600 ${user.home} ; \n-- drop"
 
@@ -35,6 +39,7 @@ def stage(
     partition_values: Mapping[str, str | None] | None = None,
 ) -> StagedFile:
     """Write a file that no commit names yet."""
+    name = plan_of(folder).staged(name)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path)
@@ -67,17 +72,26 @@ def entry_of(
     *,
     partition_by: tuple[str, ...] = (),
 ) -> TableEntry:
-    plan = TablePlan(
-        name=folder.name,
-        role=Role.EACH,
-        type="Chess",
-        path=str(folder),
-        columns=tuple(columns),
-        partition_by=partition_by,
-        comment=COMMENT,
-    )
+    plan = plan_of(folder, columns=tuple(columns), partition_by=partition_by)
     rows = sum(f.rows for f in files)
     return TableEntry(plan, tuple(files), rows, (Change(ChangeKind.TABLE_CREATED),))
+
+
+def plan_of(folder: Path, **settings: Any) -> TablePlan:
+    given = {"columns": (), "comment": COMMENT, "format": FORMAT} | settings
+    return TablePlan(name=folder.name, role=Role.EACH, type="Chess", path=str(folder), **given)
+
+
+def stage_day(folder: Path, number: int, day: str | None) -> StagedFile:
+    """A row of a table that is partitioned by `day`, as the stage would write it."""
+    name = f"part-{number}.parquet"
+    if FORMAT == "parquet":
+        rows = numbers(number).append_column("day", pa.array([day], pa.string()))
+        return stage(folder, rows, name=f"{label_folder('by_day', day)}/{name}")
+    values = {"day": day}
+    return stage(
+        folder, numbers(number), name=f"{hive_folder('day', day)}/{name}", partition_values=values
+    )
 
 
 def batch_of(
@@ -104,6 +118,29 @@ def read_everywhere(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
     if polars:
         assert in_order(pl.scan_delta(path).collect().to_dicts()) == in_order(rows)
     return in_order(rows)
+
+
+def read_folder(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
+    """The rows of a plain folder as pandas, DuckDB and Polars see them, which must be the same."""
+    frame = pa.Table.from_pandas(pd.read_parquet(path, dtype_backend="pyarrow"))
+    labels = [name for name in frame.column_names if name.startswith("by_")]
+    rows = frame.drop_columns(labels).to_pylist()
+    pattern = f"{_literal(path)}/**/*.parquet"
+    with duckdb.connect() as connection:
+        found = connection.read_parquet(pattern, union_by_name=True)
+        duck = found.to_arrow_table().to_pylist()
+    assert in_order(duck) == in_order(rows)
+    if polars:
+        casts = pl.ScanCastOptions(
+            integer_cast="upcast", float_cast="upcast", missing_struct_fields="insert"
+        )
+        lazy = pl.scan_parquet(pattern, missing_columns="insert", cast_options=casts)
+        assert in_order(lazy.collect().to_dicts()) == in_order(rows)
+    return in_order(rows)
+
+
+def _literal(path: str) -> str:
+    return re.sub(r"([\[*?])", r"[\1]", path)
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -35,6 +36,9 @@ class Slow:
 
     def by_id(self, schema_id: int) -> WriterSchema:
         return self._ask("by_id").by_id(schema_id)
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        return self._ask("by_guid").by_guid(guid)
 
     def latest(self, subject: str) -> WriterSchema:
         return self._ask("latest").latest(subject)

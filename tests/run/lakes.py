@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from distributary.publish.parquet_table import format_of
 from distributary.registry.files import FileRegistry
 from distributary.run.pipeline import Pipeline
 from distributary.simulate.delta import DeltaSink
@@ -37,12 +39,15 @@ class Games:
         self._rounds = stream_rounds(self.plan, registry=self.registry)
         self.sent: list[Sent] = []
 
-    def write_file(self, *, tables: str = TABLES, extra: str = "", batch: int = 250_000) -> Path:
+    def write_file(
+        self, *, tables: str = TABLES, extra: str = "", batch: int = 250_000, timed: bool = False
+    ) -> Path:
         path = self.root / "games.yaml"
+        value = "wrapper, timestamp: produced_at" if timed else "wrapper"
         path.write_text(
             f"""
 name: games
-source: {{type: delta, path: {self.lake}/wrapper, value: wrapper, max_records_per_batch: {batch}}}
+source: {{type: delta, path: {self.lake}/wrapper, value: {value}, max_records_per_batch: {batch}}}
 registry: {{path: {self.root}/schemas}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}
@@ -73,11 +78,10 @@ lake: {{path: {self.lake}}}
         return Pipeline.load(self.write_file(**settings))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        return DeltaTable(str(self.lake / table)).to_pyarrow_table().to_pylist()
+        return read(self.lake / table).to_pylist()
 
     def tables(self, prefix: str = "silver_") -> list[str]:
-        found = (p.parent.name for p in self.lake.glob(f"{prefix}*/_delta_log"))
-        return sorted(found)
+        return sorted(p.name for p in self.lake.glob(f"{prefix}*") if format_of(str(p)))
 
     def offsets(self) -> Iterator[int]:
         """Offsets of everything that is in a table per type or among the dead letters."""
@@ -100,6 +104,13 @@ lake: {{path: {self.lake}}}
 
 
 def column(path: Path, name: str) -> list[Any]:
-    table: pa.Table = DeltaTable(str(path)).to_pyarrow_table(columns=[name])
-    values: list[Any] = table[name].to_pylist()
+    values: list[Any] = read(path, [name])[name].to_pylist()
     return values
+
+
+def read(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A table of either format, by the readers that people use."""
+    if format_of(str(path)) == "parquet":
+        frame = pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return DeltaTable(str(path)).to_pyarrow_table(columns=columns)

@@ -13,6 +13,7 @@ import pytest
 from distributary.errors import ErrorCode, SetupError
 from distributary.run import connectors
 from distributary.run.connectors import ensure_connectors, lock_key
+from distributary.run.ivy import SETTINGS
 from distributary.version import versions
 
 JARS = {"one-1.0.jar": b"one", "two-2.0.jar": b"two"}
@@ -173,7 +174,7 @@ def test_settings_of_the_user_name_the_mirror(
     ensure_connectors(cache=tmp_path / "b")
     monkeypatch.setenv("DISTRIBUTARY_IVY_SETTINGS", str(tmp_path / "named.xml"))
     ensure_connectors(cache=tmp_path / "c")
-    expected = [connectors.JVM / "ivysettings.xml", own, tmp_path / "named.xml"]
+    expected = [SETTINGS, own, tmp_path / "named.xml"]
     assert calls.read_text().splitlines() == [str(path) for path in expected]
 
 
@@ -204,11 +205,11 @@ def test_given_files_must_exist(
 def test_both_halves_of_the_lock_name_the_same_files() -> None:
     lock = ElementTree.parse(connectors.JVM / "ivy.xml")
     named = {f"{d.get('name')}-{d.get('rev')}.jar" for d in lock.iter("dependency")}
-    assert named == set(connectors._sums())
+    assert named == set(connectors._lock().sums)
 
 
 def test_the_lock_fits_pyspark() -> None:
-    names = connectors._sums()
+    names = connectors._lock().sums
     for connector in ("spark-sql-kafka-0-10_2.13", "spark-avro_2.13"):
         assert f"{connector}-{version('pyspark')}.jar" in names
 

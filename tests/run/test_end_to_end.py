@@ -133,10 +133,20 @@ def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(
     shutil.copytree(tmp_path / "copy", checkpoint)
     games.pipeline().run(spark=spark)
     games.assert_each_record_once()
-    # other portions: refused by name, and nothing is doubled
+    # more records than then: the old batch is cut where it was cut, the rest follows
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "copy", checkpoint)
     games.send_round()
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    # a source that was written anew: refused by name, and nothing is doubled
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "copy", checkpoint)
+    other = Games(tmp_path / "other", GamesPlan(games=2, versions=1, records=7))
+    other.send_all()
+    other.send_round()
+    shutil.rmtree(games.lake / "wrapper")
+    shutil.copytree(other.lake / "wrapper", games.lake / "wrapper")
     with pytest.raises(DivergedError):
         games.pipeline().run(spark=spark)
     counted = Counter(games.offsets())

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.run import session as module
-from distributary.run.connectors import ensure_connectors, spark_jars
+from distributary.run.connectors import ensure_connectors
+from distributary.run.ivy import spark_jars
 from distributary.run.session import new_log_file, spark_session
 from distributary.run.spark_conf import SparkSettings
 

@@ -1,18 +1,23 @@
-import json
+import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from distributary.config.source import DeltaSource as Config
-from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
-from distributary.source.base import Offsets
-from distributary.source.delta import DeltaSource
-
-
-def offset(version: int, index: int = -1, *, starting: bool = False) -> str:
-    return json.dumps({"reservoirVersion": version, "index": index, "isStartingVersion": starting})
+from distributary.errors import (
+    DivergedError,
+    ErrorCode,
+    SourceError,
+    SourceUnavailableError,
+)
+from distributary.model.manifest import SourceRange
+from distributary.source.base import Position
+from distributary.source.delta import DeltaSource, SourceFile, _Place, _source_file
 
 
 def table(path: Path, commits: int, rows: int = 3) -> None:
@@ -21,43 +26,105 @@ def table(path: Path, commits: int, rows: int = 3) -> None:
         write_deltalake(str(path), pa.table({"value": values}), mode="append")
 
 
-def source(path: Path, **settings: object) -> DeltaSource:
-    return DeltaSource(Config.model_validate({"type": "delta", "path": str(path), **settings}))
+def source(path: Path, **given_settings: object) -> DeltaSource:
+    return DeltaSource(
+        Config.model_validate({"type": "delta", "path": str(path), **given_settings})
+    )
+
+
+def files(one: DeltaSource, start: Position, end: Position) -> list[SourceFile]:
+    """What the tasks of a batch would open."""
+    places = one._files(_Place.of(start), _Place.of(end))
+    return [_source_file(file, after) for file, after in places]
+
+
+def batches(one: DeltaSource, start: Position) -> list[list[tuple[int, int]]]:
+    """Offset and rows of the files of each batch, until there is nothing left."""
+    found = []
+    until = one.newest()
+    while (end := one.advance(start, until)) is not None:
+        found.append([(f.offset, f.rows) for f in files(one, start, end)])
+        start = end
+    return found
 
 
 def test_the_first_batch_is_the_whole_table_and_the_next_goes_on_after_it(tmp_path: Path) -> None:
     table(tmp_path / "t", 3)
     one = source(tmp_path / "t")
-    first = one._files(Offsets(None, offset(3)), 0)
-    assert [(f.offset, f.rows) for f in first] == [(0, 3), (3, 3), (6, 3)]
+    first = one.first()
+    end = one.advance(first, one.newest())
+    assert end is not None
+    assert [(f.offset, f.rows) for f in files(one, first, end)] == [(0, 3), (3, 3), (6, 3)]
+    assert one.advance(end, one.newest()) is None
     table(tmp_path / "t", 2)
-    second = one._files(Offsets(offset(3), offset(5)), 9)
-    assert [(f.offset, f.rows) for f in second] == [(9, 3), (12, 3)]
+    assert batches(one, end) == [[(9, 3), (12, 3)]]
 
 
-def test_a_snapshot_that_is_cut_in_the_middle_is_read_in_one_order(tmp_path: Path) -> None:
+@given(before=st.integers(1, 4), after=st.integers(0, 4), limit=st.integers(1, 20))
+@settings(max_examples=15, deadline=None)
+def test_batches_of_any_size_give_every_row_once_and_in_one_order(
+    before: int, after: int, limit: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t"
+        table(path, before)
+        one = source(path, max_records_per_batch=limit)
+        first = one.first()
+        table(path, after)
+        flat = [file for batch in batches(one, first) for file in batch]
+        assert flat == [(3 * number, 3) for number in range(before + after)]
+        assert all(len(batch) <= max(1, limit // 3) for batch in batches(one, first))
+
+
+def test_a_batch_of_before_is_found_again_by_its_ranges(tmp_path: Path) -> None:
     table(tmp_path / "t", 4)
-    one = source(tmp_path / "t")
-    parts = [
-        one._files(Offsets(None, offset(3, 1, starting=True)), 0),
-        one._files(Offsets(offset(3, 1, starting=True), offset(4)), 6),
-    ]
-    whole = one._files(Offsets(None, offset(4)), 0)
-    assert [f.path for part in parts for f in part] == [f.path for f in whole]
-    assert [f.offset for part in parts for f in part] == [0, 3, 6, 9]
+    one = source(tmp_path / "t", max_records_per_batch=6)
+    first = one.first()
+    end = one.advance(first, one.newest())
+    assert end is not None
+    # the source has been read further, and the settings have changed, since then
+    other = source(tmp_path / "t", max_records_per_batch=100)
+    assert other.retrace(first, [SourceRange("t", 0, 0, 6, 6)]) == end
+    with pytest.raises(DivergedError):
+        other.retrace(first, [SourceRange("t", 0, 0, 5, 5)])
+
+
+def test_a_first_run_may_start_at_a_version_or_a_moment(tmp_path: Path) -> None:
+    table(tmp_path / "t", 3)
+    one = source(tmp_path / "t", starting_version=2)
+    assert batches(one, one.first()) == [[(0, 3)]]
+    times = [entry["timestamp"] for entry in DeltaTable(str(tmp_path / "t")).history()]
+    newest = datetime.fromtimestamp(max(times) / 1000, UTC)
+    late = source(tmp_path / "t", starting_timestamp=newest + timedelta(hours=1))
+    assert batches(late, late.first()) == []
+    early = source(tmp_path / "t", starting_timestamp=newest - timedelta(hours=1))
+    assert sum(map(len, batches(early, early.first()))) == 3
 
 
 def test_compaction_of_the_source_brings_no_record_twice(tmp_path: Path) -> None:
     table(tmp_path / "t", 3)
     one = source(tmp_path / "t")
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
     DeltaTable(str(tmp_path / "t")).optimize.compact()
     table(tmp_path / "t", 1)
-    assert sum(f.rows for f in one._files(Offsets(offset(3), offset(5)), 9)) == 3
+    assert batches(one, end) == [[(9, 3)]]
+
+
+def test_a_source_that_deletes_records_is_refused(tmp_path: Path) -> None:
+    table(tmp_path / "t", 2)
+    one = source(tmp_path / "t")
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(tmp_path / "t")).delete("value = X'302E30'")
+    with pytest.raises(SourceError):
+        batches(one, end)
 
 
 def test_peeking_reads_rows_with_their_coordinates(tmp_path: Path) -> None:
     table(tmp_path / "t", 2)
-    rows = pa.Table.from_batches(list(source(tmp_path / "t").peek(None, {}))).to_pylist()
+    one = source(tmp_path / "t")
+    rows = pa.Table.from_batches(list(one.peek(one.first()))).to_pylist()
     assert [r["offset"] for r in rows] == list(range(6))
     assert {r["topic"] for r in rows} == {"t"}
     assert rows[0]["value"] == b"0.0"
@@ -65,11 +132,11 @@ def test_peeking_reads_rows_with_their_coordinates(tmp_path: Path) -> None:
 
 def test_a_missing_table_can_be_tried_again_and_a_wrong_column_cannot(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailableError) as missing:
-        list(source(tmp_path / "none").peek(None, {}))
+        source(tmp_path / "none").first()
     assert missing.value.retryable
     table(tmp_path / "t", 1)
     with pytest.raises(SourceError) as wrong:
-        list(source(tmp_path / "t", value="other").peek(None, {}))
+        source(tmp_path / "t", value="other").first()
     assert not wrong.value.retryable
 
 
@@ -78,5 +145,5 @@ def test_a_log_that_was_cleaned_up_is_named(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path / "t")).create_checkpoint()
     (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(SourceError) as caught:
-        source(tmp_path / "t")._files(Offsets(offset(1), offset(3)), 3)
+        batches(source(tmp_path / "t"), {"version": 1, "index": 0, "rows": 3})
     assert caught.value.code is ErrorCode.SOURCE_DATA_LOST

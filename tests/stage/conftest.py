@@ -1,4 +1,3 @@
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,14 +14,16 @@ from distributary.model.record import RAW
 from distributary.registry.memory import MemoryRegistry
 from distributary.run.planner import Planner
 from distributary.simulate.base import MESSAGES
-from distributary.stage.job import Staged, gathered
+from distributary.stage.job import Staged
 from distributary.stage.land import land
-from distributary.stage.scatter import scatter
+from distributary.stage.loads import spread
+from distributary.stage.runs import facts_of
+from distributary.stage.sort import sort
 from distributary.testing.publisher import MemoryPublisher
 
 PIPELINE = """
 name: games
-source: {{type: delta, path: {lake}/wrapper, value: wrapper}}
+source: {{type: delta, path: {lake}/wrapper, value: wrapper, timestamp: produced_at}}
 registry: {{path: {lake}/schemas}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}
@@ -44,32 +45,29 @@ class Bench:
     def __post_init__(self) -> None:
         self.planner = Planner(self.config, registry=self.registry, publisher=self.publisher)
 
-    def stage(self, raw: list[pa.RecordBatch], **order: object) -> Staged:
+    def order(self, **changed: object) -> StageOrder:
         settings: dict[str, object] = {
             "pipeline": "games",
             "lane": "stream",
             "batch": 0,
             "attempt": "try",
             "now_us": time.time_ns() // 1000,
-            "buckets": 2,
+            "folder": str(self.lake / "runs"),
         }
-        job = StageOrder(**(settings | order))  # type: ignore[arg-type]
-        packets = list(scatter(raw, self.planner.catalog(), job))
-        facts = list(land(packets, self.planner.catalog(), job))
-        return gathered(
-            (kind, json.loads(body))
-            for batch in facts
-            for kind, body in zip(*(batch.column(i).to_pylist() for i in (0, 1)), strict=True)
-        )
+        return StageOrder(**(settings | changed))  # type: ignore[arg-type]
 
-    def stage_resolved(self, raw: list[pa.RecordBatch], **order: object) -> Staged:
-        first = self.stage(raw, **order)
-        if not first.unresolved:
-            return first
-        self.planner.resolve(first.unresolved)
-        second = self.stage(raw, **order)
-        assert not second.unresolved
-        return second
+    def sorted(self, raw: list[pa.RecordBatch], **order: object) -> Staged:
+        staged = Staged()
+        staged.add(facts_of(sort(raw, self.planner.catalog(), self.order(**order))))
+        return staged
+
+    def stage(self, raw: list[pa.RecordBatch], *, tasks: int = 2, **order: object) -> Staged:
+        staged = self.sorted(raw, **order)
+        self.planner.resolve(staged.unresolved(self.planner.catalog()))
+        catalog = self.planner.catalog()
+        for load in spread(staged.runs, staged.letters, catalog.routes, tasks=tasks):
+            staged.add(facts_of(land(load, catalog, self.order(**order))))
+        return staged
 
     def rows(self, staged: Staged, table: str) -> pa.Table:
         files = [self.lake / table / f.path for f in staged.files[table]]

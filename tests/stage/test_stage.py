@@ -5,7 +5,6 @@ import pyarrow as pa
 
 from distributary.errors import ErrorCode
 from distributary.simulate.games import GamesPlan, stream_rounds
-from distributary.stage.packets import bucket_of
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
 MakeBench = Callable[..., Bench]
@@ -27,7 +26,7 @@ def games(bench: Bench, plan: GamesPlan) -> tuple[list[pa.RecordBatch], dict[str
 def test_each_record_is_decoded_with_its_own_version(bench: MakeBench) -> None:
     one = bench()
     raw, _ = games(one, GamesPlan(games=3, versions=4, records=5))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     assert staged.seen == 60
     assert not staged.dead
     for table, records in staged.records.items():
@@ -43,15 +42,16 @@ def test_each_record_is_decoded_with_its_own_version(bench: MakeBench) -> None:
 def test_unknown_keys_are_reported_and_nothing_is_written_for_them(bench: MakeBench) -> None:
     one = bench()
     raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
-    staged = one.stage(raw)
-    assert {u.key.claim for u in staged.unresolved} == set(GamesPlan(games=2).names)
+    staged = one.sorted(raw)
+    unresolved = staged.unresolved(one.planner.catalog())
+    assert {u.key.claim for u in unresolved} == set(GamesPlan(games=2).names)
     assert not staged.files
 
 
 def test_bad_records_have_the_code_they_were_made_for(bench: MakeBench) -> None:
     one = bench()
     raw, bad = games(one, GamesPlan(games=5, versions=2, records=20, bad=34))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     assert dict(staged.dead) == bad
     assert sum(bad.values()) == 34
     assert sum(staged.records.values()) == 200 + 34
@@ -77,26 +77,26 @@ def test_a_dead_letter_keeps_the_whole_record(bench: MakeBench) -> None:
 def test_more_new_types_than_allowed_are_dead_letters(bench: MakeBench) -> None:
     one = bench(extra="evolution: {max_new_tables_per_batch: 2}")
     raw, _ = games(one, GamesPlan(games=5, versions=1, records=4))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 12}
     # the next batch may create two more
     one.planner.begin_batch()
-    again = one.stage_resolved(raw)
+    again = one.stage(raw)
     assert again.dead == {ErrorCode.TOO_MANY_TYPES: 4}
 
 
-def test_a_final_try_leaves_nothing_open(bench: MakeBench) -> None:
+def test_more_new_keys_than_a_task_may_report_are_dead_letters(bench: MakeBench) -> None:
     one = bench()
     raw, _ = games(one, GamesPlan(games=3, versions=1, records=2))
-    staged = one.stage(raw, final=True)
-    assert not staged.unresolved
-    assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 6}
+    staged = one.stage(raw, most_new_keys=1)
+    assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 4}
+    assert sum(staged.records.values()) == 6
 
 
 def test_bronze_holds_every_record_with_its_coordinates(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
     raw, _ = games(one, GamesPlan(games=2, versions=2, records=5, bad=17))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     bronze = one.rows(staged, "bronze_events")
     assert sorted(bronze["_offset"].to_pylist()) == list(range(37))
     types = [t for t in bronze["type"].to_pylist() if t is not None]
@@ -110,7 +110,7 @@ def test_bronze_holds_every_record_with_its_coordinates(bench: MakeBench) -> Non
 def test_a_replay_adds_nothing_to_bronze(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
     raw, _ = games(one, GamesPlan(games=1, versions=1, records=3))
-    assert "bronze_events" not in one.stage_resolved(raw, lane="replay").records
+    assert "bronze_events" not in one.stage(raw, lane="replay").records
 
 
 def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
@@ -118,7 +118,7 @@ def test_the_unified_table_has_shared_fields_as_columns_and_the_rest_as_json(
 ) -> None:
     one = bench("{each: 'silver_{type}', unified: unified_gold}")
     raw, _ = games(one, GamesPlan(games=3, versions=2, records=4))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     table = one.rows(staged, "unified_gold")
     assert table.num_rows == 24
     assert {"game_name", "user_name", "event_timestamp", "_rest", "_type"} <= set(
@@ -132,14 +132,14 @@ def test_a_bronze_only_pipeline_decodes_nothing(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events}")
     raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
     bad = raw_batch([None, b"\xff"], 6)
-    staged = one.stage_resolved([*raw, bad])
+    staged = one.stage([*raw, bad])
     assert dict(staged.records) == {"bronze_events": 6, "dead_letters": 2}
 
 
 def test_statistics_name_rows_and_offsets(bench: MakeBench) -> None:
     one = bench()
     raw, _ = games(one, GamesPlan(games=1, versions=1, records=9))
-    staged = one.stage_resolved(raw)
+    staged = one.stage(raw)
     (file,) = staged.files[next(iter(staged.files))]
     stats = json.loads(file.stats)
     assert stats["numRecords"] == 9
@@ -148,16 +148,11 @@ def test_statistics_name_rows_and_offsets(bench: MakeBench) -> None:
     assert stats["nullCount"]["_offset"] == 0
 
 
-def test_a_spread_table_is_shared_by_tasks(bench: MakeBench) -> None:
-    assert {bucket_of("t", salt, buckets=4, spread=(1, 3)) for salt in range(10)} == {1, 3}
-    assert len({bucket_of("t", salt, buckets=4, spread=None) for salt in range(10)}) == 1
-
-
 def test_guarded_decoding_gives_the_same_rows(bench: MakeBench) -> None:
     one = bench()
     raw, _ = games(one, GamesPlan(games=1, versions=1, records=5, bad=3))
-    plain = one.stage_resolved(raw)
-    guarded = one.stage_resolved(raw, guarded=True, attempt="guarded")
+    plain = one.stage(raw)
+    guarded = one.stage(raw, guarded=True, attempt="guarded")
     table = next(t for t in plain.records if t.startswith("silver_"))
     assert one.rows(plain, table).equals(one.rows(guarded, table))
     assert plain.dead == guarded.dead

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import dlq, look, mend, run, schema, start
+from distributary.cli.commands import dev, dlq, look, mend, run, schema, start
 from distributary.cli.help import GroupPage, show_help
 from distributary.cli.verb import LOOK, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
 
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 start.declare(app)
 app.add_typer(start.produce, name="produce", rich_help_panel=START)
+app.add_typer(dev.app, name="dev", rich_help_panel=START)
 run.declare(app)
 look.declare(app)
 app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)

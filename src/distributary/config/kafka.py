@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section
-from distributary.config.offsets import StartingOffsets, spark_offsets
+from distributary.config.offsets import StartingOffsets
 from distributary.config.security import KafkaSecurity
 from distributary.config.text import Text, Topics
 
@@ -100,18 +100,10 @@ class KafkaSource(Section):
                 yield ("options", name), f"cannot be set here: {_OWNED[name]}"
 
     def spark_options(self) -> dict[str, str]:
-        """Options of Spark's Kafka source; holds secrets."""
-        chosen = (
-            {"subscribe": ",".join(self.topics)}
-            if self.topics
-            else {"subscribePattern": self.topic_pattern or ""}
-        )
+        """Options of Spark's Kafka connector, without topics and offsets; holds secrets."""
         security = {f"kafka.{k}": v for k, v in self.security.jvm_options().items()}
         return {
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            **chosen,
-            **spark_offsets(self.starting_offsets),
-            "maxOffsetsPerTrigger": str(self.max_records_per_batch),
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "includeHeaders": "true",
             **security,

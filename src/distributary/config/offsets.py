@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
@@ -46,19 +45,6 @@ def format_offsets(value: Offsets) -> str | dict[str, dict[str, int]]:
     if isinstance(value, str):
         return value
     return {t: {str(p): offset for p, offset in parts.items()} for t, parts in value.items()}
-
-
-def spark_offsets(value: Offsets) -> dict[str, str]:
-    """The options of Spark's Kafka source."""
-    if isinstance(value, datetime):
-        return {
-            "startingTimestamp": str(int(value.timestamp() * 1000)),
-            # a partition with nothing after that moment starts at its end instead of failing
-            "startingOffsetsByTimestampStrategy": "latest",
-        }
-    formatted = format_offsets(value)
-    text = formatted if isinstance(formatted, str) else json.dumps(formatted, sort_keys=True)
-    return {"startingOffsets": text}
 
 
 def _time(text: str) -> datetime:

@@ -75,12 +75,20 @@ class PipelineConfig(Section):
             yield (), "needs payload for this source, such as payload: {format: protobuf}"
         elif self.registry is None and self.needs_registry:
             yield (), "needs registry, with url or path, for this payload"
+        if self._no_time():
+            yield ("tables", "partition_by"), "needs source.timestamp for _date"
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:
             used = placeholders(self.tables.each or "")
             if any(name in _CHANGE_DATA_ONLY for name in used):
                 yield ("tables", "each"), "may use {database}, {schema} and {table} with cdc only"
+
+    def _no_time(self) -> bool:
+        """Whether records come without a time although tables are partitioned by its day."""
+        source = self.source
+        dated = "_date" in self.tables.partition_by
+        return dated and isinstance(source, DeltaSource) and source.timestamp is None
 
     def _files_conflicts(self) -> Iterator[Conflict]:
         if self.cdc is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -21,6 +21,7 @@ Metadata = Literal[
     "key", "headers", "topic", "partition", "offset", "timestamp", "schema_id", "batch", "raw"
 ]
 """What can be known about a record besides its own fields."""
+_NOT_FOR_PARTITIONS = ("_key", "_headers", "_offset", "_timestamp", "_raw")
 
 
 class Unified(Section):
@@ -57,12 +58,16 @@ class Tables(Section):
     prefix: TablePrefix = ""
     """Text before the name of every table."""
     format: Literal["delta", "parquet"] = "delta"
-    """Kind of table."""
+    """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files, on a file
+    system. The dead letters are a Delta table either way."""
     publisher: Literal["direct", "spark"] = "direct"
     """Who commits to Delta tables: direct is the driver itself, fast with many tables; spark is
     Delta's own writer, for tables with features that direct does not support."""
     partition_by: FieldNames = Field(default=(), examples=[["_date"]])
-    """Columns that tables are partitioned by; `_date` is the day of the record's time."""
+    """Columns by which new tables are partitioned: text, whole numbers, true or false, and days;
+    `_date` is the day (UTC) of the record's time. A table per type takes those of them that it
+    has, maybe none; bronze and unified take `_date` only. A table stays partitioned as it was
+    made."""
     metadata: Annotated[
         tuple[Metadata, ...],
         BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
@@ -89,11 +94,30 @@ class Tables(Section):
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 yield (name,), "names a column twice"
+        for text in self._unusable_partitions():
+            yield ("partition_by",), text
         taken: dict[str, str] = {}
         for setting, table in self.fixed_names().items():
             other = taken.setdefault(table.casefold(), setting)
             if other != setting:
                 yield (setting,), f"has the same name as {other}"
+
+    def _unusable_partitions(self) -> Iterator[str]:
+        """What is wrong with columns that no table can be partitioned by."""
+        stored = {f"_{name}" for name in self.metadata}
+        for name in self.partition_by:
+            if "." in name:
+                yield f"{name} is a field inside a column: tables are partitioned by whole columns"
+            elif name in _NOT_FOR_PARTITIONS:
+                other = "; use _date for its day" if name == "_timestamp" else ""
+                yield f"{name} cannot be used: its values differ in every record{other}"
+            elif name in {f"_{known}" for known in get_args(Metadata)} - stored:
+                yield f"{name} is not stored: add {name[1:]} to metadata"
+            elif name.startswith("_") and name not in {"_date", *stored}:
+                # no field of a record becomes a column of such a name
+                yield f"{name} is not a column that a table can have"
+            elif name != "_date" and not self.each:
+                yield f"{name} needs each: bronze and unified are partitioned by _date only"
 
     def fixed_names(self) -> dict[str, str]:
         """Setting and table name, without prefix, of the tables known before any record."""

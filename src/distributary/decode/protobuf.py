@@ -7,15 +7,14 @@ and is quick at that, and by the engine, which makes the columns and is not stri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.gather import Gathered, Positions, small_enough, without
 from distributary.decode.protobuf_columns import Columns, Problem
 from distributary.decode.protobuf_descriptors import (
     OFFICIAL_MAX_DEPTH,
@@ -24,7 +23,6 @@ from distributary.decode.protobuf_descriptors import (
     open_pool,
 )
 from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engine_supports
-from distributary.decode.protobuf_gather import Gathered, Positions
 from distributary.decode.protobuf_json import JsonText
 from distributary.decode.protobuf_parser import rejected
 from distributary.decode.protobuf_rows import RowReader
@@ -73,32 +71,18 @@ class ProtobufDecoder:
         """Decode an array without nulls; what cannot be a row is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._finish.schema, len(array))
-        array, positions = self._small_enough(array, gathered)
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
         data = array.to_pylist()
         refused = self._refused(data, array.nbytes)
         if refused:
             for index, fault in refused.items():
                 gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-            array, positions = _without(refused, array, positions)
+            array, positions = without(refused, array, positions)
         if self._engine is None:
             self._carefully(array, positions, gathered)
         else:
             self._quickly(self._engine, array, positions, gathered)
         return gathered.decoded()
-
-    def _small_enough(
-        self, array: pa.BinaryArray, gathered: Gathered
-    ) -> tuple[pa.BinaryArray, Positions]:
-        positions = np.arange(len(array), dtype=np.int64)
-        limit = self._limits.max_payload_bytes
-        if array.nbytes <= limit:
-            return array, positions
-        lengths = pc.binary_length(array).to_numpy()
-        large = np.flatnonzero(lengths > limit).tolist()
-        for index in large:
-            reason = f"the payload has {lengths[index]} bytes, the limit is {limit}"
-            gathered.fail(index, ErrorCode.PAYLOAD_TOO_LARGE, reason)
-        return _without(large, array, positions)
 
     def _refused(self, data: Sequence[bytes], size: int) -> dict[int, Fault]:
         refused = {i: self._fault(data[i]) for i in rejected(self._class, data, size=size)}
@@ -129,7 +113,7 @@ class ProtobufDecoder:
         if not problems:
             gathered.add(batch, positions)
             return
-        gathered.add(*_without({p.index for p in problems}, batch, positions))
+        gathered.add(*without({p.index for p in problems}, batch, positions))
         again = {p.index for p in problems if p.code is None}
         _report([p for p in problems if p.index not in again], positions, gathered)
         if again:
@@ -146,7 +130,7 @@ class ProtobufDecoder:
         if not_text:
             for index, fault in not_text.items():
                 gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-            array, positions = _without(not_text, array, positions)
+            array, positions = without(not_text, array, positions)
             self._quickly(engine, array, positions, gathered)
         elif len(data) <= _FEW:
             self._carefully(array, positions, gathered)
@@ -170,11 +154,3 @@ def _report(problems: Iterable[Problem], positions: Positions, gathered: Gathere
     for problem in {p.index: p for p in reversed(list(problems))}.values():
         if problem.code is not None:
             gathered.fail(positions[problem.index], problem.code, problem.reason)
-
-
-def _without(
-    indices: Collection[int], rows: pa.Array | pa.RecordBatch, positions: Positions
-) -> tuple[Any, Positions]:
-    keep = np.ones(len(positions), np.bool_)
-    keep[list(indices)] = False
-    return rows.filter(pa.array(keep)), positions[keep]

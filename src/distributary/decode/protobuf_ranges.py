@@ -31,6 +31,11 @@ def microseconds(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Timestamps or durations in microseconds, and a mask of what is outside their range."""
     low, high = _SECONDS[kind]
+    if len(seconds) and kind is Kind.TIMESTAMP:
+        # the usual case, in few steps: small arrays are many
+        usual = nanos.min() >= 0 and nanos.max() <= _MAX_NANOS
+        if usual and seconds.min() >= low and seconds.max() <= high:
+            return seconds * 1_000_000 + nanos // 1_000, np.zeros(len(seconds), np.bool_)
     least = 0 if kind is Kind.TIMESTAMP else -_MAX_NANOS
     outside = (seconds < low) | (seconds > high) | (nanos < least) | (nanos > _MAX_NANOS)
     # nanoseconds are cut off towards zero: half a microsecond less than nothing is nothing

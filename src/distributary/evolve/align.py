@@ -1,4 +1,4 @@
-"""Bring a decoded batch into the shape of its table: cast, reorder, fill up with nulls.
+"""Bring a decoded batch into the shape of its table: cast, reorder, fill up what is missing.
 
 It is worked out once per pair of schemas; a batch then costs a few calls per column that has
 to change, and nothing is copied where the types are equal already.
@@ -6,18 +6,21 @@ to change, and nothing is copied where the types are equal already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 from pyarrow import types as kinds
 
+from distributary.evolve.defaults import constant
 from distributary.evolve.lists import compact, with_values
-from distributary.evolve.place import fits, no_place, struct_places
+from distributary.evolve.place import fits, fold, no_place, struct_places
 from distributary.evolve.types import is_list, is_map, is_struct
 from distributary.model.table import Fill
 
 Convert = Callable[[pa.Array], pa.Array]
+Defaults = Mapping[str, str]
+"""JSON of what stands in for fields inside a column, by path."""
 
 
 class Aligner:
@@ -31,15 +34,17 @@ class Aligner:
         *,
         omit_missing: bool = False,
     ) -> None:
-        origin = {fill.target: source.get_field_index(fill.source) for fill in fills}
+        by_target = {fill.target: fill for fill in fills}
         fields: list[pa.Field] = []
-        self._steps: list[tuple[int, Convert | None, pa.DataType]] = []
+        self._steps: list[tuple[int, Convert | None, pa.Scalar]] = []
         for field in target:
-            index = origin.get(field.name, -1)
-            if index < 0 and omit_missing:
+            fill = by_target.get(field.name, Fill("", field.name, field.type))
+            index = source.get_field_index(fill.source) if fill.source else -1
+            if index < 0 and fill.value is None and omit_missing:
                 continue
-            convert = None if index < 0 else _converter(source.field(index).type, field)
-            self._steps.append((index, convert, field.type))
+            inner = dict(fill.inner_defaults)
+            convert = None if index < 0 else _converter(source.field(index).type, field, "", inner)
+            self._steps.append((index, convert, constant(fill.value or "null", field.type)))
             fields.append(field)
         self.schema = pa.schema(fields, metadata=target.metadata)
         """The schema of every batch it gives: the target's, less the columns left out."""
@@ -56,9 +61,9 @@ class Aligner:
             return batch.select(self._picked)
         rows, columns = batch.num_rows, batch.columns
         arrays = []
-        for index, convert, type_ in self._steps:
+        for index, convert, missing in self._steps:
             if index < 0:
-                arrays.append(pa.nulls(rows, type_))
+                arrays.append(pa.repeat(missing, rows))
             else:
                 arrays.append(columns[index] if convert is None else convert(columns[index]))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -81,13 +86,14 @@ def align(
 ) -> pa.RecordBatch:
     """The batch with the table's columns, in the table's order and types.
 
-    A column that the writer does not have is null, or is left out with `omit_missing`: readers of a
-    Parquet file give null for a column it lacks. What the table does not have is left out.
+    A column that the writer does not have is its default; without one it is null, or is left out
+    with `omit_missing`: readers of a Parquet file give null for a column it lacks. What the table
+    does not have is left out.
     """
     return aligner(batch.schema, fills, schema, omit_missing=omit_missing)(batch)
 
 
-def _converter(got: pa.DataType, field: pa.Field) -> Convert | None:
+def _converter(got: pa.DataType, field: pa.Field, path: str, defaults: Defaults) -> Convert | None:
     """How an array becomes an array of the field's type; None when it is one already."""
     have = field.type
     if got == have:
@@ -95,29 +101,37 @@ def _converter(got: pa.DataType, field: pa.Field) -> Convert | None:
     if not fits(got, have):
         raise no_place(field.name, got, have)
     if is_struct(have):
-        return _struct_converter(got, have)
+        return _struct_converter(got, have, path, defaults)
     if is_list(have):
-        return _list_converter(got, have)
+        return _list_converter(got, have, path, defaults)
     if is_map(have):
-        return _map_converter(got, have)
+        return _map_converter(got, have, path, defaults)
     return lambda array: array.cast(have)
 
 
-def _struct_converter(got: pa.DataType, have: pa.DataType) -> Convert:
+def _struct_converter(
+    got: pa.DataType, have: pa.DataType, path: str, defaults: Defaults
+) -> Convert:
     places = struct_places(got, have)
     origin = {place: index for index, place in enumerate(places) if place is not None}
+    # a field that is written, if only to a side field, is not missing
+    written = {fold(field.name) for field in got}
     fields = list(have)
-    steps: list[tuple[int, Convert | None, pa.DataType]] = []
+    steps: list[tuple[int, Convert | None, pa.Scalar]] = []
     for place, field in enumerate(fields):
+        inside = f"{path}.{field.name}" if path else field.name
         index = origin.get(place, -1)
-        convert = None if index < 0 else _converter(got.field(index).type, field)
-        steps.append((index, convert, field.type))
+        convert = None
+        if index >= 0:
+            convert = _converter(got.field(index).type, field, inside, defaults)
+        default = "null" if fold(field.name) in written else defaults.get(inside, "null")
+        steps.append((index, convert, constant(default, field.type)))
 
     def convert_struct(array: pa.Array) -> pa.Array:
         children = []
-        for index, convert, type_ in steps:
+        for index, convert, missing in steps:
             if index < 0:
-                children.append(pa.nulls(len(array), type_))
+                children.append(pa.repeat(missing, len(array)))
             else:
                 child = array.field(index)
                 children.append(child if convert is None else convert(child))
@@ -127,8 +141,9 @@ def _struct_converter(got: pa.DataType, have: pa.DataType) -> Convert:
     return convert_struct
 
 
-def _list_converter(got: pa.DataType, have: pa.DataType) -> Convert:
-    convert = _converter(got.value_type, have.value_field)
+def _list_converter(got: pa.DataType, have: pa.DataType, path: str, defaults: Defaults) -> Convert:
+    inside = f"{path}.element" if path else "element"
+    convert = _converter(got.value_type, have.value_field, inside, defaults)
     plain = None if kinds.is_list(got) else pa.list_(got.value_field)
 
     def convert_list(array: pa.Array) -> pa.Array:
@@ -139,9 +154,10 @@ def _list_converter(got: pa.DataType, have: pa.DataType) -> Convert:
     return convert_list
 
 
-def _map_converter(got: pa.DataType, have: pa.DataType) -> Convert:
-    convert_key = _converter(got.key_type, have.key_field)
-    convert_item = _converter(got.item_type, have.item_field)
+def _map_converter(got: pa.DataType, have: pa.DataType, path: str, defaults: Defaults) -> Convert:
+    inside = f"{path}.value" if path else "value"
+    convert_key = _converter(got.key_type, have.key_field, "", {})
+    convert_item = _converter(got.item_type, have.item_field, inside, defaults)
     fields = [have.key_field, have.item_field]
 
     def convert_map(array: pa.Array) -> pa.Array:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from distributary.config.evolution import Evolution
 from distributary.errors import ErrorCode
+from distributary.evolve.defaults import grown_defaults
 from distributary.evolve.place import Slot, fold, homes, settled, side
 from distributary.evolve.rename import former_column, known_as
 from distributary.evolve.side import ordinary_comment, side_base, side_comment
@@ -71,6 +72,14 @@ class Fields:
         self._reserved = {fold(name) for name in reserved}
         self._taken: set[str] = set()
         self._filled: set[int] = set()
+        self._moved: set[int] = set()
+        """Columns whose values the writer has under another name, in another column."""
+
+    def unwritten(self) -> Iterator[Column]:
+        """The columns with a default that the merged writer knows nothing of."""
+        for index, column in enumerate(self.columns):
+            if column.default is not None and index not in self._filled | self._moved:
+                yield column
 
     def merge(self, writer: Sequence[Column]) -> None:
         """Find or make a place for each field of a writer."""
@@ -105,7 +114,8 @@ class Fields:
         self.changes += step.changes
         self.refusals += step.refusals
         if step.changes:
-            self.columns[index] = replace(have, type=step.type)
+            inner = grown_defaults(have, column, step.type)
+            self.columns[index] = replace(have, type=step.type, inner_defaults=inner)
         self.placed.append((column.name, have.name))
 
     def _set_aside(self, column: Column, have: Column, clash: Clash) -> None:
@@ -140,6 +150,7 @@ class Fields:
         if former is None:
             self._note(ChangeKind.COLUMN_ADDED, name, "", after, action)
         else:
+            self._moved.add(former)
             before = self._at(self.columns[former].name)
             self._note(ChangeKind.COLUMN_RENAMED, name, before, after, self._policy.renamed)
 

@@ -1,9 +1,11 @@
 """A table's columns and a writer's columns in; the new columns and the way into them out.
 
 Policies are about changes of the table: what the table has a place for is stored, whatever they
-say. Two types with something in common meet in the smallest type that holds every value of both. A
-field whose type has nothing in common with its column goes to a side column, `score__string`, which
-says so in its comment; inside a struct it goes to a side field of that name.
+say. A column whose field has a default holds it where a writer does not have the field, as Avro's
+resolution asks, whether that writer is older or newer. Two types with something in common meet in
+the smallest type that holds every value of both. A field whose type has nothing in common with its
+column goes to a side column, `score__string`, which says so in its comment; inside a struct it goes
+to a side field of that name.
 """
 
 from __future__ import annotations
@@ -59,8 +61,15 @@ def create(
 
 
 def _fills(level: Fields) -> tuple[Fill, ...]:
-    types = {column.name: column.type for column in level.columns}
-    return tuple(Fill(source, target, types[target]) for source, target in level.placed)
+    columns = {column.name: column for column in level.columns}
+    placed = [
+        Fill(source, target, columns[target].type, inner_defaults=columns[target].inner_defaults)
+        for source, target in level.placed
+    ]
+    unwritten = [
+        Fill("", column.name, column.type, value=column.default) for column in level.unwritten()
+    ]
+    return (*placed, *unwritten)
 
 
 def _refused(table: tuple[Column, ...], level: Fields) -> Merged:

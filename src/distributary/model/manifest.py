@@ -195,6 +195,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "type": table.type,
         "path": table.path,
         "exists": table.exists,
+        "format": table.format,
         "partition_by": list(table.partition_by),
         "comment": table.comment,
         "columns": columns_to_text(table.columns),
@@ -215,6 +216,7 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         exists=data["exists"],
         partition_by=tuple(data["partition_by"]),
         comment=data["comment"],
+        format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
     return TableEntry(table, files, data["records"], _changes(data["changes"]))
@@ -224,8 +226,14 @@ def columns_to_text(columns: tuple[Column, ...]) -> str:
     """Columns as base64 of an Arrow schema: exact for every type."""
     fields = []
     for c in columns:
-        extra = {"comment": c.comment, "number": "" if c.number is None else str(c.number)}
-        fields.append(pa.field(c.name, c.type, metadata={**extra, "aliases": ",".join(c.aliases)}))
+        extra = {
+            "comment": c.comment,
+            "number": "" if c.number is None else str(c.number),
+            "aliases": ",".join(c.aliases),
+            "default": c.default or "",
+            "inner_defaults": json.dumps(c.inner_defaults) if c.inner_defaults else "",
+        }
+        fields.append(pa.field(c.name, c.type, metadata=extra))
     return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode()
 
 
@@ -242,6 +250,8 @@ def columns_from_text(text: str) -> tuple[Column, ...]:
                 comment=meta.get("comment", ""),
                 number=int(meta["number"]) if meta.get("number") else None,
                 aliases=tuple(a for a in meta.get("aliases", "").split(",") if a),
+                default=meta.get("default") or None,
+                inner_defaults=tuple(map(tuple, json.loads(meta.get("inner_defaults") or "[]"))),
             )
         )
     return tuple(columns)

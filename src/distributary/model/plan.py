@@ -10,6 +10,9 @@ from distributary.errors import ErrorCode
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import TablePlan
 
+UNFRAMED = -1
+"""In place of a schema id where a record names none: the newest schema of its subject is meant."""
+
 
 class RouteKey(NamedTuple):
     """What a record says about itself."""
@@ -18,7 +21,10 @@ class RouteKey(NamedTuple):
     """The envelope's type; without an envelope, the topic."""
     schema_id: int
     message_index: str = ""
-    """Protobuf message index of a framed payload, `0` for the first message; else empty."""
+    """Protobuf message index of a framed payload, `0` for the first message; for Avro the branch
+    of a schema that is a union; else empty."""
+    guid: str = ""
+    """The schema by GUID, where the record does not name it by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Catalog:
     schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
     routes: Mapping[RouteKey, Route | Rejected] = field(default_factory=dict)
     tables: Mapping[str, TablePlan] = field(default_factory=dict)
+    unions: frozenset[int] = frozenset()
+    """Avro schemas that are a union of records: the branch is part of the key."""
     each: bool = True
     bronze: str = ""
     unified: str = ""
@@ -78,6 +86,8 @@ class Catalog:
     max_depth: int = 100
     recursion_depth: int = 3
     strict_names: bool = True
+    skip_tombstones: bool = False
+    """Records with a key and no value are passed over and counted, not dead-lettered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +101,9 @@ class StageOrder:
     """Part of every file's name, so that two tries never meet."""
     now_us: int
     """The batch's time, the same for all of its rows."""
-    buckets: int
-    """How many tasks write."""
-    spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Buckets of each table that is known to be heavy; other tables are hashed to one bucket."""
+    folder: str
+    """Where sorted runs lie between the two hops; every worker sees it."""
     guarded: bool = False
     """Decode in a child process, because an earlier try killed its worker."""
-    final: bool = False
-    """The driver has asked often enough: what it could not place is TOO_MANY_TYPES."""
-    most_unresolved: int = 10_000
-    """How many unknown keys one task reports at the most."""
+    most_new_keys: int = 10_000
+    """How many keys without a route one task may report; records of further ones are refused."""

@@ -26,6 +26,13 @@ class Column:
     """Protobuf field number: how a rename is recognised."""
     aliases: tuple[str, ...] = ()
     """Avro aliases: likewise."""
+    default: str | None = None
+    """What a record has whose writer does not know the field, as JSON; None when that is null.
+
+    Bytes are base64; decimals, dates and timestamps are text, as in `evolve.constant`.
+    """
+    inner_defaults: tuple[tuple[str, str], ...] = ()
+    """The same for fields inside the column, by path: `element.price` in a list of structs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,13 @@ class Fill:
     """How a writer column reaches the table: `source` is cast to `type`, stored as `target`."""
 
     source: str
+    """Empty when the writer has no such column."""
     target: str
     type: pa.DataType
+    value: str | None = None
+    """JSON of what is stored in every row when there is no source."""
+    inner_defaults: tuple[tuple[str, str], ...] = ()
+    """JSON of what is stored in fields of `target` that the source does not have, by path."""
 
 
 class ChangeKind(StrEnum):
@@ -95,6 +107,12 @@ class Merged:
     reason: str = ""
 
 
+STAGING = "_distributary/staging"
+"""Where files wait in the folder of a table whose readers look at the folder itself."""
+STAGED = ".staged"
+"""How their names end: no pattern such as `**/*.parquet` may find them either."""
+
+
 class Role(StrEnum):
     """Why a table exists."""
 
@@ -120,3 +138,12 @@ class TablePlan:
     exists: bool = False
     partition_by: tuple[str, ...] = field(default=())
     comment: str = ""
+    format: str = "delta"
+    """`delta` or `parquet`."""
+
+    def staged(self, name: str) -> str:
+        """Where a file waits for its commit, as a path in the table's folder.
+
+        A Delta reader sees only what a commit names: the file can be in its place already.
+        """
+        return name if self.format == "delta" else f"{STAGING}/{name}{STAGED}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
-from distributary.model.manifest import Counts, Manifest, TableEntry
+from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
 from distributary.observe import layout
 from distributary.observe.accounts import BatchCounts, still_parked, total, waiting
 from distributary.observe.delta import StorageOptions
@@ -137,6 +137,14 @@ class Ledger:
         where = same(pipeline=pipeline, life=life, lane=lane, batch=batch)
         hashes = self._batches.read(["source_hash"], where)["source_hash"]
         return str(hashes[0].as_py()) if len(hashes) else None
+
+    def settled_ranges(
+        self, pipeline: str, life: str, lane: str, batch: int
+    ) -> tuple[SourceRange, ...] | None:
+        """What a settled batch covered, or None if it is not settled."""
+        where = same(pipeline=pipeline, life=life, lane=lane, batch=batch)
+        found = self._batches.read(["ranges"], where)["ranges"].to_pylist()
+        return tuple(SourceRange(**one) for one in found[0] or ()) if found else None
 
     def pipelines(self) -> tuple[str, ...]:
         """Names of all pipelines that ever settled a batch."""

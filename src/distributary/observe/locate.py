@@ -13,14 +13,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
 from distributary.observe import layout
-from distributary.observe.delta import (
-    StorageOptions,
-    arrow_schema,
-    dataset,
-    open_table,
-    read_rows,
-)
+from distributary.observe.delta import StorageOptions
 from distributary.observe.matching import text
+from distributary.observe.readable import open_readable
 
 COORDINATES = pa.schema(
     [
@@ -99,13 +94,13 @@ def places_in_table(
 
     None: a file asked for is not live any more (it was compacted, say): look at all of them.
     """
-    delta = open_table(layout.join(lake, folder), storage_options)
-    if delta is None or "_offset" not in arrow_schema(delta).names:
+    found = open_readable(layout.join(lake, folder), storage_options)
+    if found is None or "_offset" not in found.schema.names:
         return ()
-    condition = _known(arrow_schema(delta), wanted)
-    live = dataset(delta)
+    condition = _known(found.schema, wanted)
+    live = found.files
     if live is None:
-        rows = read_rows(delta, where=condition, limit=_ROWS_SHOWN)
+        rows = found.rows(where=condition, limit=_ROWS_SHOWN)
         return tuple(Place(table, role, None, None, row) for row in rows.to_pylist())
     if only is None:
         fragments = list(live.get_fragments(filter=condition))
@@ -114,8 +109,8 @@ def places_in_table(
         fragments = [f for f in live.get_fragments() if f.path in names]
         if len(fragments) < len(names):
             return None
-    found = (_places(f, live.schema, condition, table=table, role=role) for f in fragments)
-    return tuple(chain.from_iterable(found))[:_ROWS_SHOWN]
+    places = (_places(f, live.schema, condition, table=table, role=role) for f in fragments)
+    return tuple(chain.from_iterable(places))[:_ROWS_SHOWN]
 
 
 def places_in_file(

@@ -17,6 +17,7 @@ from distributary.observe.locate import (
     places_in_file,
     places_in_table,
 )
+from distributary.observe.readable import files_of
 from distributary.observe.rows import PARKED, RESUMED, TableRow
 
 
@@ -43,15 +44,16 @@ class Search:
         return tuple(sorted(found, key=lambda p: (p.table, p.file or "", p.row or 0)))
 
     def _written(self, files: pa_fs.FileSystem, rows: Sequence[TableRow]) -> list[Place]:
+        listed = [(row, self._files(row)) for row in rows]
         by_path = {
             f"{layout.inside(self._lake, row.path)}/{name}": (row, name)
-            for row in rows
-            for name in row.files
+            for row, names in listed
+            for name in names
         }
         hits, gone = files_holding(files, by_path, self._wanted)
         # sums of old batches name no files, and compacted files are gone: such tables are
         # searched as a whole
-        whole = {row.table: row for row in rows if not row.files}
+        whole = {row.table: row for row, names in listed if not names}
         whole |= {by_path[path][0].table: by_path[path][0] for path in gone}
         by_table: dict[str, list[str]] = defaultdict(list)
         for path in sorted(hits):
@@ -67,6 +69,9 @@ class Search:
         for row in whole.values():
             found += self._in_table(row, None) or ()
         return found
+
+    def _files(self, row: TableRow) -> tuple[str, ...]:
+        return files_of(layout.join(self._lake, layout.inside(self._lake, row.path)), row)
 
     def _in_table(self, row: TableRow, only: Iterable[str] | None) -> tuple[Place, ...] | None:
         return places_in_table(

@@ -15,10 +15,11 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.table import Role
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.delta import StorageOptions, arrow_schema, open_table, read_rows
+from distributary.observe.delta import StorageOptions
 from distributary.observe.ledger import Ledger
 from distributary.observe.locate import COORDINATES, Coordinates, Place
 from distributary.observe.plain import plain
+from distributary.observe.readable import open_readable
 from distributary.observe.rows import BatchRow
 from distributary.observe.search import Search
 
@@ -129,16 +130,16 @@ def trace_row(
 ) -> tuple[RowOrigin, ...]:
     """Rows of a table that hold this value, each with the record it came from."""
     folder = _folder_of(lake, table, storage_options)
-    delta = open_table(layout.join(lake, folder), storage_options)
-    if delta is None:
+    found = open_readable(layout.join(lake, folder), storage_options)
+    if found is None:
         raise _missing("no such table", table, [])
-    schema = arrow_schema(delta)
+    schema = found.schema
     if column not in schema.names:
         raise _missing(f"no such column in {table}", column, schema.names)
     # the cast is for files whose kind of text or bytes pyarrow cannot compare as it is
     kind = schema.field(column).type
     where = pc.field(column).cast(kind) == _as_type(value, schema.field(column))
-    rows = read_rows(delta, where=where, limit=limit)
+    rows = found.rows(where=where, limit=limit)
     return tuple(RowOrigin(_coordinates(row), row) for row in rows.to_pylist())
 
 

@@ -1,1 +1,1 @@
-"""Commits staged files to tables: one seam (`base`), several ways (`direct`, `spark`)."""
+"""Commits staged files to tables: one seam (`base`), three ways (`direct`, `spark`, `parquet`)."""

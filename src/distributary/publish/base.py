@@ -59,6 +59,10 @@ class Publisher(Protocol):
         """The table's columns now, or None where there is no table."""
         ...
 
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        """The columns that the table is partitioned by; none where there is no table."""
+        ...
+
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id` at the table's newest version, if any.
 

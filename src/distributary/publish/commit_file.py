@@ -109,7 +109,12 @@ def commit_text(
             "stats": file.stats,
         }
         actions.append({"add": add})
-    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions) + "\n"
+    return "\n".join(map(_line, actions)) + "\n"
+
+
+def _line(action: dict[str, Any]) -> str:
+    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+    return json.dumps(action, separators=(",", ":"), ensure_ascii=False)
 
 
 def create_commit(path: str, text: str) -> Identity:
@@ -123,7 +128,7 @@ def create_commit(path: str, text: str) -> Identity:
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(text.encode("utf-8", "replace"))
             file.flush()
             os.fsync(file.fileno())
             found = os.fstat(file.fileno())

@@ -44,6 +44,12 @@ class DirectPublisher:
             fields = table.log.fields()
             return None if fields is None else columns_of(fields)
 
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        """The columns that the table is partitioned by; none where there is no table."""
+        with self._open(path, doing="read the partitioning of a table") as table:
+            table.log.refresh()
+            return table.log.partition_columns()
+
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table") as table:

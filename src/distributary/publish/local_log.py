@@ -98,6 +98,10 @@ class LocalLog:
         """The columns, or None."""
         return self._seen.fields if self._seen else None
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        return tuple(self._seen.metadata.get("partitionColumns") or ()) if self._seen else ()
+
     def source_of(self, mark: Mark) -> str | None:
         """Walk back from the newest commit to the one that carries the batch."""
         for version in range(self.version(), -1, -1):

@@ -35,6 +35,10 @@ class TableLog(Protocol):
         """The columns, or None where there is no table."""
         ...
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        ...
+
     def source_of(self, mark: Mark) -> str | None:
         """The source fingerprint of the commit that carries this batch, if the log still tells."""
         ...

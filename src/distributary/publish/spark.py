@@ -68,6 +68,12 @@ class SparkPublisher:
             state = self._tables.state(path)
             return columns_of(state.fields()) if state.exists else None
 
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        """The columns that the table is partitioned by; none where there is no table."""
+        with self._open(path, doing="read the partitioning of a table"):
+            state = self._tables.state(path)
+            return state.partition_columns() if state.exists else ()
+
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table"):

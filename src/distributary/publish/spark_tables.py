@@ -104,6 +104,11 @@ class TableState:
         """The columns."""
         return fields_in(str(self._snapshot.metadata().schemaString()))
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        names: Any = self._snapshot.metadata().partitionColumns()
+        return tuple(str(names.apply(i)) for i in range(names.size()))
+
     def can_widen(self) -> bool:
         """True if the types of its columns may become wider."""
         found: Any = self._snapshot.metadata().configuration().get(ENABLE_WIDENING)

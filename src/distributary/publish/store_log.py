@@ -75,6 +75,10 @@ class StoreLog:
         """The columns, or None."""
         return fields_in(self._table.schema().to_json()) if self._table else None
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        return tuple(self._table.metadata().partition_columns) if self._table else ()
+
     def source_of(self, mark: Mark) -> str | None:
         """Look for the batch in the history, newest first, a little at a time."""
         if self._table is None:

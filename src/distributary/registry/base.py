@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Protocol
+from uuid import UUID
 
 from distributary.model.schema import WriterSchema
 
@@ -15,6 +16,13 @@ class SchemaRegistry(Protocol):
 
         Raises SchemaNotFoundError when the registry says that there is none, InvalidSchemaError
         when its text does not compile, RegistryUnavailableError when the registry does not answer.
+        """
+        ...
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """The schema with this GUID, which is as immutable as an id, with its id.
+
+        Raises as `by_id`; SchemaNotFoundError also where a registry cannot be asked by GUID.
         """
         ...
 

@@ -1,28 +1,44 @@
-"""Remembers what a registry said: an id for ever, the newest version for a while."""
+"""Remembers what a registry said: an id for ever, the newest version for a while.
+
+<folder>/00000042.json              the schema with id 42
+<folder>/guid-<guid>.json           the id of a GUID
+<folder>/latest-<subject>.json      the id that was a subject's newest when last asked
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from distributary.errors import RegistryUnavailableError
 from distributary.model.schema import Format, SubjectVersion, WriterSchema
 from distributary.registry.base import SchemaRegistry
+from distributary.registry.hostile import folder_name, printable
 from distributary.registry.writing import read_json, replace_file
+
+_ASK_AGAIN_SECONDS = 10.0
+_log = logging.getLogger(__name__)
 
 
 class CachedRegistry:
     """A registry in front of a slower one.
 
-    With a folder, ids outlive the process: a start needs no registry for schemas it has met. The
-    folder belongs to one registry, because another one gives the same ids to other schemas. That
-    something does not exist is never remembered: it may exist a moment later.
+    With a folder, what is known outlives the process: a start needs no registry for schemas it has
+    met. The folder belongs to one registry, because another one gives the same ids to other
+    schemas. That something does not exist is never remembered: it may exist a moment later.
+
+    While the registry does not answer, the newest version that was known before is given, however
+    old, and the log says so: records are decoded with the schema that they name, so an old answer
+    here delays a new column, where none would stop everything. A registry that does answer, that it
+    refuses us or that there is no such subject, is believed.
     """
 
     def __init__(
@@ -38,6 +54,7 @@ class CachedRegistry:
         self._latest_seconds = latest_seconds
         self._clock = clock
         self._by_id: dict[int, WriterSchema] = {}
+        self._guids: dict[UUID, int] = {}
         self._texts: dict[int, str] = {}
         self._versions: dict[tuple[str, int | None], tuple[float, WriterSchema]] = {}
 
@@ -51,13 +68,22 @@ class CachedRegistry:
 
     def refresh(self, schema_id: int) -> WriterSchema:
         """Ask again: the schema is the same for ever, but it may have got another subject."""
-        found = self._inner.by_id(schema_id)
-        self._by_id[schema_id] = found
-        self._save(found)
-        return found
+        return self._keep(self._inner.by_id(schema_id))
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """The schema with this GUID, from memory, the folder or the registry."""
+        name = f"guid-{guid}"
+        schema_id = self._guids.get(guid, self._pointed(name, str(guid)))
+        if schema_id is None:
+            found = self._keep(self._inner.by_guid(guid))
+            self._guids[guid] = found.id
+            self._point(name, str(guid), found.id)
+            return found
+        self._guids[guid] = schema_id
+        return self.by_id(schema_id)
 
     def latest(self, subject: str) -> WriterSchema:
-        """The newest version of a subject, as of a moment ago."""
+        """The newest version of a subject, as of a moment ago or, in an outage, of the last one."""
         return self._for_a_while((subject, None), lambda: self._inner.latest(subject))
 
     def version(self, subject: str, version: int) -> WriterSchema:
@@ -82,38 +108,80 @@ class CachedRegistry:
         self, key: tuple[str, int | None], ask: Callable[[], WriterSchema]
     ) -> WriterSchema:
         now = self._clock()
-        known = self._versions.get(key)
-        if known is not None and now < known[0]:
-            return known[1]
-        found = ask()
-        self._versions[key] = (now + self._latest_seconds, found)
+        until, known = self._versions.get(key, (0.0, None))
+        if known is not None and now < until:
+            return known
+        seconds = self._latest_seconds
+        try:
+            found = ask()
+        except RegistryUnavailableError as error:
+            stale = known if known is not None else self._last_known(key)
+            if stale is None:
+                raise
+            found, seconds = stale, min(seconds, _ASK_AGAIN_SECONDS)
+            _log.warning(
+                "%s: %s; going on with %s, which may not be the newest",
+                *(error.code, error.what, printable(found.label())),
+            )
+        else:
+            if key[1] is None and found != known:
+                self._point(_latest_name(key[0]), key[0], self._keep(found).id)
+        self._versions[key] = (now + seconds, found)
         return found
 
-    def _path(self, schema_id: int) -> Path | None:
-        return self._folder / f"{schema_id:08d}.json" if self._folder is not None else None
+    def _last_known(self, key: tuple[str, int | None]) -> WriterSchema | None:
+        subject, version = key
+        schema_id = self._pointed(_latest_name(subject), subject) if version is None else None
+        if schema_id is None:
+            return None
+        return self._by_id.get(schema_id) or self._load(schema_id)
+
+    def _keep(self, found: WriterSchema) -> WriterSchema:
+        self._by_id[found.id] = found
+        self._write(f"{found.id:08d}", _encoded(found))
+        return found
 
     def _load(self, schema_id: int) -> WriterSchema | None:
-        path = self._path(schema_id)
-        if path is None:
-            return None
         try:
-            content = read_json(path)
-            return _decoded(content, schema_id) if content is not None else None
-        except (OSError, RegistryUnavailableError, KeyError, TypeError, ValueError):
-            # damaged or out of reach: the registry knows better, and its answer mends the file
+            return _decoded(self._read(f"{schema_id:08d}"), schema_id)
+        except (KeyError, TypeError, ValueError):
             return None
 
-    def _save(self, schema: WriterSchema) -> None:
-        path = self._path(schema.id)
-        if path is not None:
+    def _point(self, name: str, meaning: str, schema_id: int) -> None:
+        self._write(name, {"of": meaning, "id": schema_id})
+
+    def _pointed(self, name: str, meaning: str) -> int | None:
+        content = self._read(name)
+        schema_id = content.get("id")
+        return schema_id if content.get("of") == meaning and isinstance(schema_id, int) else None
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """What was written; empty for anything else."""
+        if self._folder is None:
+            return {}
+        try:
+            content = read_json(self._folder / f"{name}.json") or {}
+            digest = content.pop("digest", None)
+            return content if digest == _digest(content) else {}
+        except (OSError, RegistryUnavailableError, ValueError):
+            # damaged or out of reach: the registry knows better, and its answer mends the file
+            return {}
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        if self._folder is not None:
             # a cache that cannot be written is a slow start, not a failure
             with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, _encoded(schema), durable=False)
+                self._folder.mkdir(parents=True, exist_ok=True)
+                whole = {**content, "digest": _digest(content)}
+                replace_file(self._folder / f"{name}.json", whole, durable=False)
+
+
+def _latest_name(subject: str) -> str:
+    return f"latest-{folder_name(subject)}"
 
 
 def _encoded(schema: WriterSchema) -> dict[str, Any]:
-    content = {
+    return {
         "id": schema.id,
         "format": str(schema.format),
         "message": schema.message,
@@ -121,14 +189,12 @@ def _encoded(schema: WriterSchema) -> dict[str, Any]:
         "subjects": [[place.subject, place.version] for place in schema.subjects],
         "body": base64.b64encode(schema.body).decode(),
     }
-    return {**content, "digest": _digest(content)}
 
 
 def _decoded(content: dict[str, Any], schema_id: int) -> WriterSchema:
     """Raises ValueError, KeyError or TypeError for anything but what `_encoded` gave."""
-    digest = content.pop("digest")
-    if digest != _digest(content) or content["id"] != schema_id:
-        raise ValueError("the file is not what was written")
+    if content["id"] != schema_id:
+        raise ValueError("the file is that of another id")
     return WriterSchema(
         id=schema_id,
         format=Format(content["format"]),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distributary.errors import InvalidSchemaError
 from distributary.model.schema import Format
+from distributary.registry.avro import compile_avro
 from distributary.registry.protobuf import compile_proto
 
 
@@ -24,8 +25,14 @@ def _protobuf(text: str, imports: Mapping[str, str]) -> Compiled:
     return Compiled(compiled.descriptor_set, compiled.message, compiled.messages)
 
 
+def _avro(text: str, imports: Mapping[str, str]) -> Compiled:
+    compiled = compile_avro(text, imports=imports)
+    return Compiled(compiled.body, compiled.message, compiled.messages)
+
+
 COMPILERS: Mapping[Format, Callable[[str, Mapping[str, str]], Compiled]] = {
     Format.PROTOBUF: _protobuf,
+    Format.AVRO: _avro,
 }
 
 

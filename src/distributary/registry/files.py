@@ -96,9 +96,14 @@ class FileStore:
         self._schemas[schema_id] = schema
         return schema
 
+    def ids(self) -> list[int]:
+        """Every id, lowest first."""
+        names = map(_ID.fullmatch, self._listed(self._ids_folder))
+        return sorted(int(name[1]) for name in names if name)
+
     def id_of(self, schema: StoredSchema) -> int | None:
         """The id of an equal schema."""
-        for schema_id in self._listed_ids():
+        for schema_id in self.ids():
             if schema_id not in self._schemas or self._schemas[schema_id] not in self._ids:
                 known = self.schema(schema_id)
                 if known is not None:
@@ -108,7 +113,7 @@ class FileStore:
 
     def add_schema(self, schema: StoredSchema) -> int:
         """Keep a schema under a new id, one above the highest."""
-        schema_id = max(self._listed_ids(), default=0)
+        schema_id = max(self.ids(), default=0)
         while True:
             schema_id += 1
             content = {
@@ -127,7 +132,7 @@ class FileStore:
 
     def subjects(self) -> tuple[str, ...]:
         """Every subject that has or had a version."""
-        found = (self._subject(folder) for folder in self._listed_subjects())
+        found = (self._subject(folder) for folder in self._listed(self._subjects_folder))
         return tuple(subject for subject, _ in found if subject is not None)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
@@ -210,27 +215,17 @@ class FileStore:
         except OSError:
             return b""
 
-    def _listed_ids(self) -> list[int]:
-        with unreachable(self._root):
-            names = map(_ID.fullmatch, os.listdir(self._ids_folder))
-        return sorted(int(name[1]) for name in names if name)
-
-    def _listed_subjects(self) -> list[str]:
+    def _listed(self, folder: Path, also: type[OSError] = FileNotFoundError) -> list[str]:
         with unreachable(self._root):
             try:
-                return os.listdir(self._subjects_folder)
-            except FileNotFoundError:
+                return os.listdir(folder)
+            except (FileNotFoundError, also):
                 os.stat(self._root)
                 return []
 
     def _subject(self, folder: str) -> tuple[str | None, tuple[StoredVersion, ...]]:
         """A subject's name and versions, from its folder as it is now."""
-        with unreachable(self._root):
-            try:
-                names = os.listdir(self._subjects_folder / folder)
-            except (FileNotFoundError, NotADirectoryError):
-                os.stat(self._root)
-                return None, ()
+        names = self._listed(self._subjects_folder / folder, NotADirectoryError)
         found = [name for name in map(_VERSION.fullmatch, names) if name]
         deleted = {int(name[1]) for name in found if name[2] == "deleted"}
         subject, versions = None, []
@@ -265,7 +260,7 @@ class FileStore:
         if word == self._scanned_word and begun < self._scan_again_at:
             return
         homes: dict[int, set[str]] = {}
-        for folder in self._listed_subjects():
+        for folder in self._listed(self._subjects_folder):
             for version in self._subject(folder)[1]:
                 homes.setdefault(version.schema_id, set()).add(folder)
         self._homes, self._scanned_word = homes, word

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from distributary.errors import IncompatibleSchemaError, InvalidSchemaError, SchemaNotFoundError
 from distributary.model.schema import Format, WriterSchema
@@ -23,11 +24,29 @@ class LocalRegistry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._compiled: dict[int, WriterSchema] = {}
+        self._guids: dict[UUID, int] = {}
+        self._with_guid: set[int] = set()
 
     def by_id(self, schema_id: int) -> WriterSchema:
         """The schema with this id, with every place where it is or was registered."""
         # places are asked every time: a schema can be registered under another subject later
         return replace(self._placeless(schema_id), subjects=self._store.places(schema_id))
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """The schema with this GUID, as `guid_of` gives it."""
+        if guid not in self._guids:
+            for schema_id in self._store.ids():
+                if schema_id not in self._with_guid:
+                    # the lowest id, where a merge of two copies brought a schema in twice
+                    self._guids.setdefault(self.guid_of(schema_id), schema_id)
+                    self._with_guid.add(schema_id)
+        if guid not in self._guids:
+            raise _not_found("schema with GUID", str(guid))
+        return self.by_id(self._guids[guid])
+
+    def guid_of(self, schema_id: int) -> UUID:
+        """The GUID of the schema with this id."""
+        return self._stored(schema_id).guid
 
     def latest(self, subject: str) -> WriterSchema:
         """The newest version of a subject."""

@@ -34,6 +34,10 @@ class MemoryStore:
         """The schema with an id."""
         return self._schemas.get(schema_id)
 
+    def ids(self) -> list[int]:
+        """Every id, lowest first."""
+        return sorted(self._schemas)
+
     def id_of(self, schema: StoredSchema) -> int | None:
         """The id of an equal schema."""
         return self._ids.get(schema)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from distributary.model.schema import Format, SubjectVersion
 from distributary.registry.compatibility import Level
 from distributary.registry.references import Reference
+
+_GUIDS = uuid5(NAMESPACE_DNS, "schemas.distributary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,16 @@ class StoredSchema:
     format: Format
     text: str
     references: tuple[Reference, ...] = ()
+
+    @property
+    def guid(self) -> UUID:
+        """A name that every local registry gives to the same content, whatever its id there.
+
+        It is a name-based UUID over format, text and references. Confluent's servers have a recipe
+        of their own, so that one schema has another GUID there.
+        """
+        references = [[r.name, r.subject, r.version] for r in self.references]
+        return uuid5(_GUIDS, json.dumps([self.format, self.text, references]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,10 @@ class Store(Protocol):
 
     def schema(self, schema_id: int) -> StoredSchema | None:
         """The schema with an id."""
+        ...
+
+    def ids(self) -> list[int]:
+        """Every id, lowest first."""
         ...
 
     def id_of(self, schema: StoredSchema) -> int | None:

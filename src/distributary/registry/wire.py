@@ -8,8 +8,12 @@ With protobuf, a path to the message follows the id: how many numbers, then each
 varints: the position in the file, then among the types nested in that one. The usual path, the
 first message of the file, is the single byte 00.
 
-A value that begins with 00 is taken as framed where framing is `auto`. With protobuf that is exact,
-not a guess: a bare message cannot begin with 00, because there is no field number 0.
+Where framing is `auto`, a value that begins with 00 or 01 is taken as framed, and one that begins
+otherwise as bare; a frame that breaks off is a bad record, not a bare one. With protobuf that is
+exact, not a guess: a bare message cannot begin so, because there is no field number 0. It is exact
+with JSON too, whose text begins with no such byte. With Avro it is a guess, and a bad one for some
+schemas: a record whose first field is 0, -1, null, an empty string or the first branch of a union
+begins with such a byte. Say `confluent` or `none` for Avro.
 """
 
 from __future__ import annotations

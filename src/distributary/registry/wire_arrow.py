@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from distributary.errors import ErrorCode
-from distributary.registry.wire import FIRST_MESSAGE, BadFrame, read_indexes
+from distributary.registry.wire import FIRST_MESSAGE, VALUE_HEADER, BadFrame, parse, read_indexes
 
 REASONS = (
     None,
@@ -23,7 +24,10 @@ REASONS = (
 
 _NULL, _MAGIC, _TRUNCATED = 1, 2, 3
 _HEADER = 5
+_GUID_HEADER = 17
 _WORD = 8
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class SplitFrames:
     framed: NDArray[np.bool_]
     """Where there is a whole frame."""
     ids: NDArray[np.int64]
-    """Schema ids; -1 where there is no frame."""
+    """Schema ids; -1 where there is no frame, or one that names a GUID."""
     payload_start: NDArray[np.int32]
     """Where the payload begins; 0 where there is no frame, so that a bare value is its payload."""
     reasons: NDArray[np.int8]
@@ -42,6 +46,10 @@ class SplitFrames:
     """Which message it is: a position in `paths`, 0 for the first message of the file."""
     paths: tuple[tuple[int, ...], ...]
     """The distinct paths to a message, as `wire.message_by_index` takes them."""
+    guid_codes: NDArray[np.int32]
+    """The schema's GUID: a position in `guids`, -1 where there is no frame, or one with an id."""
+    guids: tuple[UUID, ...] = ()
+    """The distinct GUIDs."""
 
     def reason(self, position: int) -> ErrorCode | None:
         """Why there is no frame at a position; None where there is one."""
@@ -51,6 +59,11 @@ class SplitFrames:
         """The path to the message at a position."""
         return self.paths[self.path_codes[position]]
 
+    def guid(self, position: int) -> UUID | None:
+        """The GUID at a position; None where there is none."""
+        code = self.guid_codes[position]
+        return self.guids[code] if code >= 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
@@ -59,25 +72,50 @@ class _Layout:
     data: NDArray[np.uint8]
 
 
-def split_v0(array: pa.BinaryArray, *, protobuf: bool) -> SplitFrames:
-    """Read the `00 | id` frames of a column; slices and nulls are welcome.
+def split(
+    array: pa.BinaryArray,
+    headers: pa.ListArray | None = None,
+    *,
+    protobuf: bool,
+    header: str = VALUE_HEADER,
+) -> SplitFrames:
+    """Read the frames of a column in all their forms; slices and nulls are welcome.
 
-    GUID frames (`01`) count as `BAD_MAGIC` here: they are rare, and `wire.parse` reads them.
+    The usual form, `00 | id`, costs as much as with `split_v0`. The other forms are read once for
+    each distinct frame, of which there are about as many as schemas.
+
+    Args:
+        array: The values of the records, or their keys.
+        headers: Their headers, as in `model.record.RAW`.
+        protobuf: Whether a path to the message follows the schema's id.
+        header: The header that holds the frame where the value does not.
     """
-    layout = _layout(array)
-    words = _first_words(layout)
-    magic = words >> 56 != 0
-    reasons = np.zeros(len(array), dtype=np.int8)
-    reasons[layout.lengths < _HEADER] = _TRUNCATED
-    reasons[magic & (layout.lengths > 0)] = _MAGIC
-    if array.null_count:
-        reasons[array.is_null().to_numpy(zero_copy_only=False)] = _NULL
-    framed = reasons == 0
-    ids = np.where(framed, words >> 24 & 0xFFFFFFFF, -1).astype(np.int64)
-    payload_start = np.where(framed, _HEADER, 0).astype(np.int32)
-    codes = np.zeros(len(array), dtype=np.int32)
-    split = SplitFrames(framed, ids, payload_start, reasons, codes, (FIRST_MESSAGE,))
-    return _with_paths(split, layout, words) if protobuf else split
+    frames, words = _split(array, protobuf)
+    rows, contents = _named(headers, header)
+    # a null is a tombstone, whatever its headers say
+    living = frames.reasons[rows] != _NULL
+    if living.any():
+        named = contents.filter(pa.array(living))
+        frames = _filled(frames, rows[living], named, protobuf, payload_start=0)
+    by_guid = (words >> 56 == 1) & (frames.reasons == _MAGIC)
+    # a bad header is the record's fault, even where the value looks like a frame
+    by_guid[rows] = False
+    rows = np.flatnonzero(by_guid)
+    if len(rows) == 0:
+        return frames
+    values = array.take(pa.array(rows))
+    # the usual path is one byte long: so much tells nearly all of them
+    start = pc.binary_slice(values, 0, _GUID_HEADER + protobuf)
+    frames = _filled(frames, rows, start, protobuf)
+    rest = np.flatnonzero(~frames.framed[rows] & (_layout(values).lengths > _GUID_HEADER))
+    if len(rest):
+        frames = _filled(frames, rows[rest], values.take(pa.array(rest)), protobuf)
+    return frames
+
+
+def split_v0(array: pa.BinaryArray, *, protobuf: bool) -> SplitFrames:
+    """Read the `00 | id` frames of a column; GUID frames (`01`) count as `BAD_MAGIC` here."""
+    return _split(array, protobuf)[0]
 
 
 def payloads(array: pa.BinaryArray, payload_start: NDArray[np.int32]) -> pa.BinaryArray:
@@ -93,6 +131,77 @@ def payloads(array: pa.BinaryArray, payload_start: NDArray[np.int32]) -> pa.Bina
         cut = pc.binary_slice(array, start, max(start, end))
         result = pc.if_else(pa.array(payload_start == start), cut, result)
     return result
+
+
+def _split(array: pa.BinaryArray, protobuf: bool) -> tuple[SplitFrames, NDArray[np.uint64]]:
+    """The `00 | id` frames, and the first eight bytes of each value."""
+    layout = _layout(array)
+    words = _first_words(layout)
+    magic = words >> 56 != 0
+    reasons = np.zeros(len(array), dtype=np.int8)
+    reasons[layout.lengths < _HEADER] = _TRUNCATED
+    reasons[magic & (layout.lengths > 0)] = _MAGIC
+    if array.null_count:
+        reasons[array.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    framed = reasons == 0
+    ids = np.where(framed, words >> 24 & 0xFFFFFFFF, -1).astype(np.int64)
+    payload_start = np.where(framed, _HEADER, 0).astype(np.int32)
+    codes = np.zeros(len(array), dtype=np.int32)
+    guids = np.full(len(array), -1, dtype=np.int32)
+    frames = SplitFrames(framed, ids, payload_start, reasons, codes, (FIRST_MESSAGE,), guids)
+    return _with_paths(frames, layout, words) if protobuf else frames, words
+
+
+def _named(headers: pa.ListArray | None, name: str) -> tuple[Rows, pa.BinaryArray]:
+    """The records that have a header of this name, and the last one's content for each."""
+    nothing = np.zeros(0, dtype=np.int64), pa.array([], pa.binary())
+    if headers is None or len(headers.values) == 0:
+        return nothing
+    entries = headers.flatten()
+    keys, contents = entries.flatten()
+    named = pc.fill_null(pc.equal(keys, pa.scalar(name, keys.type)), False)
+    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))
+    if len(places) == 0:
+        return nothing
+    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    rows = np.searchsorted(np.cumsum(lengths), places, side="right").astype(np.int64)
+    last = np.append(rows[1:] != rows[:-1], True)
+    found = contents.take(pa.array(places[last]))
+    # a header without content says nothing: the value is looked at
+    said = found.is_valid()
+    return rows[last][said.to_numpy(zero_copy_only=False)], found.filter(said)
+
+
+def _filled(
+    frames: SplitFrames,
+    rows: Rows,
+    contents: pa.BinaryArray,
+    protobuf: bool,
+    *,
+    payload_start: int | None = None,
+) -> SplitFrames:
+    """Put what the contents say in these rows, reading each distinct one once."""
+    encoded = contents.dictionary_encode()
+    paths = {path: code for code, path in enumerate(frames.paths)}
+    guids = {guid: code for code, guid in enumerate(frames.guids)}
+    found = np.empty((len(encoded.dictionary), 5), dtype=np.int64)
+    for number, content in enumerate(encoded.dictionary.to_pylist()):
+        frame = parse(content, protobuf=protobuf)
+        if isinstance(frame, BadFrame):
+            found[number] = (-1, 0, REASONS.index(frame.code), 0, -1)
+            continue
+        found[number] = (
+            -1 if frame.schema_id is None else frame.schema_id,
+            frame.payload_start if payload_start is None else payload_start,
+            0,
+            paths.setdefault(frame.indexes, len(paths)),
+            -1 if frame.guid is None else guids.setdefault(frame.guid, len(guids)),
+        )
+    each = found[encoded.indices.to_numpy(zero_copy_only=False)].T
+    frames.ids[rows], frames.payload_start[rows], frames.reasons[rows] = each[:3]
+    frames.path_codes[rows], frames.guid_codes[rows] = each[3:]
+    frames.framed[rows] = each[2] == 0
+    return replace(frames, paths=tuple(paths), guids=tuple(guids))
 
 
 def _with_paths(split: SplitFrames, layout: _Layout, words: NDArray[np.uint64]) -> SplitFrames:

@@ -4,7 +4,8 @@ A table name is the template with each field's value in it. Where that text alon
 values again, `_x` and ten hexadecimal digits of their SHA-256 follow, after as much of them as is
 readable: `silver_chess`, but `silver_chess_x6a1f03c2d9` for `Chess`. No digits are needed when
 
-- each value consists of `a-z 0-9 _` and begins with a letter or a digit;
+- each value consists of `a-z 0-9 _` and begins with a letter or a digit, and holds no `__`; or of
+  such parts with dots between them, none of which ends with `_`: a dot is written `__`;
 - the values can be read back from left to right, that is: no value but the last contains the text
   that follows it in the template. Of `{database}_{table}`, `shop` + `order_items` is plain and
   `my_shop` + `orders` is not, for it would read as `my` + `shop_orders`;
@@ -29,7 +30,7 @@ MAX_TABLE_NAME = 120
 DEAD_LETTERS = "dead_letters"
 
 _DIGITS = 10
-_PLAIN = re.compile(r"[a-z0-9][a-z0-9_]*", re.ASCII)
+_PLAIN = re.compile(r"(?!.*__)(?:[a-z0-9](?:[a-z0-9_]*[a-z0-9])?\.)*[a-z0-9][a-z0-9_]*", re.ASCII)
 _LITERAL = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
 _MARKED = re.compile(r"_x[0-9a-f]{10,}$", re.ASCII)
 _SQL_WORDS = frozenset(
@@ -62,8 +63,9 @@ def table_name(
     """
     literals, keys = _parsed(template, prefix)
     values = [_value(template, fields, key) for key in keys]
-    if all(map(_PLAIN.fullmatch, values)) and _reads_back(values, literals[1:]):
-        name = _filled(literals, values)
+    spelled = [value.replace(".", "__") for value in values]
+    if all(map(_PLAIN.fullmatch, values)) and _reads_back(spelled, literals[1:]):
+        name = _filled(literals, spelled)
         if len(name) <= MAX_TABLE_NAME and not _means_something(name, reserved, endings):
             return name
     return _marked(_filled(literals, [_slug(value) for value in values]), values, reserved)

@@ -1,4 +1,4 @@
-"""Whether a schema id belongs to the type that a record claims to be."""
+"""Whether a schema id belongs to the type, or the topic, that a record claims to be of."""
 
 from __future__ import annotations
 
@@ -43,3 +43,30 @@ def subject_verdict(
 
 def _homes(type_: str) -> tuple[str, str]:
     return f"{type_}-value", type_
+
+
+def own_subject(topic: str, *, rule: str = AUTO) -> str:
+    """The subject whose newest version a record of this topic means when it names no schema."""
+    if rule in (AUTO, ANY) or "{record}" in rule:
+        return f"{topic}-value"
+    return rule.replace("{topic}", topic).replace("{type}", topic)
+
+
+def topic_verdict(
+    topic: str, records: Collection[str], subjects_of_id: Collection[str], *, rule: str = AUTO
+) -> ErrorCode | None:
+    """WRONG_SUBJECT when a record on this topic may not use a schema with these subjects.
+
+    `auto` accepts the three strategies of Confluent's serializers: `<topic>-value`, the record's
+    full name, and `<topic>-<record>`. A template accepts what it says, for any of the schema's
+    records.
+    """
+    if rule == ANY:
+        return None
+    templates = ("{topic}-value", "{record}", "{topic}-{record}") if rule == AUTO else (rule,)
+    wanted = {
+        template.replace("{topic}", topic).replace("{record}", name).replace("{type}", name)
+        for template in templates
+        for name in records or ("",)
+    }
+    return None if wanted & set(subjects_of_id) else ErrorCode.WRONG_SUBJECT

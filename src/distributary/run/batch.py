@@ -15,7 +15,7 @@ from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.durable import sync_file_system
 from distributary.run.publishing import publish_all
-from distributary.run.staging import Stages, stage_until_resolved
+from distributary.run.staging import Stages, stage_records
 from distributary.source.base import BatchInput
 
 
@@ -55,7 +55,7 @@ def _decide(context: RunContext, batch: int, source: BatchInput, clock: _Clock) 
     clock.step("plan")
     reached(Moment.AFTER_PLAN, batch)
 
-    stages: Stages = stage_until_resolved(context, batch, source)
+    stages: Stages = stage_records(context, batch, source)
     clock.stages = stages.tries
     clock.step("stage")
     reached(Moment.AFTER_STAGE, batch)
@@ -108,7 +108,6 @@ def _settle(
         context.planner.committed(done)
     else:
         context.planner.reread(done)
-    context.shares = {e.table.name: e.records for e in manifest.tables if e.table.type}
     clock.step("settle")
     seconds = time.monotonic() - clock.began
     _announce(context, manifest, counts, source, clock, seconds)

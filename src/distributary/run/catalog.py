@@ -1,7 +1,12 @@
-"""Tables in Spark's catalog, so that `SELECT * FROM games.silver_chess` works."""
+"""Tables in Spark's catalog, so that `SELECT * FROM games.silver_chess` works.
+
+A plain Parquet table is a view: a catalog would keep its own copy of the columns and partitions,
+while a view looks at the folder each time.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
@@ -34,8 +39,18 @@ def _register(spark: SparkSession, database: str, tables: Iterable[TablePlan]) -
     for table in tables:
         if table.exists:
             name = f"{quote_sql(database)}.{quote_sql(table.name)}"
-            place = table.path.replace("\\", "\\\\").replace("'", "\\'")
             # the location is a folder of the lake whose last part is a name of our making
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{place}'")
+            spark.sql(_view(name, table) if table.format == "parquet" else _table(name, table))
             done.append(table.name)
     return done
+
+
+def _table(name: str, table: TablePlan) -> str:
+    place = table.path.replace("\\", "\\\\").replace("'", "\\'")
+    return f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{place}'"
+
+
+def _view(name: str, table: TablePlan) -> str:
+    literal = re.sub(r"([\\\[\]{}*?])", r"\\\1", table.path)
+    columns = f"SELECT * FROM parquet.{quote_sql(literal)}"  # noqa: S608 - quoted
+    return f"CREATE VIEW IF NOT EXISTS {name} WITH SCHEMA EVOLUTION AS {columns}"

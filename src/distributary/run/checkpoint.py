@@ -1,10 +1,11 @@
-"""A pipeline's checkpoint: whose life it is, Spark's own progress, and the decided batches.
+"""A pipeline's checkpoint: whose life it is, where it began, and the decided batches.
 
 <checkpoint>/<pipeline>/
     life.json      the id of this life: a reset checkpoint is a new life
     claims/        who owns it
-    spark/         what Structured Streaming keeps: offsets, commits
+    first.json     the source's position at the beginning of this life
     manifests/     the decided batches of the stream
+    runs/          records between the two hops of a stage, gone when it is over
     replay/        the decided batches of dead letters that were sent again
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from distributary.errors import CheckpointError, FencedError
 from distributary.model.manifest import Manifest
@@ -36,9 +39,9 @@ class Checkpoint:
         path = folder / "life.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            if (folder / "spark").exists():
+            if (folder / "manifests").exists():
                 raise CheckpointError(
-                    "the checkpoint has Spark's progress, but its life.json is missing",
+                    "the checkpoint has decided batches, but its life.json is missing",
                     where=str(folder),
                     next_step="restore the whole folder from a copy, or begin anew with `reset`",
                 )
@@ -54,10 +57,25 @@ class Checkpoint:
             )
         return cls(folder, data["life"])
 
-    @property
-    def spark(self) -> Path:
-        """What is given to Spark as its checkpoint location."""
-        return self.folder / "spark"
+    def first_position(self, find: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Where this life begins: found once, then kept, so that `latest` stays the same moment."""
+        known = self.known_first_position()
+        if known is None:
+            create_exclusively(self.folder / "first.json", json.dumps(find()))
+            known = self.known_first_position()
+        return known or {}
+
+    def known_first_position(self) -> Mapping[str, Any] | None:
+        """Where this life has begun, if it has."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.folder / "first.json").read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def runs(self, lane: str) -> Path:
+        """Where the stages of a lane keep sorted records; absolute, for workers elsewhere."""
+        return self.folder.resolve() / "runs" / lane
 
     def manifests(self, lane: str = "stream") -> Manifests:
         """The decided batches of a lane."""

@@ -9,7 +9,7 @@ from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.model.manifest import app_id
+from distributary.model.manifest import SourceRange, app_id
 from distributary.model.plan import Catalog
 from distributary.observe.events import EventBus
 from distributary.observe.ledger import Ledger
@@ -34,8 +34,6 @@ class RunContext:
     parking: str
     """Folder for the files of parked tables."""
     lane: str = "stream"
-    shares: dict[str, int] = field(default_factory=dict)
-    """Records per table in the batch before: how tables are spread over tasks."""
     newest_settled: int = -1
     """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
@@ -51,6 +49,12 @@ class RunContext:
     def app_id(self) -> str:
         """How this lane signs its commits."""
         return app_id(self.config.name, self.checkpoint.life, self.lane)
+
+    def settled_ranges(self, batch: int) -> tuple[SourceRange, ...] | None:
+        """What a batch covered that was settled before, in this life; None if it was not."""
+        if batch > self.newest_settled:
+            return None
+        return self.ledger.settled_ranges(self.config.name, self.checkpoint.life, self.lane, batch)
 
     def broadcast(self, catalog: Catalog) -> Broadcast[Catalog]:
         """Send the catalog to the executors, unless they have this one already."""

@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from distributary.decode.cache import decoder_for
 from distributary.errors import SchemaNotFoundError
 from distributary.model.deadletter import MAY_HEAL
+from distributary.model.plan import Route
 from distributary.model.record import RAW
 from distributary.registry.base import SchemaRegistry
-from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
-from distributary.run.planner import Planner
 from distributary.run.tidy import dead_letters_of
-from distributary.stage.group import group
+from distributary.stage.group import group, positions
 from distributary.stage.job import Unresolved
-from distributary.stage.land import decode_parts
-from distributary.stage.unwrap import unwrap
+from distributary.stage.unwrap import limits_of, unwrap
 
 _SAMPLE = 1000
 
@@ -44,7 +43,7 @@ def healable(pipeline: Pipeline) -> Healing:
                 continue
             same = table.filter(pa.compute.equal(table["schema_id"], schema_id))
             sample = same.slice(0, _SAMPLE)
-            share = _decodes(pipeline, registry, sample) / sample.num_rows
+            share = _decodes(pipeline, sample) / sample.num_rows
             found[str(reason)] += round(same.num_rows * share)
     return Healing(sum(found.values()), {k: v for k, v in found.items() if v})
 
@@ -57,11 +56,19 @@ def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
     return True
 
 
-def _decodes(pipeline: Pipeline, registry: SchemaRegistry, letters: pa.Table) -> int:
+def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
-    planner = Planner(pipeline.config, registry=registry, publisher=make_publisher(pipeline.config))
+    planner = pipeline.planner()
     unwrapped = unwrap(raw, planner.catalog())
-    keys = group(unwrapped).keys
-    planner.resolve([Unresolved(key, 0) for key in keys])
-    parts, _ = decode_parts(raw, planner.catalog())
-    return sum(part.records for part in parts)
+    groups = group(unwrapped)
+    planner.resolve([Unresolved(key, 0) for key in groups.keys])
+    catalog = planner.catalog()
+    records = 0
+    for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
+        route = catalog.routes[key]
+        if isinstance(route, Route):
+            payloads = unwrapped.payloads.take(pa.array(rows))
+            schema = catalog.schemas[route.schema_id]
+            decoder = decoder_for(schema, route.message, limits_of(catalog))
+            records += len(rows) - len(decoder.decode(payloads).failed)
+    return records

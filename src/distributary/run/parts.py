@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.errors import ConfigError
 from distributary.publish.base import Publisher
 from distributary.publish.direct import DirectPublisher
+from distributary.publish.mixed import MixedPublisher
+from distributary.publish.parquet import ParquetPublisher
 from distributary.publish.spark import SparkPublisher
 from distributary.registry.base import SchemaRegistry
+from distributary.registry.cache import CachedRegistry
 from distributary.registry.files import FileRegistry
+from distributary.registry.http import HttpRegistry
+from distributary.run.tables import table_folder
 from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
+from distributary.source.kafka import KafkaSource
 
 
 def make_registry(config: PipelineConfig) -> SchemaRegistry:
     """The folder or server that keeps the schemas."""
-    if config.registry is None or config.registry.path is None:
+    settings = config.registry
+    if settings is None:
         raise ConfigError(
-            "this version reads schemas from a folder only",
+            f"payloads of format {config.payload.format if config.payload else '?'} need schemas",
             where="registry",
-            next_step="set registry.path",
+            next_step="set registry.url, or registry.path for a folder of schemas",
         )
-    return FileRegistry(Path(config.registry.path))
+    if settings.path is not None:
+        return FileRegistry(Path(settings.path))
+    return CachedRegistry(
+        HttpRegistry(settings),
+        folder=schema_cache(config),
+        latest_seconds=settings.cache_ttl.total_seconds(),
+    )
+
+
+def schema_cache(config: PipelineConfig) -> Path:
+    """Where schemas outlive a run: one folder per registry, because ids are its own."""
+    addresses = "\n".join(config.registry.addresses if config.registry else ())
+    registry = hashlib.sha256(addresses.encode()).hexdigest()[:16]
+    return local_folder(config.checkpoint_path) / "schemas" / registry
+
+
+def local_folder(path: str) -> Path:
+    """A folder of this machine; checkpoints on object stores need a conditional put."""
+    if "://" in path and not path.startswith("file://"):
+        raise ConfigError(
+            "the checkpoint must be on a file system",
+            where="lake.checkpoint",
+            evidence=path,
+            next_step="set lake.checkpoint to a folder that the driver can write to",
+        )
+    return Path(path.removeprefix("file://")).absolute()
 
 
 def make_source(config: PipelineConfig) -> Source:
     """Where records come from."""
     if isinstance(config.source, DeltaSourceConfig):
         return DeltaSource(config.source, storage_options=config.lake.options)
+    if isinstance(config.source, KafkaSourceConfig):
+        return KafkaSource(config.source)
     raise ConfigError(
         f"this version reads no source of type {config.source.type}",
         where="source.type",
-        next_step="use a source of type delta",
+        next_step="use a source of type kafka or delta",
     )
 
 
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Who commits to the tables."""
-    if config.tables.format != "delta":
-        raise ConfigError(
-            f"this version writes no tables of format {config.tables.format}",
-            where="tables.format",
-            next_step="use format: delta",
-        )
+    direct = DirectPublisher(storage_options=config.lake.options)
+    if config.tables.format == "parquet":
+        if not config.lake.is_local:
+            raise ConfigError(
+                "tables of format parquet need a lake on a file system",
+                where="tables.format",
+                evidence="an object store has no links and no locks",
+                next_step="use format: delta, or a folder as lake.path",
+            )
+        letters = table_folder(config, config.tables.dead_letters)
+        return MixedPublisher(ParquetPublisher(), special={letters: direct})
     if config.tables.publisher == "spark" and spark is not None:
         return SparkPublisher(spark)
-    return DirectPublisher(storage_options=config.lake.options)
+    return direct

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +15,19 @@ from pyspark.sql import SparkSession
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.trigger import Trigger, TriggerKind
-from distributary.errors import ConfigError, DistributaryError, FencedError, OwnedError
+from distributary.errors import DistributaryError, FencedError, OwnedError
 from distributary.observe import layout
 from distributary.observe.events import EventBus
 from distributary.observe.failures import write_failure
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
+from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.run.catalog import register_tables
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import Claim
 from distributary.run.context import RunContext
-from distributary.run.parts import make_publisher, make_registry, make_source
+from distributary.run.parts import local_folder, make_publisher, make_registry, make_source
 from distributary.run.planner import Planner
 from distributary.run.query import RunSummary, StreamRun
 from distributary.run.session import spark_session
@@ -71,6 +73,16 @@ class Pipeline:
         """The schemas."""
         return make_registry(self.config)
 
+    def planner(self, publisher: Publisher | None = None) -> Planner:
+        """A plan of this pipeline's tables, with what the ledger knows of them."""
+        known = self.ledger().tables(self.config.name, schema_ids=False)
+        return Planner(
+            self.config,
+            registry=self.registry(),
+            publisher=publisher or make_publisher(self.config),
+            owners={t.table: t.type for t in known if t.type},
+        )
+
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
         """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
         ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
@@ -114,14 +126,10 @@ class Pipeline:
         session = spark or spark_session(self.spark_settings(), app_name=self.config.name)
         publisher = make_publisher(self.config, session)
         ledger = self.ledger()
-        mine = [t for t in ledger.tables(self.config.name, schema_ids=False) if t.type]
-        planner = Planner(
-            self.config,
-            registry=self.registry(),
-            publisher=publisher,
-            known_types=[t.type for t in mine],
-        )
+        planner = self.planner(publisher)
         self._describe(checkpoint)
+        # what a killed process left between two hops
+        shutil.rmtree(checkpoint.runs(lane), ignore_errors=True)
         context = RunContext(
             config=self.config,
             spark=session,
@@ -156,15 +164,3 @@ class Pipeline:
                 checkpoint=str(checkpoint.folder),
             ),
         )
-
-
-def local_folder(path: str) -> Path:
-    """A folder of this machine; checkpoints on object stores need a conditional put."""
-    if "://" in path and not path.startswith("file://"):
-        raise ConfigError(
-            "the checkpoint must be on a file system",
-            where="lake.checkpoint",
-            evidence=path,
-            next_step="set lake.checkpoint to a folder that the driver can write to",
-        )
-    return Path(path.removeprefix("file://")).absolute()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
@@ -23,14 +24,22 @@ from distributary.errors import (
 )
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import MAY_HEAL
-from distributary.model.plan import Catalog, EnvelopePlan, Rejected, Route, RouteKey
+from distributary.model.plan import (
+    UNFRAMED,
+    Catalog,
+    EnvelopePlan,
+    Rejected,
+    Route,
+    RouteKey,
+)
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import Column
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.wire import message_by_index
 from distributary.route.naming import table_name
-from distributary.route.subjects import subject_verdict
+from distributary.route.record_names import spelled_record, spelled_type
+from distributary.route.subjects import own_subject, subject_verdict, topic_verdict
 from distributary.route.type_names import casefold_key
 from distributary.run.tables import TableBook, fixed_tables
 from distributary.stage.job import Unresolved
@@ -50,7 +59,7 @@ class Planner:
         *,
         registry: SchemaRegistry,
         publisher: Publisher,
-        known_types: Iterable[str] = (),
+        owners: Mapping[str, str] | None = None,
     ) -> None:
         if config.payload is None:
             raise ConfigError("a pipeline without payload has nothing to decode")
@@ -61,7 +70,7 @@ class Planner:
         remote = registered is not None and registered.path is None
         self._grace = registered.unknown_id_grace.total_seconds() if registered and remote else 0.0
         self._registry = registry
-        self._types = {casefold_key(name): name for name in known_types}
+        self._types = {casefold_key(name): name for name in (owners or {}).values()}
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(
             self._types.values(), ()
         )
@@ -69,6 +78,7 @@ class Planner:
         self._routes: dict[RouteKey, Route | Rejected] = {}
         self._asked: dict[RouteKey, float] = {}
         self._waited: set[int] = set()
+        self._unions: set[int] = set()
         self._envelope: EnvelopePlan | None = None
         self._version = 0
         self._snapshot: Catalog | None = None
@@ -77,7 +87,7 @@ class Planner:
             max_depth=config.limits.max_depth,
             recursion_depth=config.limits.recursion_depth,
         )
-        self.book = TableBook(config, publisher)
+        self.book = TableBook(config, publisher, owners=owners or {})
 
     def catalog(self) -> Catalog:
         """The plan as it stands; the same object until something changes."""
@@ -92,6 +102,7 @@ class Planner:
                 schemas=dict(self._schemas),
                 routes=dict(self._routes),
                 tables=dict(self.book.tables),
+                unions=frozenset(self._unions),
                 each=tables.each is not None,
                 bronze=tables.bronze or "",
                 unified=tables.unified.name if tables.unified else "",
@@ -103,6 +114,7 @@ class Planner:
                 max_depth=self._limits.max_depth,
                 recursion_depth=self._limits.recursion_depth,
                 strict_names=tables.names == "strict",
+                skip_tombstones=getattr(self._config.source, "tombstones", "") == "skip",
             )
         return self._snapshot
 
@@ -112,18 +124,26 @@ class Planner:
         now = time.monotonic()
         for key, route in list(self._routes.items()):
             if isinstance(route, Route):
-                if route.table in again:
+                if route.table in again or self._is_outdated(key, route):
                     self._forget(key)
             elif route.code is ErrorCode.TOO_MANY_TYPES:
                 self._forget(key)
             elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)
 
+    def _is_outdated(self, key: RouteKey, route: Route) -> bool:
+        """Records that name no schema follow their subject's newest one."""
+        if key.schema_id != UNFRAMED or self._config.envelope is not None or key.guid:
+            return False
+        return self._schema(key).id != route.schema_id
+
     def resolve(self, unresolved: Sequence[Unresolved]) -> None:
         """Find an answer for every key: a route, or a reason to dead-letter its records."""
-        self._wait_for_new_ids({item.key.schema_id for item in unresolved})
+        self._wait_for_new_ids({i.key.schema_id for i in unresolved if i.key.schema_id >= 0})
         for item in unresolved:
-            self._routes[item.key] = self._answer(item.key)
+            answer = self._answer(item.key)
+            if answer is not None:
+                self._routes[item.key] = answer
         self.book.evolve_unified(self._columns_of_type)
         self._snapshot = None
 
@@ -185,7 +205,8 @@ class Planner:
             return True
         return True
 
-    def _answer(self, key: RouteKey) -> Route | Rejected:
+    def _answer(self, key: RouteKey) -> Route | Rejected | None:
+        """A route or a refusal; None when the key does not say enough to tell."""
         self._asked[key] = time.monotonic()
         if self._config.envelope is not None and self._config.tables.names == "strict":
             known = self._types.get(casefold_key(key.claim), key.claim)
@@ -193,25 +214,47 @@ class Planner:
                 text = "the type's name differs only in case from another type's"
                 return Rejected(ErrorCode.TYPE_NAME_CASE_CLASH, text)
         try:
-            schema = self._registry.by_id(key.schema_id)
-        except SchemaNotFoundError:
-            text = f"the registry knows no schema with id {key.schema_id}"
-            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, text)
+            schema = self._schema(key)
+        except SchemaNotFoundError as error:
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
         except InvalidSchemaError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
+        if schema.format is not Format(self._payload.format):
+            text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
+        if self._needs_branch(key, schema):
+            return None
         return self._wrong_subject(key, schema) or self._place(key, schema)
 
+    def _schema(self, key: RouteKey) -> WriterSchema:
+        """By id, by GUID, or the newest of its subject where a record names none."""
+        if key.guid:
+            return self._registry.by_guid(UUID(key.guid))
+        if key.schema_id == UNFRAMED and self._config.envelope is None:
+            return self._registry.latest(own_subject(key.claim, rule=self._payload.subject))
+        return self._registry.by_id(key.schema_id)
+
+    def _needs_branch(self, key: RouteKey, schema: WriterSchema) -> bool:
+        """Whether records with this key must be told apart once more: the schema is a union."""
+        if schema.format is not Format.AVRO or len(schema.messages) < 2 or key.message_index:
+            return False
+        self._unions.add(key.schema_id)
+        return True
+
     def _wrong_subject(self, key: RouteKey, schema: WriterSchema) -> Rejected | None:
-        if self._config.envelope is None:
-            return None
         subjects = [s.subject for s in schema.subjects]
-        code = subject_verdict(
-            key.claim,
-            subjects,
-            lambda subject: bool(self._registry.versions(subject)),
-            rule=self._payload.subject,
-            known_types=self._types.values(),
-        )
+        if self._config.envelope is not None:
+            code = subject_verdict(
+                key.claim,
+                subjects,
+                lambda subject: bool(self._registry.versions(subject)),
+                rule=self._payload.subject,
+                known_types=self._types.values(),
+            )
+        elif self._payload.validation == "registry":
+            code = topic_verdict(key.claim, schema.messages, subjects, rule=self._payload.subject)
+        else:
+            return None
         if code is None:
             return None
         return Rejected(
@@ -220,14 +263,9 @@ class Planner:
 
     def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
         """Find the table and make room in it."""
-        message: str | None = self._payload.message or schema.message
-        if key.message_index:
-            message = message_by_index(
-                schema.body, tuple(int(i) for i in key.message_index.split(","))
-            )
-        if message is None:
-            text = f"schema {schema.id} has no message at index {key.message_index}"
-            return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
+        message = self._message(key, schema)
+        if isinstance(message, Rejected):
+            return message
         try:
             columns = decoder_for(schema, message, self._limits).columns
         except DecodeError as error:
@@ -246,28 +284,41 @@ class Planner:
         self._columns_of_type[type_name] = columns
         return Route(name, type_name, schema.id, message)
 
+    def _message(self, key: RouteKey, schema: WriterSchema) -> str | Rejected:
+        """Which message or record of the schema it is."""
+        if not key.message_index:
+            return self._payload.message or schema.message
+        if schema.format is Format.AVRO:
+            branch = int(key.message_index) if key.message_index.isdigit() else -1
+            if not 0 <= branch < len(schema.messages):
+                text = f"schema {schema.id} has no branch {key.message_index}"
+                return Rejected(ErrorCode.PAYLOAD_MISMATCH, text)
+            if not schema.messages[branch]:
+                return Rejected(ErrorCode.NULL_VALUE, "the datum is the union's null")
+            return schema.messages[branch]
+        found = message_by_index(schema.body, tuple(map(int, key.message_index.split(","))))
+        if found is None:
+            text = f"schema {schema.id} has no message at index {key.message_index}"
+            return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
+        return found
+
     def _table_name(self, type_name: str, key: RouteKey, message: str) -> str:
         tables = self._config.tables
         if tables.each is None:
             return ""
-        fields = {"type": type_name, "record": message, "topic": key.claim}
+        wrapped = self._config.envelope is not None
+        fields = {
+            "type": type_name if wrapped else spelled_type(type_name),
+            "record": spelled_record(message),
+            "topic": key.claim,
+        }
         wanted: dict[str, Any] = {k: v for k, v in fields.items() if "{" + k + "}" in tables.each}
         if not wanted:
             return f"{tables.prefix}{tables.each}"
-        return table_name(
-            tables.each, prefix=tables.prefix, reserved=fixed_tables(self._config), **wanted
-        )
-
-
-def spread_tables(records: Mapping[str, int], buckets: int) -> dict[str, tuple[int, ...]]:
-    """Tables to tasks by what they had in the batch before: heavy ones get several tasks."""
-    total = sum(records.values())
-    load = [0.0] * buckets
-    spread: dict[str, tuple[int, ...]] = {}
-    for name, count in sorted(records.items(), key=lambda item: (-item[1], item[0])):
-        shares = min(buckets, max(1, round(count * buckets / total))) if total else 1
-        lightest = sorted(range(buckets), key=lambda b: (load[b], b))[:shares]
-        for bucket in lightest:
-            load[bucket] += count / shares
-        spread[name] = tuple(lightest)
-    return spread
+        reserved = fixed_tables(self._config)
+        name = table_name(tables.each, prefix=tables.prefix, reserved=reserved, **wanted)
+        if "record" in wanted and self.book.belongs_to_another(name, type_name):
+            # two records of one name in different namespaces
+            wanted["record"] = message
+            name = table_name(tables.each, prefix=tables.prefix, reserved=reserved, **wanted)
+        return name

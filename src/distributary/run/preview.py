@@ -13,10 +13,9 @@ from distributary.model.plan import Catalog, Rejected, Route, RouteKey
 from distributary.model.table import Change
 from distributary.route.type_names import check_type_name
 from distributary.run.checkpoint import Checkpoint
-from distributary.run.parts import make_publisher, make_source
+from distributary.run.parts import make_source
 from distributary.run.pipeline import Pipeline
 from distributary.run.planner import Planner
-from distributary.source.offsets import end_offset
 from distributary.stage.group import group
 from distributary.stage.job import Unresolved
 from distributary.stage.unwrap import unwrap
@@ -69,14 +68,7 @@ class Preview:
 
 def preview(pipeline: Pipeline) -> Preview:
     """Look at what the source holds beyond the pipeline's position, as one batch would see it."""
-    config = pipeline.config
-    known = pipeline.ledger().tables(config.name, schema_ids=False)
-    planner = Planner(
-        config,
-        registry=pipeline.registry(),
-        publisher=make_publisher(config),
-        known_types=[t.type for t in known if t.type],
-    )
+    planner = pipeline.planner()
     keys: Counter[RouteKey] = Counter()
     first: dict[RouteKey, int] = {}
     dead: Counter[str] = Counter()
@@ -89,16 +81,16 @@ def preview(pipeline: Pipeline) -> Preview:
 
 
 def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
+    source = make_source(pipeline.config)
     folder = pipeline.checkpoint_folder
-    start, state = None, {}
-    if (folder / "life.json").exists():
-        checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
-        newest = checkpoint.manifests().newest()
-        if newest >= 0:
-            start = end_offset(checkpoint.spark, newest)
-            manifest = checkpoint.manifests().read(newest)
-            state = dict(manifest.source_state) if manifest else {}
-    yield from make_source(pipeline.config).peek(start, state)
+    if not (folder / "life.json").exists():
+        yield from source.peek(source.first())
+        return
+    checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
+    manifests = checkpoint.manifests()
+    newest = manifests.read(manifests.newest()) if manifests.newest() >= 0 else None
+    start = newest.source_state if newest else checkpoint.known_first_position() or source.first()
+    yield from source.peek(start)
 
 
 def _count_keys(

@@ -1,31 +1,30 @@
-"""The one streaming query of a pipeline: started, watched, retried, stopped."""
+"""The one loop of a pipeline: batch after batch, watched, retried, stopped.
+
+The engine keeps the time itself. Spark's streaming query would do it too, but starting one costs 10
+to 25 seconds of a core in a fresh JVM, and its offset log would be a second record of what the
+manifests say already.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
 
 import stamina
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.errors import PySparkException
 
 from distributary.config.trigger import Trigger, TriggerKind
-from distributary.errors import CheckpointError, DistributaryError, ErrorCode, StoppedError
+from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe.events import Failed, Idle, Stopped
 from distributary.observe.failures import clear_failure
-from distributary.run.batch import Settled, run_batch
+from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
-from distributary.source.base import Source
-from distributary.source.offsets import batch_offsets
+from distributary.source.base import Position, Source
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
 
 
@@ -38,101 +37,156 @@ class RunSummary:
     batches: int = 0
     seconds: float = 0.0
     query_id: str = ""
+    """Stays the same as long as the checkpoint lives."""
     stopped: str = ""
     """Why it ended: `done`, `stopped`."""
 
 
 class StreamRun:
-    """Drives a pipeline's query until it is done, is told to stop, or cannot go on."""
+    """Drives a pipeline until it is done, is told to stop, or cannot go on."""
 
     def __init__(self, context: RunContext, source: Source, *, stop: threading.Event) -> None:
         self._context = context
         self._source = source
         self._stop = stop
-        self._summary = RunSummary(context.config.name)
-        self._failure: DistributaryError | None = None
-        self._in_batch: int | None = None
+        self._summary = RunSummary(context.config.name, query_id=context.checkpoint.life)
         self._last_event = time.monotonic()
 
     def run(self, trigger: Trigger) -> RunSummary:
-        """Run to the end; a retryable failure starts the query again, with back-off."""
+        """Run to the end; after a failure that may pass, try again, with back-off."""
         began = time.monotonic()
-        reason = "done"
-        try:
-            self._with_retries(trigger)
-        except StoppedError:
-            reason = "stopped"
-        if self._stop.is_set():
-            reason = "stopped"
+        self._with_retries(trigger)
         self._summary.seconds = time.monotonic() - began
-        self._summary.stopped = reason
+        self._summary.stopped = "stopped" if self._stop.is_set() else "done"
         self._context.bus.publish(
             Stopped(
                 pipeline=self._context.config.name,
                 batches=self._summary.batches,
                 counts=self._summary.counts,
                 seconds=self._summary.seconds,
-                reason=reason,
+                reason=self._summary.stopped,
             )
         )
         return self._summary
 
     def _with_retries(self, trigger: Trigger) -> None:
+        """A run that goes on retries for ever; one that ends by itself gives up after a while."""
         attempts = self._context.config.run.batch_attempts
-        continuous = trigger.kind is not TriggerKind.AVAILABLE_NOW
-        for attempt in stamina.retry_context(
-            on=self._worth_a_retry,
-            attempts=None if continuous else attempts,
-            timeout=None,
-            wait_initial=1.0,
-            wait_max=60.0,
-        ):
-            with attempt:
-                try:
-                    self._once(trigger)
-                except DistributaryError as error:
-                    if not isinstance(error, StoppedError):
-                        last = not continuous and attempt.num == attempts
-                        self._tell(error, None if last else attempt.next_wait)
+        endless = trigger.kind is not TriggerKind.AVAILABLE_NOW
+        while True:
+            done_before = self._summary.batches
+            try:
+                for attempt in stamina.retry_context(
+                    on=self._worth_a_retry,
+                    attempts=None if endless else attempts,
+                    timeout=None,
+                    wait_initial=1.0,
+                    wait_max=60.0,
+                ):
+                    with attempt:
+                        last = not endless and attempt.num == attempts
+                        self._told(trigger, None if last else attempt.next_wait)
+                        return
+            except DistributaryError as error:
+                # patience is counted per batch, not per run
+                if not self._worth_a_retry(error) or self._summary.batches == done_before:
                     raise
+
+    def _told(self, trigger: Trigger, wait: float | None) -> None:
+        try:
+            self._loop(trigger)
+        except DistributaryError as error:
+            again = wait if self._worth_a_retry(error) else None
+            name = self._context.config.name
+            self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
+            raise
 
     def _worth_a_retry(self, error: Exception) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
 
-    def _tell(self, error: DistributaryError, wait: float | None) -> None:
-        again = wait if self._worth_a_retry(error) else None
-        name = self._context.config.name
-        self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
-
-    def _once(self, trigger: Trigger) -> None:
-        self._failure = None
-        context = self._context
-        stream = self._source.stream(context.spark)
-        writer = stream.writeStream.foreachBatch(self._batch).option(
-            "checkpointLocation", str(context.checkpoint.spark)
-        )
-        query = writer.queryName(context.config.name).trigger(**trigger_options(trigger)).start()
-        self._summary.query_id = str(query.id)
-        try:
-            self._watch(query)
-        except PySparkException as error:
-            raise self._failure or _spark_failed(error) from error
-        finally:
-            query.stop()
-
-    def _watch(self, query: StreamingQuery) -> None:
-        while query.isActive:
-            time.sleep(_POLL_SECONDS)
-            if self._stop.is_set() and self._in_batch is None:
+    def _loop(self, trigger: Trigger) -> None:
+        self._finish_decided()
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._drain(self._source.newest())
+            if trigger.kind is TriggerKind.AVAILABLE_NOW:
                 return
+            self._wait(began + trigger.interval.total_seconds() if trigger.interval else 0.0)
+
+    def _drain(self, until: Position) -> None:
+        """Batches up to a position, which is where the source ended when this began."""
+        while not self._stop.is_set():
             self._resume_on_request()
-            if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS and self._in_batch is None:
-                self._last_event = time.monotonic()
-                batch = self._summary.batches - 1 if self._summary.batches else None
-                self._context.bus.publish(Idle(pipeline=self._context.config.name, batch=batch))
-        error = query.exception()
-        if isinstance(error, StreamingQueryException):
-            raise error
+            batch = self._context.manifests.newest() + 1
+            start = self._position_after(batch - 1)
+            end = self._end_of(batch, start, until)
+            if end is None:
+                return
+            self._run(batch, start, end)
+
+    def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
+        """A batch that the ledger has settled ends where it ended then: its tables have it."""
+        settled = self._context.settled_ranges(batch)
+        if settled is not None:
+            return self._source.retrace(start, settled)
+        return self._source.advance(start, until)
+
+    def _finish_decided(self) -> None:
+        """What was decided and not settled, because the process ended in between."""
+        manifests = self._context.manifests
+        if manifests.settled() > manifests.newest():
+            raise self._missing(manifests.settled())
+        for batch in range(manifests.settled() + 1, manifests.newest() + 1):
+            manifest = manifests.read(batch)
+            if manifest is not None:
+                self._run(batch, self._position_after(batch - 1), manifest.source_state)
+
+    def _run(self, batch: int, start: Position, end: Position) -> None:
+        context = self._context
+        context.claim.check()
+        try:
+            settled = run_batch(context, batch, self._source.open(context.spark, start, end))
+        except DistributaryError:
+            raise
+        except PySparkException as error:
+            raise self._source.explain(error) or _spark_failed(error) from error
+        except Exception as error:
+            raise _unexpected(error, batch) from error
+        finally:
+            self._last_event = time.monotonic()
+        clear_failure(context.checkpoint.folder)
+        self._summary.batches += 1
+        self._summary.counts += settled.counts
+
+    def _position_after(self, batch: int) -> Position:
+        """Where a batch ended; before the first one, where the pipeline has begun."""
+        context = self._context
+        if batch < 0:
+            return context.checkpoint.first_position(self._source.first)
+        manifest = context.manifests.read(batch)
+        if manifest is None:
+            raise self._missing(batch)
+        return manifest.source_state
+
+    def _missing(self, batch: int) -> CheckpointError:
+        return CheckpointError(
+            f"the manifest of batch {batch} is missing, so the next offset is unknown",
+            where=str(self._context.manifests.folder),
+            next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
+        )
+
+    def _wait(self, until: float) -> None:
+        """Until a moment, or until there may be something new."""
+        self._stop.wait(_POLL_SECONDS)
+        while time.monotonic() < until and not self._stop.is_set():
+            self._resume_on_request()
+            self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
+        if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
+            self._last_event = time.monotonic()
+            newest = self._context.manifests.newest()
+            self._context.bus.publish(
+                Idle(pipeline=self._context.config.name, batch=newest if newest >= 0 else None)
+            )
 
     def _resume_on_request(self) -> None:
         context = self._context
@@ -142,64 +196,11 @@ class StreamRun:
                 drained(context.publisher, context.ledger, context.parking, table)
                 answered(context.parking, table)
 
-    def _batch(self, frame: DataFrame, batch: int) -> None:
-        """Called by Spark, in a thread of its own."""
-        try:
-            if self._stop.is_set():
-                raise StoppedError("a stop was asked for before this batch began")
-            self._in_batch = batch
-            self._count(self._one(frame, batch))
-        except DistributaryError as error:
-            self._failure = error
-            raise
-        except Exception as error:
-            self._failure = _unexpected(error, batch)
-            raise
-        finally:
-            self._in_batch = None
-            self._last_event = time.monotonic()
-
-    def _one(self, frame: DataFrame, batch: int) -> Settled:
-        context = self._context
-        context.claim.check()
-        offsets = batch_offsets(context.checkpoint.spark, batch)
-        state = self._state_after(batch - 1)
-        return run_batch(
-            context, batch, self._source.open_batch(context.spark, frame, offsets, state)
-        )
-
-    def _state_after(self, batch: int) -> Mapping[str, Any]:
-        """What the source wanted to find again."""
-        if batch < 0:
-            return {}
-        manifest = self._context.manifests.read(batch)
-        if manifest is None:
-            raise CheckpointError(
-                f"the manifest of batch {batch} is missing, so the next offset is unknown",
-                where=str(self._context.manifests.folder),
-                next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
-            )
-        return manifest.source_state
-
-    def _count(self, settled: Settled) -> None:
-        clear_failure(self._context.checkpoint.folder)
-        self._summary.batches += 1
-        self._summary.counts += settled.counts
-
-
-def trigger_options(trigger: Trigger) -> dict[str, Any]:
-    """A trigger in Spark's words."""
-    if trigger.kind is TriggerKind.AVAILABLE_NOW:
-        return {"availableNow": True}
-    interval: timedelta | None = trigger.interval
-    seconds = interval.total_seconds() if interval else 0.0
-    return {"processingTime": f"{int(seconds * 1000)} milliseconds"}
-
 
 def _spark_failed(error: PySparkException) -> DistributaryError:
     text = str(error).strip().splitlines()
     return DistributaryError(
-        "Spark could not run the query",
+        "Spark could not run the batch",
         code=ErrorCode.SPARK_FAILED,
         evidence=text[0][:500] if text else type(error).__name__,
         next_step="run again with --debug to see Spark's own words",

@@ -23,7 +23,7 @@ from distributary.observe.deadletters import DeadLetters, Failure
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.durable import sync_folder
-from distributary.run.staging import drop_files, stage_until_resolved
+from distributary.run.staging import drop_files, stage_records
 from distributary.source.base import BatchInput
 
 LANE = "replay"
@@ -63,7 +63,7 @@ def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
     number = _next_number(context)
     path = _freeze(context, number, letters, name="trial")
     try:
-        staged = stage_until_resolved(context, number, _input(context, number, path)).staged
+        staged = stage_records(context, number, _input(context, number, path)).staged
         drop_files(context, staged)
         planned = context.planner.book.tables
     finally:
@@ -153,4 +153,5 @@ def _input(context: RunContext, number: int, path: Path) -> BatchInput:
         frame=context.spark.range(0, 1, 1, 1),
         reader=FrozenReader(str(path)),
         ranges=(SourceRange(f"dead letters, replay {number}", 0, 0, count, count),),
+        end={},
     )

@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.run.class_archive import archive_options
-from distributary.run.connectors import JVM, Progress, are_locked, ensure_connectors, spark_jars
+from distributary.run.connectors import JVM, are_locked, ensure_connectors
+from distributary.run.ivy import Progress, spark_jars
 from distributary.run.java import require_java
 from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, spark_conf
 

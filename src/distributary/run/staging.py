@@ -1,11 +1,14 @@
-"""Step `stage`: run the job, answer what its tasks could not place, run it again."""
+"""Step `stage`: sort the records, answer for the keys that are new, land each key's records."""
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,10 +17,10 @@ from distributary.errors import AccountingError
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.run.context import RunContext
-from distributary.run.planner import spread_tables
 from distributary.run.tables import Pending, primary_role
 from distributary.source.base import BatchInput
-from distributary.stage.job import Staged, run_stage
+from distributary.stage.job import Staged, run_land, run_sort
+from distributary.stage.loads import spread
 
 _MOST_TRIES = 5
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python worker failed")
@@ -25,7 +28,7 @@ _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python wor
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The last try of a stage, in which every record found a place."""
+    """A stage in which every record found a place."""
 
     staged: Staged
     tries: int
@@ -35,7 +38,7 @@ class Stages:
         self, context: RunContext, batch: int, source: BatchInput, pending: Pending
     ) -> Manifest:
         """What was found out, as the document that decides the batch."""
-        state = dict(source.state)
+        state = dict(source.end)
         if context.lane != "stream":
             # a letter that fails again is not a new letter: its row in the table is brought up
             # to date once the batch is settled
@@ -68,9 +71,10 @@ class Stages:
             primary_role=primary_role(context.config),
         )
         counts = Counts(
-            read=source.records,
+            read=source.records if source.counted else self.staged.seen,
             written=sum(e.records for e in draft.primary()),
             dead_lettered=sum(self.staged.dead.values()),
+            skipped=self.staged.skipped,
         )
         return replace(draft, counts=counts)
 
@@ -93,50 +97,74 @@ class Stages:
         context.planner.book.give_back(Pending(changes=later))
 
 
-def stage_until_resolved(context: RunContext, batch: int, source: BatchInput) -> Stages:
-    """Stage; where a schema or type is new, plan for it and stage again, dropping the first try."""
+def stage_records(context: RunContext, batch: int, source: BatchInput) -> Stages:
+    """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
     began = time.monotonic()
-    guarded = False
+    order = _order(context, batch)
+    try:
+        staged, tries = _sorted(context, batch, source, order)
+        _check_seen(staged, source, batch)
+        _landed(context, staged, order)
+    finally:
+        shutil.rmtree(order.folder, ignore_errors=True)
+    return Stages(staged, tries, time.monotonic() - began)
+
+
+def _sorted(
+    context: RunContext, batch: int, source: BatchInput, order: StageOrder
+) -> tuple[Staged, int]:
+    """Hop one, again where an answer changes how records are told apart (unions of Avro)."""
     for number in range(1, _MOST_TRIES + 1):
-        order = _order(context, batch, guarded=guarded, final=number == _MOST_TRIES)
         catalog = context.broadcast(context.planner.catalog())
-        try:
-            staged = run_stage(source.frame, source.reader, catalog, order)
-        except Exception as error:
-            if guarded or not _killed_its_worker(error):
-                raise
-            guarded = True
-            continue
-        if not staged.unresolved:
-            _check_seen(staged, source, batch)
-            return Stages(staged, number, time.monotonic() - began)
+
+        staged = _guarded_if_needed(partial(run_sort, source.frame, source.reader, catalog), order)
+        if new := staged.unresolved(context.planner.catalog()):
+            context.planner.resolve(new)
+        if not staged.unresolved(context.planner.catalog()):
+            return staged, number
         drop_files(context, staged)
-        context.planner.resolve(staged.unresolved)
     raise AccountingError(
-        f"batch {batch} could not be staged in {_MOST_TRIES} tries",
+        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
         where=f"pipeline {context.config.name}",
         next_step="run again with --debug and report the log",
     )
 
 
-def _order(context: RunContext, batch: int, *, guarded: bool, final: bool) -> StageOrder:
-    buckets = max(2, context.spark.sparkContext.defaultParallelism)
+def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
+    planned = context.planner.catalog()
+    catalog = context.broadcast(planned)
+    tasks = max(1, context.spark.sparkContext.defaultParallelism)
+    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks)
+    landed = _guarded_if_needed(partial(run_land, context.spark, loads, catalog), order)
+    staged.merge(landed)
+
+
+def _guarded_if_needed(hop: Callable[[StageOrder], Staged], order: StageOrder) -> Staged:
+    """Where a record kills its worker, once more with every decoder in a child process."""
+    try:
+        return hop(order)
+    except Exception as error:
+        if not _killed_its_worker(error):
+            raise
+        return hop(replace(order, guarded=True))
+
+
+def _order(context: RunContext, batch: int) -> StageOrder:
+    attempt = uuid.uuid4().hex[:8]
     return StageOrder(
         pipeline=context.config.name,
         lane=context.lane,
         batch=batch,
-        attempt=uuid.uuid4().hex[:8],
+        attempt=attempt,
         now_us=time.time_ns() // 1000,
-        buckets=buckets,
-        spread=spread_tables(context.shares, buckets),
-        guarded=guarded,
-        final=final,
+        folder=str(context.checkpoint.runs(context.lane) / attempt),
     )
 
 
 def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
     """The tasks must have seen what the source says it gave: two counts that share no code."""
-    if staged.seen != source.records:
+    agree = staged.seen == source.records if source.counted else staged.seen <= source.records
+    if not agree:
         raise AccountingError(
             f"the source holds {source.records:,} records for batch {batch}, "
             f"the tasks have read {staged.seen:,}",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.errors import ErrorCode, EvolutionError, PublishError
+from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
 from distributary.evolve.unified import plan_unified
@@ -16,8 +16,10 @@ from distributary.model.plan import Rejected
 from distributary.model.schema import WriterSchema
 from distributary.model.table import Change, ChangeKind, Column, Merged, Role, TablePlan
 from distributary.publish.base import Publisher
+from distributary.publish.parquet_table import format_of
 from distributary.stage.bronze import BRONZE_COLUMNS
-from distributary.stage.metadata import metadata_plan
+from distributary.stage.metadata import DATE, metadata_plan
+from distributary.stage.partitions import can_partition, partition_columns
 from distributary.stage.unified import TYPE
 
 
@@ -50,10 +52,14 @@ class Pending:
 class TableBook:
     """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
 
-    def __init__(self, config: PipelineConfig, publisher: Publisher) -> None:
+    def __init__(
+        self, config: PipelineConfig, publisher: Publisher, *, owners: Mapping[str, str]
+    ) -> None:
+        self._owners = owners
         self._config = config
         self._publisher = publisher
         self._metadata = metadata_plan(config.tables.metadata)
+        self._date = (DATE,) if DATE.name in config.tables.partition_by else ()
         self._pending = Pending()
         self._new_tables = 0
         self._unread: set[str] = set()
@@ -69,6 +75,12 @@ class TableBook:
             del self.tables[name]
             self._pending.changes.pop(name, None)
         return again
+
+    def belongs_to_another(self, name: str, type_name: str) -> bool:
+        """Whether a table of this name is there for another type."""
+        table = self.tables.get(name)
+        owner = table.type if table is not None else self._owners.get(name, type_name)
+        return owner != type_name
 
     def take_pending(self) -> Pending:
         """What the manifest that is being written must carry."""
@@ -105,13 +117,16 @@ class TableBook:
             if refused is not None:
                 return refused
             merged = create(columns)
-            merged = replace(merged, columns=(*merged.columns, *self._metadata))
+            merged = replace(merged, columns=(*merged.columns, *self._metadata, *self._date))
             self._new_tables += 1
             self._plan(name, Role.EACH, type_name, merged.columns)
         else:
             merged = merge(table.columns, columns, self._config.evolution)
             if merged.refused is not None:
                 return _refuse(merged, name, schema)
+            unfit = _unfit_partition(table, merged)
+            if unfit is not None:
+                return unfit
             self.tables[name] = replace(table, columns=merged.columns)
         self._note(name, merged.changes)
         use = SchemaUse(type_name, name, schema.id, schema.label(), merged.changes)
@@ -124,7 +139,7 @@ class TableBook:
         if unified is None:
             return False
         table = self.tables[unified.name]
-        system = {c.name for c in (TYPE, *self._metadata)}
+        system = {c.name for c in (TYPE, DATE, *self._metadata)}
         own = tuple(c for c in table.columns if c.name not in system)
         plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
         if plan.columns == own:
@@ -139,10 +154,10 @@ class TableBook:
         tables = self._config.tables
         fixed = [(tables.dead_letters, Role.DEAD_LETTERS, DEAD_LETTER_COLUMNS)]
         if tables.bronze:
-            fixed.append((tables.bronze, Role.BRONZE, BRONZE_COLUMNS))
+            fixed.append((tables.bronze, Role.BRONZE, (*BRONZE_COLUMNS, *self._date)))
         if tables.unified:
             shared = plan_unified((), {}, mode=tables.unified.mode).columns
-            columns = (*shared, TYPE, *self._metadata)
+            columns = (*shared, TYPE, *self._metadata, *self._date)
             fixed.append((tables.unified.name, Role.UNIFIED, columns))
         for name, role, columns in fixed:
             if self._on_disk(name, role, "") is None:
@@ -150,8 +165,11 @@ class TableBook:
                 self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
 
     def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
+        path = table_folder(self._config, name)
+        self._refuse_other_format(name, role, path)
         try:
-            columns = self._publisher.columns(table_folder(self._config, name))
+            columns = self._publisher.columns(path)
+            partition_by = self._publisher.partition_columns(path)
         except PublishError:
             # one table's trouble must not stop the others: its commit will fail, and it is parked
             if role is not Role.EACH:
@@ -160,7 +178,10 @@ class TableBook:
             return None
         if columns is None:
             return None
-        return self._plan(name, role, type_name, columns, exists=True)
+        self._plan(name, role, type_name, columns, exists=True)
+        # a table stays partitioned as it was made, whatever the pipeline file says now
+        self.tables[name] = replace(self.tables[name], partition_by=partition_by)
+        return self.tables[name]
 
     def _plan(
         self,
@@ -179,9 +200,35 @@ class TableBook:
             path=table_folder(self._config, name),
             columns=columns,
             exists=exists,
+            partition_by=self._partition_by(role, columns),
             comment=f"{what}, pipeline {self._config.name}",
+            format=self._format(role),
         )
         return self.tables[name]
+
+    def _format(self, role: Role) -> str:
+        # replaying and discarding change rows, which takes a table format
+        return "delta" if role is Role.DEAD_LETTERS else self._config.tables.format
+
+    def _partition_by(self, role: Role, columns: tuple[Column, ...]) -> tuple[str, ...]:
+        if role is Role.DEAD_LETTERS:
+            return ()
+        wanted = self._config.tables.partition_by
+        if role is not Role.EACH:
+            # every record is in these tables, and a record with an odd value must not be refused
+            wanted = tuple(name for name in wanted if name == DATE.name)
+        return partition_columns(wanted, columns)
+
+    def _refuse_other_format(self, name: str, role: Role, path: str) -> None:
+        found = format_of(path)
+        if found is not None and found != self._format(role):
+            raise ConfigError(
+                f"table {name} exists already, as {found}",
+                where="tables.format",
+                evidence=f"the pipeline file says {self._format(role)}; {path}",
+                next_step="give the tables another prefix or the lake another path, or remove "
+                "the old tables with `distributary clean`",
+            )
 
     def _note(self, name: str, changes: tuple[Change, ...]) -> None:
         if changes:
@@ -202,6 +249,18 @@ class TableBook:
             text = f"evolution.max_new_tables_per_batch is {limit}"
             return Rejected(ErrorCode.TOO_MANY_TYPES, text)
         return None
+
+
+def _unfit_partition(table: TablePlan, merged: Merged) -> Rejected | None:
+    """A partition column may become wider, but not of a type that has no spelling as a value."""
+    before = {column.name: column.type for column in table.columns}
+    for column in merged.columns:
+        if column.name not in table.partition_by or column.type == before[column.name]:
+            continue
+        if not can_partition(column.type):
+            text = f"{column.name} partitions the table and cannot become {sql_name(column.type)}"
+            return Rejected(ErrorCode.TYPE_CHANGE_REFUSED, text)
+    return None
 
 
 def _refuse(merged: Merged, table: str, schema: WriterSchema) -> Rejected:

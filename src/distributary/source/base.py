@@ -1,16 +1,25 @@
-"""The seam between a stream of records and the engine."""
+"""The seam between a stream of records and the engine.
+
+A source is a line of positions. The engine asks where the next batch may end, and opens the records
+between two positions, as often as it needs to: the same two always give the same records. Positions
+are plain JSON and are kept in the manifests, so that a manifest alone decides a batch.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.errors import DistributaryError
 from distributary.model.manifest import SourceRange
+
+Position = Mapping[str, Any]
+"""Everything before it has been read; JSON, understood by its source only."""
 
 
 class Reader(Protocol):
@@ -28,8 +37,11 @@ class BatchInput:
     frame: DataFrame
     reader: Reader
     ranges: tuple[SourceRange, ...]
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """Given back to the source with the next batch."""
+    end: Position
+    """Where the next batch begins."""
+    counted: bool = True
+    """Whether the ranges' counts are exact: offsets of Kafka may have gaps, and only reading tells
+    how many records are between two of them."""
     newest_us: int | None = None
     """Time of the newest record as far as the source knows it without reading."""
     lag: int | None = None
@@ -37,7 +49,7 @@ class BatchInput:
 
     @property
     def records(self) -> int:
-        """How many records the source says there are."""
+        """How many records the source says there are; at most, where it cannot count them."""
         return sum(r.records for r in self.ranges)
 
     def age_seconds(self) -> float | None:
@@ -45,27 +57,33 @@ class BatchInput:
         return None if self.newest_us is None else max(0.0, time.time() - self.newest_us / 1e6)
 
 
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """Where a batch begins and ends, in the words of Spark's source."""
-
-    start: str | None
-    end: str
-
-
 class Source(Protocol):
-    """A stream that Spark drives and a batch that the engine reads."""
+    """Where records come from. Used by one thread."""
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        """The streaming frame whose offsets Spark keeps."""
+    def first(self) -> Position:
+        """Where a pipeline that has never run begins; written down before anything is read."""
         ...
 
-    def open_batch(
-        self, spark: SparkSession, frame: DataFrame, offsets: Offsets, state: Mapping[str, Any]
-    ) -> BatchInput:
-        """The records between two offsets."""
+    def newest(self) -> Position:
+        """The end of everything that is there now."""
         ...
 
-    def peek(self, start: str | None, state: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        """Raw records past an offset, at most one batch, read in this process without Spark."""
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """Where a batch that starts at `start` ends: bounded, at most at `until`; None if empty."""
+        ...
+
+    def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
+        """Where a batch ended that covered these ranges."""
+        ...
+
+    def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
+        """The records between two positions."""
+        ...
+
+    def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
+        """Raw records past a position, at most one batch, read in this process without Spark."""
+        ...
+
+    def explain(self, error: Exception) -> DistributaryError | None:
+        """What a failure of Spark's job means, where the source is its cause."""
         ...

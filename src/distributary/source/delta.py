@@ -1,33 +1,28 @@
 """A Delta table as a topic of one partition: its rows, in the order of commits, are the offsets.
 
-Spark's Delta source is the clock: it decides which files belong to a batch and keeps the offsets.
-The files themselves are opened by the tasks, with Arrow, because Spark's stream tells neither the
-file nor the row of a record, and because no record then has to pass through the JVM.
+The first thing read is a snapshot of the table, the oldest files first, then commit after commit. A
+position is `{snapshot, index, rows}` inside of the snapshot and `{version, index, rows}` after it:
+how many files of that version are done, and how many rows that makes in all. Files are opened by
+the tasks, with Arrow: no record passes through the JVM.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
+from distributary.errors import DistributaryError, DivergedError, ErrorCode, SourceError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW, TIMESTAMP
-from distributary.source.base import BatchInput, Offsets
+from distributary.source.base import BatchInput, Position
+from distributary.source.delta_log import AddedFile, DeltaLog
 
-_UNREADABLE_FEATURES = {"deletionVectors", "columnMapping"}
 _ROWS_PER_ARROW_BATCH = 65_536
 
 
@@ -42,24 +37,25 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Added:
-    path: str
-    rows: int | None
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """Spark's Delta offset: everything before (version, index) has been read, index included."""
+class _Place:
+    """A position, parsed."""
 
     version: int
     index: int
-    starting: bool
+    """Files of this version that are done."""
+    rows: int
+    """Rows before this place: the next offset."""
+    snapshot: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> _Position:
-        data = json.loads(text)
-        return cls(data["reservoirVersion"], data["index"], data["isStartingVersion"])
+    def of(cls, position: Position) -> _Place:
+        snapshot = "snapshot" in position
+        version = position["snapshot" if snapshot else "version"]
+        return cls(int(version), int(position["index"]), int(position["rows"]), snapshot)
+
+    def position(self) -> Position:
+        key = "snapshot" if self.snapshot else "version"
+        return {key: self.version, "index": self.index, "rows": self.rows}
 
 
 class DeltaSource:
@@ -69,56 +65,116 @@ class DeltaSource:
         self, config: DeltaSourceConfig, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self._config = config
-        self._path = config.path.rstrip("/")
         self._topic = config.topic_name
-        self._storage_options = dict(storage_options or {})
-        self._filesystem, self._root = fs.FileSystem.from_uri(_as_uri(self._path))
+        self._log = DeltaLog(config.path, value=config.value, storage_options=storage_options)
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        """Spark's stream over the table, bounded by bytes: Delta cannot bound by records."""
-        table = self._table()
-        reader = spark.readStream.format("delta")
+    def first(self) -> Position:
+        """The table as it is now, or the version that the settings name."""
         if self._config.starting_version is not None:
-            reader = reader.option("startingVersion", str(self._config.starting_version))
+            return _Place(self._config.starting_version, 0, 0).position()
         if self._config.starting_timestamp is not None:
-            reader = reader.option("startingTimestamp", str(self._config.starting_timestamp))
-        if limit := self._bytes_per_batch(table):
-            reader = reader.option("maxBytesPerTrigger", f"{limit}b")
-        return reader.load(self._path)
+            return _Place(self._version_at_start(), 0, 0).position()
+        return _Place(int(self._log.table().version()), 0, 0, snapshot=True).position()
 
-    def open_batch(
-        self, spark: SparkSession, frame: DataFrame, offsets: Offsets, state: Mapping[str, Any]
-    ) -> BatchInput:
-        """The files between two of Spark's offsets, spread over tasks by rows."""
-        position = int(state.get("position", 0))
-        files = self._files(offsets, position)
-        end = files[-1].offset + files[-1].rows if files else position
+    def newest(self) -> Position:
+        """Behind the newest commit; how many rows that is nobody needs to know."""
+        return {"version": self._log.newest_version() + 1, "index": 0, "rows": -1}
+
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """As many whole files as the limit allows, one at least."""
+        left = self._config.max_records_per_batch
+        place = _Place.of(start)
+        end: _Place | None = None
+        for file, after in self._files(place, _Place.of(until)):
+            if end is not None and file.rows > left:
+                break
+            left -= file.rows
+            end = after
+        return end.position() if end else None
+
+    def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
+        """The place behind the row with which the batch ended."""
+        rows = max((r.end for r in ranges), default=_Place.of(start).rows)
+        for _, after in self._files(_Place.of(start), _Place.of(self.newest())):
+            if after.rows >= rows:
+                if after.rows == rows:
+                    return after.position()
+                break
+        raise DivergedError(
+            "a batch of before does not end where a file of the source table ends",
+            where=self._log.path,
+            evidence=f"it ended before offset {rows}",
+            next_step="the table was written anew: `reset` the pipeline",
+        )
+
+    def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
+        """The files between two positions, spread over tasks by rows."""
+        begun, ended = _Place.of(start), _Place.of(end)
+        files = [_source_file(f, after) for f, after in self._files(begun, ended)]
         tasks = _spread(files, spark.sparkContext.defaultParallelism)
-        read = SourceRange(self._topic, 0, position, end, end - position)
+        rows = ended.rows - begun.rows
+        read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
         return BatchInput(
             frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
             reader=self._reader(tasks),
-            ranges=(read,) if end > position else (),
-            state={"position": end},
+            ranges=(read,) if rows else (),
+            end=end,
             newest_us=max((f.modified_us for f in files), default=None),
-            lag=self._lag(end),
+            lag=self._lag(ended.rows),
         )
 
-    def peek(self, start: str | None, state: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
-        table = self._table()
-        end = {
-            "reservoirVersion": table.version() + 1,
-            "index": -1,
-            "isStartingVersion": False,
-        }
-        files = self._files(Offsets(start, json.dumps(end)), int(state.get("position", 0)))
+        found = self._files(_Place.of(start), _Place.of(self.newest()))
+        files = [_source_file(f, after) for f, after in found]
         left = self._config.max_records_per_batch
         for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
             yield batch.slice(0, left)
             left -= batch.num_rows
             if left <= 0:
                 return
+
+    def explain(self, error: Exception) -> DistributaryError | None:
+        """A file that was there when the batch was planned and is gone now."""
+        if "FileNotFoundError" not in str(error):
+            return None
+        return SourceError(
+            "a file of the source table vanished while it was being read",
+            code=ErrorCode.SOURCE_DATA_LOST,
+            where=self._log.path,
+            next_step="vacuum the source table with a longer retention; to read what is there now, "
+            "`reset` the pipeline",
+        )
+
+    def _files(self, start: _Place, end: _Place) -> Iterator[tuple[AddedFile, _Place]]:
+        """Files between two places, each with the place behind it."""
+        place = start
+        while place.snapshot:
+            files = self._log.snapshot(place.version)
+            if end.snapshot and place.index >= end.index:
+                return
+            if place.index >= len(files):
+                place = _Place(place.version + 1, 0, place.rows)
+                break
+            file = files[place.index]
+            place = _Place(place.version, place.index + 1, place.rows + file.rows, snapshot=True)
+            yield file, place
+        while (place.version, place.index) < (end.version, end.index) and not end.snapshot:
+            files = self._log.commit(place.version)
+            if place.index >= len(files):
+                place = _Place(place.version + 1, 0, place.rows)
+                continue
+            file = files[place.index]
+            place = _Place(place.version, place.index + 1, place.rows + file.rows)
+            yield file, place
+
+    def _version_at_start(self) -> int:
+        """The first version that is not older than `starting_timestamp`."""
+        moment = self._config.starting_timestamp
+        table = self._log.table()
+        since = moment.timestamp() * 1000 if moment else 0.0
+        later = [int(h["version"]) for h in table.history() if h.get("timestamp", 0) >= since]
+        return min(later, default=int(table.version()) + 1)
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(
@@ -134,128 +190,11 @@ class DeltaSource:
         """Rows of the table past a position; unknown when the stream did not start at row 0."""
         if self._config.starting_version is not None or self._config.starting_timestamp is not None:
             return None
-        return max(0, self._table().count() - position)
+        return max(0, self._log.count() - position)
 
-    def _table(self, version: int | None = None) -> DeltaTable:
-        try:
-            table = DeltaTable(
-                self._path, version=version, storage_options=self._storage_options or None
-            )
-        except TableNotFoundError as error:
-            raise SourceUnavailableError(
-                "the source table does not exist",
-                where=self._path,
-                next_step="create it (for a trial: `distributary produce games --to delta`), "
-                "or correct source.path",
-            ) from error
-        except (DeltaError, OSError) as error:
-            raise SourceUnavailableError(
-                "the source table cannot be read", where=self._path, evidence=str(error)[:300]
-            ) from error
-        self._refuse_unreadable(table)
-        return table
 
-    def _refuse_unreadable(self, table: DeltaTable) -> None:
-        names = {f.name for f in table.schema().fields}
-        if self._config.value not in names:
-            raise SourceError(
-                f"the source table has no column {self._config.value!r}",
-                where=self._path,
-                evidence=f"its columns are {', '.join(sorted(names))}",
-                next_step="set source.value to the column that holds the message",
-            )
-        features = set(table.protocol().reader_features or ()) & _UNREADABLE_FEATURES
-        if features:
-            raise SourceError(
-                f"the source table uses {', '.join(sorted(features))}, which this source "
-                "does not read",
-                where=self._path,
-                next_step="point source.path at an append-only table without these features",
-            )
-
-    def _bytes_per_batch(self, table: DeltaTable) -> int | None:
-        limit = self._config.max_records_per_batch
-        actions = pa.table(table.get_add_actions(flatten=True))
-        if not limit or not actions.num_rows or "num_records" not in actions.column_names:
-            return None
-        rows, size = pc.sum(actions["num_records"]).as_py(), pc.sum(actions["size_bytes"]).as_py()
-        return max(1, int(size / rows * limit)) if rows else None
-
-    def _files(self, offsets: Offsets, position: int) -> list[SourceFile]:
-        start = _Position.parse(offsets.start) if offsets.start else None
-        files = []
-        for added in self._added_between(start, _Position.parse(offsets.end)):
-            path = f"{self._root}/{unquote(added.path)}"
-            rows = added.rows if added.rows is not None else self._rows_in_footer(path)
-            files.append(SourceFile(path, rows, position, added.modified_ms * 1000))
-            position += rows
-        return files
-
-    def _added_between(self, start: _Position | None, end: _Position) -> Iterator[_Added]:
-        """Files after `start` up to and with `end`, in the order in which Spark counts them."""
-        if start is None or start.starting:
-            version = end.version if end.starting else self._snapshot_version(start, end)
-            if version is not None:
-                files = self._snapshot_files(version)
-                first = start.index + 1 if start else 0
-                yield from files[first : end.index + 1 if end.starting else None]
-                if end.starting:
-                    return
-                commits = range(version + 1, end.version + 1)
-            else:
-                commits = range(int(self._config.starting_version or 0), end.version + 1)
-            first_index = 0
-        else:
-            commits = range(start.version, end.version + 1)
-            first_index = start.index + 1
-        for version in commits:
-            added = [] if version == end.version and end.index < 0 else self._commit_files(version)
-            last = end.index + 1 if version == end.version else len(added)
-            yield from added[first_index:last]
-            first_index = 0
-
-    def _snapshot_version(self, start: _Position | None, end: _Position) -> int | None:
-        """The version whose whole content came first, when `end` is already past it."""
-        if start is not None:
-            return start.version
-        explicit = self._config.starting_version, self._config.starting_timestamp
-        return None if any(e is not None for e in explicit) else end.version - 1
-
-    def _snapshot_files(self, version: int) -> list[_Added]:
-        actions = pa.table(self._table(version).get_add_actions(flatten=True)).to_pylist()
-        files = [
-            _Added(a["path"], a.get("num_records"), int(a["modification_time"])) for a in actions
-        ]
-        return sorted(files, key=lambda a: (a.modified_ms, a.path))
-
-    def _commit_files(self, version: int) -> list[_Added]:
-        path = f"{self._root}/_delta_log/{version:020d}.json"
-        try:
-            with self._filesystem.open_input_stream(path) as stream:
-                lines = stream.read().decode().splitlines()
-        except FileNotFoundError as error:
-            if version >= self._table().version() + 1:
-                return []
-            raise SourceError(
-                f"version {version} of the source table is no longer in its log",
-                code=ErrorCode.SOURCE_DATA_LOST,
-                where=path,
-                next_step="the pipeline was away for longer than the log's retention: "
-                "`reset` it and read the table again from the start",
-            ) from error
-        adds = [json.loads(line).get("add") for line in lines if '"add"' in line]
-        return [
-            _Added(
-                add["path"],
-                json.loads(add.get("stats") or "{}").get("numRecords"),
-                add["modificationTime"],
-            )
-            for add in adds
-            if add and add.get("dataChange", True)
-        ]
-
-    def _rows_in_footer(self, path: str) -> int:
-        return int(pq.read_metadata(path, filesystem=self._filesystem).num_rows)
+def _source_file(file: AddedFile, after: _Place) -> SourceFile:
+    return SourceFile(file.path, file.rows, after.rows - file.rows, file.modified_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +238,7 @@ class DeltaReader:
             else pa.nulls(count, RAW.field("headers").type),
             pa.repeat(pa.scalar(self.topic, pa.string()), count),
             pa.repeat(pa.scalar(0, pa.int32()), count),
-            pa.array(range(offset, offset + count), pa.int64()),
+            pa.array(np.arange(offset, offset + count, dtype=np.int64)),
             time,
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=RAW)
@@ -314,9 +253,3 @@ def _spread(files: Sequence[SourceFile], tasks: int) -> list[list[SourceFile]]:
         loads[lightest].append(file)
         rows[lightest] += file.rows
     return [sorted(load, key=lambda f: f.offset) for load in loads]
-
-
-def _as_uri(path: str) -> str:
-    from pathlib import Path
-
-    return path if "://" in path else Path(path).resolve().as_uri()

@@ -2,8 +2,8 @@
 
 A record that could not be unwrapped is there whole, without a type. A dead letter is in bronze
 already, so a replay adds nothing to it. It is written in hop one, before the shuffle: one file a
-task, sorted by type, so that a reader of one type skips most of it. A folder per type would be a
-file per type and batch.
+task and, if the lake is partitioned by it, day, sorted by type, so that a reader of one type skips
+most of it. A folder per type would be a file per type and batch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
+from distributary.stage.facts import file_fact
 from distributary.stage.names import file_name
 from distributary.stage.parquet import write_file
+from distributary.stage.partitions import partition_facts, with_date
 from distributary.stage.unwrap import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
@@ -41,7 +42,7 @@ class BronzeWriter:
     """Collects a task's unwrapped records and writes them as one file."""
 
     def __init__(self, catalog: Catalog, order: StageOrder) -> None:
-        self._folder = catalog.tables[catalog.bronze].path
+        self._table = catalog.tables[catalog.bronze]
         self._order = order
         self._parts: list[pa.RecordBatch] = []
         self.unwrapped = 0
@@ -64,21 +65,31 @@ class BronzeWriter:
         ]
         self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
 
-    def finish(self) -> StagedFile | None:
-        """Write the file; None when there was nothing to write."""
+    def finish(self) -> list[tuple[str, str]]:
+        """Write the file; no facts when there was nothing to write."""
         table = pa.Table.from_batches(self._parts, _SCHEMA)
         if not table.num_rows:
-            return None
+            return []
         table = table.sort_by("type")
+        if self._table.partition_by:
+            return partition_facts(
+                with_date(table, table["_timestamp"], self._table),
+                self._table,
+                self._order,
+                records=self.unwrapped,
+                offsets=table["_offset"],
+                schema_ids=table["schema_id"],
+            )
         offsets = table["_offset"].to_numpy()
-        return write_file(
+        staged = write_file(
             table,
-            self._folder,
-            file_name(self._order),
+            self._table.path,
+            self._table.staged(file_name(self._order)),
             first_offset=int(offsets.min()),
             last_offset=int(offsets.max()),
             schema_ids=table["schema_id"].drop_null().unique().to_pylist(),
         )
+        return [file_fact(self._table.name, self.unwrapped, staged)]
 
 
 def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> tuple[pa.Array, pa.Array, pa.Array]:

@@ -31,8 +31,8 @@ class Groups:
 def group(unwrapped: Unwrapped) -> Groups:
     """Keys by dictionary codes, so that no Python object is made per record."""
     columns = [unwrapped.claims, unwrapped.schema_ids]
-    if unwrapped.indexes is not None:
-        columns.append(unwrapped.indexes)
+    if unwrapped.marks is not None:
+        columns.append(unwrapped.marks)
     combined = np.zeros(len(unwrapped.rows), dtype=np.int64)
     dictionaries: list[list[object]] = []
     for column in columns:
@@ -51,8 +51,9 @@ def _key(value: int, dictionaries: list[list[object]]) -> RouteKey:
     for dictionary in reversed(dictionaries):
         value, code = divmod(value, len(dictionary))
         parts.append(dictionary[code])
-    claim, schema_id, *index = reversed(parts)
-    return RouteKey(str(claim), int(str(schema_id)), str(index[0]) if index else "")
+    claim, schema_id, *mark = reversed(parts)
+    index, _, guid = str(mark[0]).partition("@") if mark else ("", "", "")
+    return RouteKey(str(claim), int(str(schema_id)), index, guid)
 
 
 def positions(codes: Rows, number: int) -> list[Rows]:

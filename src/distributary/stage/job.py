@@ -1,23 +1,23 @@
-"""The one Spark job of a batch: two hops, a shuffle of packets between them, facts back."""
+"""The two Spark jobs of a stage: sort, then land. Only facts pass through the JVM."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from pyspark import Broadcast
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
 from distributary.stage.land import land
-from distributary.stage.packets import FACT_DDL, PACKET_DDL
-from distributary.stage.scatter import scatter
+from distributary.stage.loads import Load
+from distributary.stage.runs import FACT_DDL, Run, facts_of
+from distributary.stage.sort import sort
+from distributary.stage.worker import keep_zip_directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,60 +33,90 @@ class Staged:
     """What all tasks of a stage said."""
 
     seen: int = 0
+    skipped: int = 0
+    """Records passed over by policy."""
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     records: Counter[str] = field(default_factory=Counter)
     """Source records per table."""
     dead: Counter[str] = field(default_factory=Counter)
     """Dead-lettered records by error code."""
-    unresolved: list[Unresolved] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+    """Files of dead letters that wait for hop two."""
+
+    def unresolved(self, catalog: Catalog) -> list[Unresolved]:
+        """The keys without a route, in the order in which their first records came."""
+        first: dict[RouteKey, int] = {}
+        for run in self.runs:
+            for r in run.ranges:
+                if r.key not in catalog.routes:
+                    first[r.key] = min(r.first_offset, first.get(r.key, r.first_offset))
+        in_order = sorted(first.items(), key=lambda item: (item[1], item[0]))
+        return [Unresolved(key, offset) for key, offset in in_order]
+
+    def merge(self, other: Staged) -> None:
+        """Put what a second job said to what the first one said."""
+        for name, files in other.files.items():
+            self.files[name] += files
+        self.records.update(other.records)
+        self.dead.update(other.dead)
+
+    def add(self, facts: Iterable[tuple[str, Any]]) -> None:
+        """Take in what tasks said."""
+        for kind, body in facts:
+            match kind:
+                case "seen":
+                    self.seen += body["records"]
+                    self.skipped += body["skipped"]
+                case "dead":
+                    self.dead.update(body)
+                case "run":
+                    self.runs.append(Run.of(body))
+                case "letters":
+                    self.letters.append(body)
+                case "file":
+                    self.records[body["table"]] += body["records"]
+                    if body["file"] is not None:
+                        file = body["file"]
+                        file["schema_ids"] = tuple(file["schema_ids"])
+                        self.files[body["table"]].append(StagedFile(**file))
 
 
 Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def run_stage(
+def run_sort(
     frame: DataFrame, reader: Reader, catalog: Broadcast[Catalog], order: StageOrder
 ) -> Staged:
-    """Stage what `reader` makes of `frame`. Nothing it writes is visible to readers of a table."""
-    sources = frame.rdd.getNumPartitions()
+    """Hop one over what `reader` makes of `frame`."""
 
-    def first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return scatter(reader(iter(batches)), catalog.value, order)
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_zip_directories()
+        return sort(reader(iter(batches)), catalog.value, order)
 
-    def second(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return land(batches, catalog.value, order)
-
-    def both(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return second(first(batches))
-
-    if sources == 1:
-        # one task reads everything: there is nobody to shuffle with
-        facts = frame.mapInArrow(both, FACT_DDL)
-    else:
-        packets = frame.mapInArrow(first, PACKET_DDL)
-        facts = packets.repartitionById(order.buckets, F.col("bucket")).mapInArrow(second, FACT_DDL)
-    return gathered((row["kind"], json.loads(row["body"])) for row in facts.collect())
-
-
-def gathered(facts: Iterable[tuple[str, Any]]) -> Staged:
-    """What all tasks said, taken together."""
     staged = Staged()
-    first_seen: dict[RouteKey, int] = {}
-    for kind, body in facts:
-        match kind:
-            case "seen":
-                staged.seen += body["records"]
-            case "dead":
-                staged.dead.update(body)
-            case "unresolved":
-                key = RouteKey(*body["key"])
-                first_seen[key] = min(body["offset"], first_seen.get(key, body["offset"]))
-            case "file":
-                staged.records[body["table"]] += body["records"]
-                if body["file"] is not None:
-                    file = body["file"]
-                    file["schema_ids"] = tuple(file["schema_ids"])
-                    staged.files[body["table"]].append(StagedFile(**file))
-    in_order = sorted(first_seen.items(), key=lambda item: (item[1], item[0]))
-    staged.unresolved = [Unresolved(key, offset) for key, offset in in_order]
+    staged.add(_collected(frame.mapInArrow(task, FACT_DDL)))
     return staged
+
+
+def run_land(
+    spark: SparkSession, loads: Sequence[Load], catalog: Broadcast[Catalog], order: StageOrder
+) -> Staged:
+    """Hop two, one task a load. Nothing it writes is visible to readers of a table."""
+    staged = Staged()
+    if not loads:
+        return staged
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_zip_directories()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from land(loads[number], catalog.value, order)
+
+    tasks = spark.range(0, len(loads), 1, len(loads))
+    staged.add(_collected(tasks.mapInArrow(task, FACT_DDL)))
+    return staged
+
+
+def _collected(facts: DataFrame) -> Iterator[tuple[str, Any]]:
+    return facts_of(facts.toArrow().to_batches())

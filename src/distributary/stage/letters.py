@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,9 +30,9 @@ class Letter:
 
 
 def letters_batch(
-    raw: pa.RecordBatch, letters: Sequence[Letter], order: StageOrder
+    raw: pa.RecordBatch | pa.Table, letters: Sequence[Letter], order: StageOrder
 ) -> pa.RecordBatch:
-    """Dead-letter rows for some records of a raw batch."""
+    """Dead-letter rows for some of the raw records."""
     rows = raw.take(pa.array([letter.row for letter in letters], pa.int64()))
     count = len(letters)
     topics, partitions, offsets = (
@@ -58,10 +59,11 @@ def letters_batch(
         "status": [str(DeadLetterStatus.OPEN)] * count,
         "note": [None] * count,
     }
-    arrays = [
-        columns[f.name]
-        if isinstance(columns[f.name], pa.Array)
-        else pa.array(columns[f.name], f.type)
-        for f in DEAD_LETTER_SCHEMA
-    ]
+    arrays = [_one_array(columns[f.name], f.type) for f in DEAD_LETTER_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def _one_array(values: Any, type_: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    return values if isinstance(values, pa.Array) else pa.array(values, type_)

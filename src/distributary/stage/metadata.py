@@ -9,7 +9,6 @@ import pyarrow as pa
 from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
-from distributary.stage.unwrap import Rows
 
 METADATA: dict[str, Column] = {
     "key": Column("_key", pa.binary(), "key of the source record"),
@@ -23,6 +22,9 @@ METADATA: dict[str, Column] = {
     "raw": Column("_raw", pa.binary(), "the whole value of the source record, untouched"),
 }
 """What `tables.metadata` may name, in the order of the columns."""
+
+DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null if unknown")
+"""What tables may be partitioned by besides."""
 
 _FROM_RAW = {
     "key": "key",
@@ -42,20 +44,19 @@ def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:
 
 
 def metadata_columns(
-    raw: pa.RecordBatch, rows: Rows, ids: Rows, names: Iterable[str], order: StageOrder
-) -> list[tuple[str, pa.Array]]:
-    """The values of these columns for some rows of a raw batch."""
+    raw: pa.Table, schema_ids: pa.Int64Array, names: Iterable[str], order: StageOrder
+) -> list[tuple[str, pa.Array | pa.ChunkedArray]]:
+    """The values of these columns for raw records and the schemas they were written with."""
     wanted = set(names)
-    take = pa.array(rows)
-    columns: list[tuple[str, pa.Array]] = []
+    columns: list[tuple[str, pa.Array | pa.ChunkedArray]] = []
     for name, column in METADATA.items():
         if name not in wanted:
             continue
         if name == "schema_id":
-            values = pa.array(ids, pa.int64())
+            values = schema_ids
         elif name == "batch":
-            values = pa.repeat(pa.scalar(order.batch, pa.int64()), len(rows))
+            values = pa.repeat(pa.scalar(order.batch, pa.int64()), raw.num_rows)
         else:
-            values = raw.column(_FROM_RAW[name]).take(take)
+            values = raw.column(_FROM_RAW[name])
         columns.append((column.name, values))
     return columns

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.model.manifest import StagedFile
 
 _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 64
-_ROWS_FOR_DICTIONARY = 20_000
+_MANY_ROWS = 20_000
 
 
 def write_file(
@@ -28,26 +29,13 @@ def write_file(
     last_offset: int = -1,
     schema_ids: Sequence[int] = (),
 ) -> StagedFile:
-    """Write rows below a table's folder; statistics come from the file's own footer."""
-    path = Path(folder) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    collected: list[pq.FileMetaData] = []
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        compression_level=1,
-        # for small tables a dictionary costs twice the time and makes larger files
-        use_dictionary=table.num_rows >= _ROWS_FOR_DICTIONARY,
-        store_schema=False,
-        write_page_index=False,
-        metadata_collector=collected,
-    )
+    """Write rows below a table's folder, with the bounds that a reader may skip the file by."""
+    size = _write(table, f"{folder}/{name}")
     return StagedFile(
         path=name,
-        size=path.stat().st_size,
+        size=size,
         rows=table.num_rows,
-        stats=_statistics(collected[0], table.schema),
+        stats=_statistics(table),
         partition_values=dict(partition_values or {}),
         first_offset=first_offset,
         last_offset=last_offset,
@@ -55,48 +43,82 @@ def write_file(
     )
 
 
-def _statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
+def _write(table: pa.Table, path: str) -> int:
+    """Write the file; returns its size."""
+    large = table.num_rows >= _MANY_ROWS
+    # a small file is one row group: what could be skipped by statistics inside of it is skipped by
+    # those in the table's log; compressing and writing it column by column costs more than it is
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd" if large else "snappy",
+        compression_level=1 if large else None,
+        use_dictionary=large,
+        write_statistics=large,
+        store_schema=False,
+        write_page_index=False,
+    )
+    content = sink.getvalue()
+    try:
+        file = open(path, "wb")
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "wb")
+    with file:
+        file.write(content)
+    return len(content)
+
+
+def _statistics(table: pa.Table) -> str:
     """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
-    flat = {f.name for f in schema if not pa.types.is_nested(f.type)}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    wide = footer.num_columns > _STATISTICS_COLUMNS
-    for index in range(footer.num_columns):
-        name = footer.schema.column(index).path
+    wide = table.num_columns > _STATISTICS_COLUMNS
+    for index, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         # the coordinates come last and are what a search for a record needs
-        if name not in flat or (wide and index >= _STATISTICS_COLUMNS and not name.startswith("_")):
+        if wide and index >= _STATISTICS_COLUMNS and not field.name.startswith("_"):
             continue
-        _add_column(footer, index, name, lowest, highest, nulls)
+        if pa.types.is_nested(field.type):
+            continue
+        nulls[field.name] = column.null_count
+        if not _has_bounds(field.type) or column.null_count == len(column):
+            continue
+        low, high = _bounds(column)
+        if low is not None and high is not None:
+            lowest[field.name], highest[field.name] = low, high
     return json.dumps(
         {
-            "numRecords": footer.num_rows,
+            "numRecords": table.num_rows,
             "minValues": lowest,
             "maxValues": highest,
             "nullCount": nulls,
         },
         separators=(",", ":"),
+        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+        ensure_ascii=False,
     )
 
 
-def _add_column(
-    footer: pq.FileMetaData,
-    index: int,
-    name: str,
-    lowest: dict[str, Any],
-    highest: dict[str, Any],
-    nulls: dict[str, int],
-) -> None:
-    groups = [footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups)]
-    if not groups or any(g is None or not g.has_null_count for g in groups):
-        return
-    nulls[name] = sum(g.null_count for g in groups)
-    ranged = [g for g in groups if g.has_min_max]
-    if len(ranged) != len(groups):
-        return
-    low, high = _json(min(g.min for g in ranged)), _json(max(g.max for g in ranged))
-    if low is not None and high is not None:
-        lowest[name], highest[name] = low, high
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    found = pc.min_max(column)
+    try:
+        return _json(found["min"].as_py()), _json(found["max"].as_py())
+    except (OverflowError, ValueError):
+        # a moment beyond the years that Python knows
+        return None, None
+
+
+def _has_bounds(type_: pa.DataType) -> bool:
+    """Floating point has none, because NaN has no place between them for every reader alike."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_string(type_)
+        or pa.types.is_timestamp(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_boolean(type_)
+    )
 
 
 def _json(value: Any) -> Any:
@@ -110,5 +132,4 @@ def _json(value: Any) -> Any:
             return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if value.year >= 1000 else None
         case date():
             return value.isoformat()
-    # a footer leaves NaN out of its bounds and readers do not: no bounds for floating point
     return None

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.cache import decoder_for
 from distributary.errors import ErrorCode
-from distributary.model.plan import Catalog, EnvelopePlan
+from distributary.model.plan import UNFRAMED, Catalog, EnvelopePlan
 from distributary.model.schema import Format
-from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split_v0
+from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split, split_v0
+from distributary.stage.branches import branch_marks
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter
 
@@ -34,9 +35,12 @@ class Unwrapped:
     """Positions in the raw batch; all columns below have this length and order."""
     claims: pa.StringArray
     schema_ids: pa.Int64Array
-    indexes: pa.StringArray | None
+    marks: pa.StringArray | None
+    """What else tells records apart: `message_index@guid`, either part of which may be missing."""
     payloads: pa.BinaryArray
     letters: list[Letter] = field(default_factory=list)
+    skipped: int = 0
+    """Tombstones that a policy says to pass over."""
 
 
 def limits_of(catalog: Catalog) -> DecodeLimits:
@@ -51,20 +55,62 @@ def limits_of(catalog: Catalog) -> DecodeLimits:
 def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> Unwrapped:
     """Split a raw batch into unwrapped columns and dead letters."""
     letters: list[Letter] = []
-    rows = _with_value(raw.column("value"), catalog.max_payload_bytes, letters)
+    rows = _with_value(
+        raw.column("value"), catalog.max_payload_bytes, letters, _framed_by_header(raw, catalog)
+    )
+    skipped = 0
+    if catalog.skip_tombstones and letters:
+        letters, skipped = _without_tombstones(raw, letters)
+    unwrapped = _unwrapped(raw, rows, letters, catalog, guarded=guarded)
+    unwrapped.skipped = skipped
+    return unwrapped
+
+
+def _framed_by_header(raw: pa.RecordBatch, catalog: Catalog) -> npt.NDArray[np.bool_] | None:
+    """Records whose schema is named in a header: the value is all payload, and may be empty."""
+    headers = raw.column("headers")
+    if catalog.envelope is not None or headers.null_count == len(headers):
+        return None
+    frames = split(raw.column("value"), headers, protobuf=False)
+    by_header: npt.NDArray[np.bool_] = frames.framed & (frames.payload_start == 0)
+    return by_header
+
+
+def _without_tombstones(raw: pa.RecordBatch, letters: list[Letter]) -> tuple[list[Letter], int]:
+    """A key without a value says that the key is gone; that is no fault."""
+    keys = raw.column("key")
+    kept = [
+        letter
+        for letter in letters
+        if letter.code is not ErrorCode.NULL_VALUE or not keys[letter.row].is_valid
+    ]
+    return kept, len(letters) - len(kept)
+
+
+def _unwrapped(
+    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], catalog: Catalog, *, guarded: bool
+) -> Unwrapped:
     if catalog.envelope is not None:
         envelope, limits = catalog.envelope, limits_of(catalog)
         decoder: Decoder = decoder_for(envelope.schema, envelope.message, limits)
         if guarded:
             decoder = GuardedDecoder(decoder, envelope.schema, envelope.message, limits)
-        return _from_envelope(raw, rows, letters, envelope, decoder)
+        unwrapped = _from_envelope(raw, rows, letters, envelope, decoder)
+        return _inner(unwrapped, catalog) if catalog.payload_framing != "none" else unwrapped
     return _from_frame(raw, rows, letters, catalog)
 
 
-def _with_value(values: pa.BinaryArray, limit: int, letters: list[Letter]) -> Rows:
+def _with_value(
+    values: pa.BinaryArray,
+    limit: int,
+    letters: list[Letter],
+    may_be_empty: npt.NDArray[np.bool_] | None = None,
+) -> Rows:
     """Rows that have something to look at; the others are dead letters by their size."""
     sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
     good = (sizes > 0) & (sizes <= limit)
+    if may_be_empty is not None:
+        good |= may_be_empty & (sizes == 0)
     if good.all():
         return np.arange(len(values))
     for row in np.flatnonzero(~good).tolist():
@@ -118,6 +164,43 @@ def _from_envelope(
         rows = rows[present]
         claims, ids, contents = (a.take(pa.array(present)) for a in (claims, ids, contents))
     return Unwrapped(rows, claims, ids, None, contents, letters)
+
+
+def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
+    """Payloads that have the registry's header themselves, inside of the envelope."""
+    protobuf = catalog.payload_format is Format.PROTOBUF
+    frames = split_v0(unwrapped.payloads, protobuf=protobuf)
+    ids = unwrapped.schema_ids.to_numpy(zero_copy_only=False)
+    framed = frames.framed & (frames.ids == ids)
+    if catalog.payload_framing == "confluent" and not framed.all():
+        for i in np.flatnonzero(~framed).tolist():
+            text = "the payload has no header of the registry with the envelope's schema id"
+            row, claim = int(unwrapped.rows[i]), unwrapped.claims[i].as_py()
+            letters = Letter(row, ErrorCode.BAD_MAGIC, text, "unwrap", 0, claim, int(ids[i]))
+            unwrapped.letters.append(letters)
+        keep = np.flatnonzero(framed)
+        return _inner(_only(unwrapped, keep), catalog) if len(keep) else _only(unwrapped, keep)
+    unwrapped.payloads = payloads(
+        unwrapped.payloads, np.where(framed, frames.payload_start, 0).astype(np.int32)
+    )
+    if protobuf and framed.any():
+        names = [",".join(map(str, path)) for path in frames.paths]
+        codes = np.where(framed, frames.path_codes, len(names))
+        # bare payloads are the schema's first message, which is what an empty mark says
+        unwrapped.marks = pa.array([*names, ""], pa.string()).take(pa.array(codes))
+    return unwrapped
+
+
+def _only(unwrapped: Unwrapped, keep: Rows) -> Unwrapped:
+    chosen = pa.array(keep)
+    return Unwrapped(
+        unwrapped.rows[keep],
+        unwrapped.claims.take(chosen),
+        unwrapped.schema_ids.take(chosen),
+        None,
+        unwrapped.payloads.take(chosen),
+        unwrapped.letters,
+    )
 
 
 def _require(
@@ -187,19 +270,42 @@ def _from_frame(
 ) -> Unwrapped:
     """Without an envelope the registry's header names the schema, and the topic makes the claim."""
     values = _take(raw.column("value"), rows)
+    topics = _take(raw.column("topic"), rows)
+    if catalog.payload_framing == "none":
+        ids = pa.array(np.full(len(rows), UNFRAMED, dtype=np.int64))
+        return Unwrapped(rows, topics, ids, None, values, letters)
     protobuf = catalog.payload_format == Format.PROTOBUF
-    split = split_v0(values, protobuf=protobuf)
-    good = split.framed
-    indexes = None
-    if protobuf:
-        names = pa.array([",".join(map(str, path)) for path in split.paths], pa.string())
-        indexes = names.take(pa.array(split.path_codes[good]))
-    contents, rows = _without(payloads(values, split.payload_start), rows, split, ~good, letters)
-    return Unwrapped(
-        rows,
-        _take(raw.column("topic"), rows),
-        pa.array(split.ids[good]),
-        indexes,
-        contents,
-        letters,
-    )
+    headers = raw.column("headers")
+    named = _take(headers, rows) if headers.null_count < len(headers) else None
+    frames = split(values, named, protobuf=protobuf)
+    bad = ~frames.framed
+    if catalog.payload_framing == "auto":
+        bad &= frames.reasons != REASONS.index(ErrorCode.BAD_MAGIC)
+    ids, contents = frames.ids, payloads(values, frames.payload_start)
+    marks = _marks(frames, protobuf=protobuf)
+    if bad.any():
+        letters += [_bad_frame(int(rows[i]), frames, i) for i in np.flatnonzero(bad).tolist()]
+        keep = np.flatnonzero(~bad)
+        chosen = pa.array(keep)
+        rows, ids = rows[keep], ids[keep]
+        topics, contents = topics.take(chosen), contents.take(chosen)
+        marks = None if marks is None else marks.take(chosen)
+    if catalog.unions:
+        marks = branch_marks(contents, ids, catalog.unions, marks)
+    return Unwrapped(rows, topics, pa.array(ids), marks, contents, letters)
+
+
+def _marks(frames: SplitFrames, *, protobuf: bool) -> pa.StringArray | None:
+    """What belongs to a key beside the schema's id: the path to the message, the GUID."""
+    if not protobuf and not frames.guids:
+        return None
+    paths = [",".join(map(str, path)) if protobuf else "" for path in frames.paths]
+    # a bare record has no path: it is the first message of the schema
+    paths.append("")
+    codes = np.where(frames.framed, frames.path_codes, len(paths) - 1).astype(np.int64)
+    names = paths
+    if frames.guids:
+        names = [f"{path}@{guid}" for path in paths for guid in ("", *frames.guids)]
+        names = [name.removesuffix("@") for name in names]
+        codes = codes * (len(frames.guids) + 1) + frames.guid_codes + 1
+    return pa.array(names, pa.string()).take(pa.array(codes))

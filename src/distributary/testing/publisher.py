@@ -17,6 +17,7 @@ class MemoryTable:
     """What a table format would keep in its log."""
 
     columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
     files: list[StagedFile] = field(default_factory=list)
     marks: dict[str, int] = field(default_factory=dict)
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -35,6 +36,11 @@ class MemoryPublisher:
         """The table's columns, or None where there is no table."""
         table = self.tables.get(path)
         return table.columns if table else None
+
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        table = self.tables.get(path)
+        return table.partition_by if table else ()
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of the application."""
@@ -56,7 +62,8 @@ class MemoryPublisher:
                 staged = Path(path) / file.path
                 if not staged.exists() or staged.stat().st_size != file.size:
                     raise StagedFileError("a staged file is gone or changed", where=str(staged))
-            table = self.tables.setdefault(path, MemoryTable(entry.table.columns))
+            new = MemoryTable(entry.table.columns, entry.table.partition_by)
+            table = self.tables.setdefault(path, new)
             table.columns = entry.table.columns
             table.files += entry.files
             table.marks[mark.app_id] = mark.batch

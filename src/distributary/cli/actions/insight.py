@@ -8,15 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.decode import VIEWS
 from distributary.decode.protobuf_view import best_effort_text
 from distributary.errors import RegistryError
 from distributary.model.record import RAW
 from distributary.model.schema import WriterSchema
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.wire import Framed, parse
-from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
-from distributary.run.planner import Planner
 from distributary.stage.unwrap import unwrap
 
 _MOST_CHARACTERS = 4000
@@ -46,8 +45,7 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
     payload = _payload(pipeline, registry, letter) if value else None
     start = value.rfind(payload) if payload else _after_frame(value)
     writer = schema if payload else _envelope(pipeline, registry)
-    body, message = (writer.body, writer.message) if writer else (None, "")
-    text = best_effort_text(body, message, payload or value[start:]) if value else ""
+    text = _readable(writer, payload or value[start:]) if value else ""
     position = letter["error_position"]
     return Insight(
         schema=_named(letter["schema_id"], schema),
@@ -58,6 +56,14 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
         else f"byte {position} of the {'payload' if payload else 'message'}",
         text=text[:_MOST_CHARACTERS],
     )
+
+
+def _readable(writer: WriterSchema | None, payload: bytes) -> str:
+    if writer is None:
+        # protobuf can be told field by field without a schema
+        return best_effort_text(None, "", payload)
+    view = VIEWS.get(writer.format)
+    return view(writer.body, writer.message, payload) if view else ""
 
 
 def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
@@ -75,7 +81,7 @@ def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
 def _payload(
     pipeline: Pipeline, registry: SchemaRegistry, letter: Mapping[str, Any]
 ) -> bytes | None:
-    planner = Planner(pipeline.config, registry=registry, publisher=make_publisher(pipeline.config))
+    planner = pipeline.planner()
     raw = pa.RecordBatch.from_pylist([{name: letter[name] for name in RAW.names}], schema=RAW)
     unwrapped = unwrap(raw, planner.catalog())
     return unwrapped.payloads[0].as_py() if len(unwrapped.rows) else None

@@ -14,8 +14,8 @@ from distributary.cli.words import clock, counted, number
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.evolve.types import sql_name
 from distributary.observe import layout
-from distributary.observe.delta import arrow_schema, open_table
 from distributary.observe.ledger import Ledger
+from distributary.observe.readable import open_readable
 from distributary.observe.rows import SchemaRow, TableSummary
 
 
@@ -24,24 +24,23 @@ def show_columns(call: Invocation, name: str, *, lake: str | None) -> None:
     found = find_lake(call, lake)
     table = find_table(Ledger(found.path, storage_options=found.options).tables(), name)
     path = layout.join(found.path, layout.inside(found.path, table.path))
-    delta = open_table(path, found.options)
-    if delta is None:
+    readable = open_readable(path, found.options)
+    if readable is None:
         raise DistributaryError(
             f"table {table.table} is in the ledger, but not in the lake",
             code=ErrorCode.NOT_FOUND,
             where=path,
             next_step="somebody removed it: distributary reset FILE --with-tables begins anew",
         )
-    schema = arrow_schema(delta)
     columns = [
         {"name": f.name, "type": sql_name(f.type), "nullable": f.nullable, "comment": _comment(f)}
-        for f in schema
+        for f in readable.schema
     ]
     data = {
         "table": table.table,
         "type": table.type,
         "path": path,
-        "table_version": delta.version(),
+        "table_version": readable.version,
         "schema_ids": table.schema_ids,
         "columns": columns,
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from distributary.cli.logs import shown_while_written
 from distributary.cli.output import EVERYTHING
 from distributary.cli.verb import Invocation
-from distributary.run.connectors import Progress
+from distributary.run.ivy import Progress
 from distributary.run.pipeline import Pipeline
 from distributary.run.session import spark_session
 

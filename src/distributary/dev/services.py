@@ -1,0 +1,241 @@
+"""A broker and a registry that belong together: started, killed and stopped as one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from distributary.dev.artifacts import ensure_artifacts
+from distributary.dev.choice import choose_ports
+from distributary.dev.condition import Condition, condition_of
+from distributary.dev.folder import alone, forget, fresh, remember, remembered, wipe
+from distributary.dev.guard import Guard
+from distributary.dev.java_service import JavaService
+from distributary.dev.kafka import Broker
+from distributary.dev.ports import Ports, require_free
+from distributary.dev.process import Running, end, launch, running
+from distributary.dev.registry import Registry
+from distributary.dev.security import Security, ensure_security, require_securable, security_of
+from distributary.errors import ErrorCode, SetupError
+from distributary.run.ivy import Progress
+from distributary.run.java import require_java
+
+USUAL_PORTS = {"kafka": 9092, "registry": 8081}
+"""Where pipeline files look for them."""
+
+_START_SECONDS = 120
+_POLL_SECONDS = 0.1
+
+
+class Services:
+    """The two of one folder. Used with `with`, they end with this process, however it ends.
+
+    A port that is not named is the one it had before, else a free one. `secured` adds listeners
+    with passwords and certificates, and must be said when a folder is used for the first time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kafka_port: int | None = None,
+        registry_port: int | None = None,
+        secured: bool = False,
+    ) -> None:
+        self.folder = folder.expanduser().resolve()
+        self._asked = {"kafka": kafka_port or 0, "registry": registry_port or 0}
+        self._usual: dict[str, int] = {}
+        self._secured = secured
+        self._ports: Ports | None = None
+        self._guard: Guard | None = None
+
+    @classmethod
+    def at_usual_ports(
+        cls, folder: Path, *, kafka_port: int | None = None, registry_port: int | None = None
+    ) -> Self:
+        """Where pipeline files look for them, unless other ports are named or were before."""
+        services = cls(folder, kafka_port=kafka_port, registry_port=registry_port)
+        services._usual = USUAL_PORTS
+        return services
+
+    @property
+    def kafka(self) -> str:
+        """The address for `bootstrap_servers`."""
+        return self._both()[0].address
+
+    @property
+    def registry(self) -> str:
+        """The address for `registry.url`."""
+        return self._both()[1].address
+
+    @property
+    def security(self) -> Security:
+        """What a client of the secured listeners needs."""
+        return security_of(self.folder, self._chosen())
+
+    def start(self, progress: Progress | None = None) -> tuple[str, ...]:
+        """Start what does not run and wait until both answer; the names of what was started.
+
+        Raises SetupError when a port is taken or a service does not start, ConfigError when one
+        runs at another port than the one that is asked for. What this call started is ended then.
+        """
+        return self._start(progress or (lambda _: None))
+
+    def _start(self, say: Progress, *, only: str = "") -> tuple[str, ...]:
+        launched: dict[str, Running] = {}
+        with alone(self.folder, say):
+            if self._secured:
+                require_securable(self.folder)
+            live = running(self.folder)
+            self._ports = choose_ports(
+                asked=self._asked,
+                live=live,
+                before=self._ports or remembered(self.folder),
+                usual=self._usual,
+                secured=self._secured,
+            )
+            # the registry first: it loads while the broker's folder is made
+            wanted = [each for each in reversed(self._both()) if only in ("", each.name)]
+            try:
+                missing = [each for each in wanted if each.name not in live]
+                if missing:
+                    self._launch(missing, launched, say)
+                for service in wanted:
+                    _wait(service, (live | launched)[service.name])
+            except BaseException:
+                end(launched.values(), gently=False)
+                if not live:
+                    forget(self.folder)
+                raise
+        return tuple(sorted(launched))
+
+    def _launch(
+        self, missing: list[JavaService], launched: dict[str, Running], say: Progress
+    ) -> None:
+        for service in missing:
+            for port in filter(None, (service.port, *service.other_ports)):
+                require_free(port, service=service.title)
+        java, artifacts = require_java(), ensure_artifacts(say)
+        if self._chosen().ssl:
+            ensure_security(self.folder)
+        remember(self.folder, self._chosen())
+        for service in missing:
+            say(f"starting {service.title} at {service.address}")
+            if service.log.exists():
+                # what made somebody start it again may stand there
+                service.log.replace(service.log.with_suffix(".previous.log"))
+            fresh(self.folder / "tmp" / service.name)
+            service.prepare(java, artifacts)
+            launched[service.name] = launch(
+                service.command(java, artifacts),
+                service=service.name,
+                port=service.port,
+                folder=self.folder,
+                output=service.output,
+            )
+
+    def stop(self) -> tuple[str, ...]:
+        """Stop both and wait until they are gone; the names of what was stopped."""
+        if not self.folder.exists():
+            return _end_all(self.folder)
+        with alone(self.folder, lambda _: None):
+            stopped = _end_all(self.folder)
+            forget(self.folder)
+        return stopped
+
+    def wipe(self) -> tuple[str, ...]:
+        """Stop both and remove their data, logs and secrets; the names of what was stopped."""
+        stopped = self.stop()
+        wipe(self.folder)
+        return stopped
+
+    def status(self) -> dict[str, Condition]:
+        """How they are, asked in their own protocols."""
+        live = running(self.folder)
+        known = {name: each.port for name, each in live.items() if name in USUAL_PORTS}
+        ports = replace(remembered(self.folder) or Ports(0, 0, 0), **known)
+        both = (Broker(self.folder, ports), Registry(self.folder, ports))
+        return {each.name: condition_of(each, live.get(each.name)) for each in both}
+
+    def kill_kafka(self) -> None:
+        """End the broker as a crash would."""
+        self._kill("kafka")
+
+    def restart_kafka(self) -> None:
+        """The broker again, at the same port with the same data; killed first if it runs."""
+        self._restart("kafka")
+
+    def kill_registry(self) -> None:
+        """End the registry as a crash would."""
+        self._kill("registry")
+
+    def restart_registry(self) -> None:
+        """The registry again, at the same port with the same data; killed first if it runs."""
+        self._restart("registry")
+
+    def _restart(self, name: str) -> None:
+        self._kill(name)
+        self._start(lambda _: None, only=name)
+
+    def _kill(self, name: str) -> None:
+        live = running(self.folder)
+        end([live[name]] if name in live else [], gently=False)
+
+    def __enter__(self) -> Self:
+        self._guard = Guard(self.folder)
+        try:
+            self.start()
+        except BaseException:
+            self._guard.dismiss()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._guard is not None:
+            self._guard.dismiss()
+
+    def _chosen(self) -> Ports:
+        if self._ports is None:
+            raise SetupError(
+                "the broker and the registry were not started",
+                code=ErrorCode.NOT_FOUND,
+                where=str(self.folder),
+                next_step="call start()",
+            )
+        return self._ports
+
+    def _both(self) -> tuple[JavaService, JavaService]:
+        ports = self._chosen()
+        return Broker(self.folder, ports), Registry(self.folder, ports)
+
+
+def _end_all(folder: Path) -> tuple[str, ...]:
+    live = running(folder)
+    end(live.values())
+    return tuple(sorted(live))
+
+
+def _wait(service: JavaService, process: Running) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not service.answers():
+        late = time.monotonic() > deadline
+        if late or not process.alive:
+            how = f"did not answer within {_START_SECONDS} s" if late else "ended when it started"
+            raise SetupError(
+                f"{service.title} {how}",
+                code=ErrorCode.SERVICE_FAILED,
+                where=str(service.log),
+                evidence=service.evidence(),
+                next_step="read the log; distributary dev down --wipe removes the data, if it is"
+                " damaged",
+            )
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,19 @@
+"""Waits until the process that started it is gone, then stops the services of a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from distributary.dev.services import Services
+
+
+def main() -> int:
+    """The pipe on standard input ends with the process at its other end."""
+    sys.stdin.buffer.read()
+    Services(Path(sys.argv[1])).stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

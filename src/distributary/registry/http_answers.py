@@ -1,0 +1,146 @@
+"""The shapes that a registry's answers must have; whatever has another is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from distributary.model.schema import Format
+from distributary.registry.compatibility import Level
+from distributary.registry.references import Reference
+
+MAX_ID = 2**31 - 1
+"""Registries count in Java's `int`; a record can claim up to twice as much."""
+
+Id = Annotated[int, Field(ge=0, le=MAX_ID)]
+Number = Annotated[int, Field(ge=1, le=MAX_ID)]
+
+_FORMATS = {str(format).upper(): format for format in Format}
+# newer registries say more than is asked for here
+_STRICT = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class _Shape(BaseModel):
+    model_config = _STRICT
+
+
+class ReferenceShape(_Shape):
+    """A schema that another one imports."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaShape(_Shape):
+    """A schema, asked for by id, by GUID, or as a version of a subject."""
+
+    text: str = Field(alias="schema")
+    type: str | None = Field(default=None, alias="schemaType")
+    given: list[ReferenceShape] | None = Field(default=None, alias="references")
+
+    @property
+    def format(self) -> Format | None:
+        """Its format; AVRO where nothing is said, because there was nothing else once."""
+        return _FORMATS.get((self.type or "AVRO").upper())
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """What it imports."""
+        given = self.given or ()
+        return tuple(Reference(name=r.name, subject=r.subject, version=r.version) for r in given)
+
+
+class VersionShape(SchemaShape):
+    """A schema as a version of a subject."""
+
+    id: Id
+    version: Number
+
+
+class PlaceShape(_Shape):
+    """Where a schema is registered."""
+
+    subject: str
+    version: Number
+
+
+class RegisteredShape(_Shape):
+    """What a registration or a search for a text gives; only newer registries say all of it."""
+
+    id: Id
+    version: Number | None = None
+    guid: str | None = None
+
+
+class ContextShape(_Shape):
+    """The id that a GUID has in one context of a registry."""
+
+    id: Id
+    context: str = ""
+
+
+class LevelShape(_Shape):
+    """A compatibility level, under either of its two names."""
+
+    read: Level | None = Field(default=None, alias="compatibilityLevel")
+    written: Level | None = Field(default=None, alias="compatibility")
+
+
+class VerdictShape(_Shape):
+    """Whether a schema would be accepted."""
+
+    is_compatible: bool
+    messages: list[str] | None = None
+
+
+class ErrorShape(_Shape):
+    """How a registry says no."""
+
+    error_code: int
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The registry's own no; what it means depends on the question."""
+
+    status: int
+    code: int
+    """Confluent's code; 0 where a registry does not know the question."""
+    message: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether it says that there is no such subject, version or schema, or no longer."""
+        return self.code in (40401, 40402, 40403, 40404, 40406)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the registry does not know the question."""
+        return self.code == 0
+
+
+def sent(text: str, format: Format, references: Iterable[Reference]) -> dict[str, Any]:
+    """A schema as a registry wants to be told it."""
+    return {
+        "schema": text,
+        "schemaType": format.upper(),
+        "references": [reference.as_dict() for reference in references],
+    }
+
+
+SCHEMA = TypeAdapter(SchemaShape)
+VERSION = TypeAdapter(VersionShape)
+PLACES = TypeAdapter(list[PlaceShape])
+REGISTERED = TypeAdapter(RegisteredShape)
+CONTEXTS = TypeAdapter(list[ContextShape])
+LEVEL = TypeAdapter(LevelShape)
+VERDICT = TypeAdapter(VerdictShape)
+ERROR = TypeAdapter(ErrorShape)
+NUMBERS = TypeAdapter(list[Number], config=_STRICT)
+NAMES = TypeAdapter(list[str], config=_STRICT)
+ANYTHING = TypeAdapter(dict[str, object], config=_STRICT)

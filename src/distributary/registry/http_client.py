@@ -1,0 +1,240 @@
+"""A question to whichever address of a registry answers, and what the answer means.
+
+    an answer of the expected shape                           given back
+    4xx with the registry's own error code                    given back as a Refusal
+    401, 403, 407                                             RegistryError, REGISTRY_AUTH
+    silence, 408, 429, 5xx; also a shape that is not expected the next address, then all of them
+                                                              again, then RegistryUnavailableError
+    3xx, or 4xx in any other form: this is no registry        ConfigError, unless it was one before
+
+Only a Refusal can come to mean that a schema does not exist, and only that dead-letters a record.
+An address that was a registry a moment ago and is none now is being moved or restarted: the same
+as silence. Redirects are not followed: nobody gets credentials whom the file does not name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
+from tenacity.wait import wait_random_exponential
+
+from distributary.config.registry import Registry
+from distributary.errors import ErrorCode
+from distributary.registry.http_answers import ERROR, NAMES, Refusal
+from distributary.registry.http_errors import busy, denied, garbage, line, unanswered
+from distributary.registry.http_transport import MAX_ANSWER, Answer, Silence, Transport
+
+ATTEMPTS = 4
+PATIENCE_SECONDS = 30.0
+"""The longest `Retry-After` that is waited for here; whoever asks for more is left alone."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 5.0
+_OWN_CODES = 1000
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question(Generic[T]):
+    method: str
+    path: str
+    shape: TypeAdapter[T]
+    optional: bool
+    query: Mapping[str, str]
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Nobody answered: why, by address."""
+
+    silences: Mapping[str, Silence] = field(default_factory=dict)
+
+    @property
+    def retry_after(self) -> float:
+        return max(silence.retry_after for silence in self.silences.values())
+
+    @property
+    def again(self) -> bool:
+        hope = any(silence.again for silence in self.silences.values())
+        return hope and self.retry_after <= PATIENCE_SECONDS
+
+
+class RegistryClient:
+    """Asks until somebody answers, within bounds; safe to use from several threads."""
+
+    def __init__(
+        self,
+        config: Registry,
+        *,
+        attempts: int = ATTEMPTS,
+        most_bytes: int = MAX_ANSWER,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._transport = Transport(config, most_bytes=most_bytes)
+        self._order = self._transport.addresses
+        self._proven: set[str] = set()
+        self._attempts = attempts
+        self._sleep = sleep
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses, fit to be shown."""
+        return self._transport.addresses
+
+    def ask(
+        self,
+        method: str,
+        *segments: str | int,
+        shape: TypeAdapter[T],
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        optional: bool = False,
+    ) -> T | Refusal:
+        """The answer to a question, or the registry's own no.
+
+        Args:
+            method: The HTTP method; every question may be asked twice without harm.
+            segments: The path; a segment may be any text.
+            shape: What the answer must look like.
+            query: The path's parameters.
+            body: What is sent along.
+            optional: The registry may not know this question, or may not let a name through; then
+                the answer is a Refusal without a code.
+
+        Raises:
+            RegistryUnavailableError: Nobody answered, or not as a registry does.
+            RegistryError: The credentials were not accepted.
+            ConfigError: There is no registry at the address, and never was since the start.
+        """
+        path = "".join(f"/{_segment(str(segment))}" for segment in segments)
+        content = None if body is None else json.dumps(body).encode()
+        question = _Question(method, path, shape, optional, query or {}, content)
+        retrying = Retrying(
+            sleep=self._sleep,
+            stop=stop_after_attempt(self._attempts),
+            wait=_wait,
+            retry=retry_if_result(lambda found: isinstance(found, _Failed) and found.again),
+            before_sleep=_tell,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        found: T | Refusal | _Failed = retrying(self._round, question)
+        if isinstance(found, _Failed):
+            raise unanswered(found.silences)
+        return found
+
+    def shown(self, text: str) -> str:
+        """Text of the registry on one line, without our secrets."""
+        return self._transport.shown(text)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._transport.close()
+
+    def _round(self, question: _Question[T]) -> T | Refusal | _Failed:
+        silences: dict[str, Silence] = {}
+        for address in self._order:
+            answer = self._transport.ask(
+                address, question.method, question.path, query=question.query, body=question.body
+            )
+            if not isinstance(answer, Silence):
+                meaning = self._meaning(question, address, answer)
+                if not isinstance(meaning, Silence):
+                    # begin with this one next time: a silent address costs its whole timeout
+                    rest = tuple(a for a in self._order if a != address)
+                    self._order = (address, *rest)
+                    return meaning
+                answer = meaning
+            silences[address] = answer
+        return _Failed(silences)
+
+    def _meaning(
+        self, question: _Question[T], address: str, answer: Answer
+    ) -> T | Refusal | Silence:
+        if 200 <= answer.status < 300:
+            try:
+                value = question.shape.validate_json(answer.body)
+            except ValidationError as error:
+                return garbage(answer, error, shown=self.shown)
+            self._proven.add(address)
+            return value
+        if answer.status in (408, 429) or (answer.status >= 500 and answer.status != 501):
+            return busy(answer, self._refusal(answer))
+        refusal = self._refusal(answer)
+        if answer.status in (401, 403, 407):
+            # a firewall's opinion about a strange name is not the registry's about us
+            about_name = question.optional and refusal is None and answer.status == 403
+            if not about_name or address not in self._proven:
+                raise denied(address, answer, refusal)
+        if refusal is not None:
+            self._proven.add(address)
+            return refusal
+        return self._stranger(question, address, answer)
+
+    def _refusal(self, answer: Answer) -> Refusal | None:
+        try:
+            said = ERROR.validate_json(answer.body)
+        except ValidationError:
+            return None
+        # a registry has codes of its own; the bare status is what any server gives for any path
+        if answer.status in (404, 405, 501) and said.error_code < _OWN_CODES:
+            return None
+        message = self.shown(said.message or "no reason given")
+        return Refusal(answer.status, said.error_code or answer.status, message)
+
+    def _stranger(self, question: _Question[T], address: str, answer: Answer) -> Refusal | Silence:
+        if question.optional and self._is_registry(address):
+            return Refusal(answer.status, 0, f"status {answer.status}")
+        known = address in self._proven
+        evidence = f"status {answer.status}"
+        if answer.location:
+            evidence += f", sent on to {answer.location.split('?')[0]}"
+        return Silence(
+            "there is no schema registry at this address",
+            self.shown(evidence),
+            "check registry.url: it is the address to which /subjects can be appended",
+            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
+            again=known,
+        )
+
+    def _is_registry(self, address: str) -> bool:
+        """Whether there is a registry at this moment: it may just be restarting behind a proxy."""
+        answer = self._transport.ask(address, "GET", "/schemas/types", query={})
+        if not isinstance(answer, Answer) or answer.status != 200:
+            return False
+        try:
+            NAMES.validate_json(answer.body)
+        except ValidationError:
+            return False
+        self._proven.add(address)
+        return True
+
+
+def _segment(text: str) -> str:
+    """Any text as one segment of a path."""
+    quoted = quote(text, safe="", errors="surrogatepass")
+    # the only two names that mean something to whoever tidies paths up on the way
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+def _wait(state: RetryCallState) -> float:
+    failed = state.outcome.result() if state.outcome else None
+    asked = failed.retry_after if isinstance(failed, _Failed) else 0.0
+    own = wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)(state)
+    return max(own, asked)
+
+
+def _tell(state: RetryCallState) -> None:
+    failed = state.outcome.result() if state.outcome else None
+    if isinstance(failed, _Failed):
+        reasons = "; ".join(line(*entry) for entry in failed.silences.items())
+        _log.warning("asking the registry again in %.1f s: %s", state.upcoming_sleep, reasons)

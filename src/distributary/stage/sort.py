@@ -1,0 +1,156 @@
+"""Hop one of a stage: unwrap a task's records, sort them by key, leave them as a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.errors import ErrorCode
+from distributary.model.plan import Catalog, Rejected, RouteKey, StageOrder
+from distributary.model.record import RAW
+from distributary.route.type_names import check_type_name
+from distributary.stage.bronze import BronzeWriter
+from distributary.stage.group import Groups, group
+from distributary.stage.letters import Letter, letters_batch
+from distributary.stage.runs import SORTED, KeyRange, Run, facts_batch, write_run
+from distributary.stage.unwrap import Unwrapped, unwrap
+
+_BYTES_PER_RUN = 256 * 1024 * 1024
+_ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
+_TOO_MANY = Rejected(
+    ErrorCode.TOO_MANY_TYPES,
+    "more new types came in one batch than evolution.max_new_tables_per_batch allows",
+)
+
+
+def sort(
+    batches: Iterable[pa.RecordBatch], catalog: Catalog, order: StageOrder
+) -> Iterator[pa.RecordBatch]:
+    """Raw records in; runs on disk, facts out."""
+    facts: list[tuple[str, str]] = []
+    bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
+    seen = skipped = 0
+    for raw in _gathered(batches):
+        seen += raw.num_rows
+        unwrapped = unwrap(raw, catalog, guarded=order.guarded)
+        skipped += unwrapped.skipped
+        if bronze is not None:
+            bronze.add(raw, unwrapped)
+        facts += _sorted(raw, unwrapped, catalog, order)
+    facts.append(("seen", json.dumps({"records": seen, "skipped": skipped})))
+    if bronze is not None:
+        facts += bronze.finish()
+    yield facts_batch(facts)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As much as fits in a run at once: fewer, larger groups are cheaper than many small ones."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and size + batch.nbytes > _BYTES_PER_RUN:
+            yield _joined(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _sorted(
+    raw: pa.RecordBatch, unwrapped: Unwrapped, catalog: Catalog, order: StageOrder
+) -> Iterator[tuple[str, str]]:
+    decoding = catalog.each or bool(catalog.unified)
+    letters = unwrapped.letters
+    if decoding and len(unwrapped.rows):
+        groups = group(unwrapped)
+        refused = _refused(groups, catalog, order)
+        if refused:
+            letters = letters + _letters(unwrapped, groups, refused)
+        run = _run(raw, unwrapped, groups, refused, order)
+        if run is not None:
+            yield "run", run.as_json()
+    if letters:
+        yield "letters", json.dumps(write_run(letters_batch(raw, letters, order), order.folder))
+
+
+def _run(
+    raw: pa.RecordBatch,
+    unwrapped: Unwrapped,
+    groups: Groups,
+    refused: dict[int, Rejected],
+    order: StageOrder,
+) -> Run | None:
+    """One copy of everything for all keys: each key's records are then a slice of it."""
+    in_order = np.argsort(groups.codes, kind="stable")
+    if refused:
+        wanted = np.ones(len(groups.keys), dtype=np.bool_)
+        wanted[list(refused)] = False
+        in_order = in_order[wanted[groups.codes[in_order]]]
+        if not len(in_order):
+            return None
+    take = pa.array(unwrapped.rows[in_order])
+    columns = [column.take(take) for column in raw.columns]
+    columns.append(unwrapped.payloads.take(pa.array(in_order)))
+    path = write_run(pa.RecordBatch.from_arrays(columns, schema=SORTED), order.folder)
+    offsets = columns[RAW.get_field_index("offset")].to_numpy()
+    ranges, start = [], 0
+    for number, (key, count) in enumerate(zip(groups.keys, groups.counts(), strict=True)):
+        if number not in refused:
+            ranges.append(KeyRange(key, start, count, int(offsets[start])))
+            start += count
+    return Run(path, tuple(ranges))
+
+
+def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, Rejected]:
+    """The keys that need no answer of the driver, so that strangers cannot flood it."""
+    refused: dict[int, Rejected] = {}
+    new = 0
+    for number, key in enumerate(groups.keys):
+        if key in catalog.routes:
+            continue
+        rejected = _bad_name(key, catalog)
+        if rejected is None:
+            new += 1
+            rejected = _TOO_MANY if new > order.most_new_keys else None
+        if rejected is not None:
+            refused[number] = rejected
+    return refused
+
+
+def _bad_name(key: RouteKey, catalog: Catalog) -> Rejected | None:
+    if catalog.envelope is None:
+        return None
+    code = check_type_name(key.claim)
+    if code is None or not (catalog.strict_names or code in _ENCODABLE):
+        return None
+    return Rejected(code, "the type's name cannot become the name of a table")
+
+
+def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:
+    bad = np.zeros(len(groups.keys), dtype=np.bool_)
+    bad[list(refused)] = True
+    letters = []
+    for i in np.flatnonzero(bad[groups.codes]).tolist():
+        number = int(groups.codes[i])
+        key, why = groups.keys[number], refused[number]
+        letters.append(
+            Letter(
+                int(unwrapped.rows[i]),
+                why.code,
+                why.message,
+                "route",
+                type=key.claim,
+                schema_id=key.schema_id,
+            )
+        )
+    return letters
