@@ -73,7 +73,7 @@ def test_first_page_has_groups_and_exit_codes(cli: Cli) -> None:
     assert "..." not in result.out.split("Options:")[0].split("\n", 1)[1]
 
 
-@pytest.mark.parametrize("group", [(), ("dlq",), ("schema",), ("produce",)])
+@pytest.mark.parametrize("group", [(), ("dev",), ("dlq",), ("schema",), ("produce",)])
 def test_a_group_alone_shows_its_help(group: tuple[str, ...], cli: Cli) -> None:
     assert cli(*group).out == cli(*group, "--help").out
     assert cli(*group).code == 0

@@ -81,7 +81,11 @@ def types(draw: st.DrawFn, names: list[int], depth: int = 3) -> Any:
         case "logical":
             return draw(st.sampled_from(LOGICAL))
         case "enum":
-            return {"type": "enum", "name": name, "symbols": draw(st.sampled_from([["A", "B"], ["Z"]]))}
+            return {
+                "type": "enum",
+                "name": name,
+                "symbols": draw(st.sampled_from([["A", "B"], ["Z"]])),
+            }
         case "fixed":
             return {"type": "fixed", "name": name, **draw(st.sampled_from(FIXED))}
         case "array":
@@ -91,7 +95,9 @@ def types(draw: st.DrawFn, names: list[int], depth: int = 3) -> Any:
         case "record":
             count = draw(st.integers(0, 3))
             return record(*(draw(types(names, depth - 1)) for _ in range(count)), name=name)
-    wanted = [draw(types(names, depth - 1)) for _ in range(draw(st.integers(1, 3)))] if depth else []
+    wanted = (
+        [draw(types(names, depth - 1)) for _ in range(draw(st.integers(1, 3)))] if depth else []
+    )
     if kind == "option":
         wanted = [draw(st.sampled_from(PRIMITIVES[1:] + LOGICAL)), "null"]
     branches: dict[str, Any] = {}
@@ -108,7 +114,13 @@ def branch_name(schema: Any) -> str:
 
 
 def kind_of(schema: Any) -> str:
-    return schema if isinstance(schema, str) else "union" if isinstance(schema, list) else schema["type"]
+    return (
+        schema
+        if isinstance(schema, str)
+        else "union"
+        if isinstance(schema, list)
+        else schema["type"]
+    )
 
 
 def logical_of(schema: Any) -> str:
@@ -116,14 +128,16 @@ def logical_of(schema: Any) -> str:
 
 
 def _bytes(number: int, size: int | None) -> bytes:
-    return number.to_bytes(size if size is not None else number.bit_length() // 8 + 1, "big", signed=True)
+    return number.to_bytes(
+        size if size is not None else number.bit_length() // 8 + 1, "big", signed=True
+    )
 
 
 def data(schema: Any) -> st.SearchStrategy[Any]:
     """Data of a type that a lake can hold."""
     logical = logical_of(schema)
     match kind_of(schema), logical:
-        case ("bytes" | "fixed"), "decimal":
+        case (("bytes" | "fixed"), "decimal"):
             limit = 10 ** schema["precision"] - 1
             return st.integers(-limit, limit).map(lambda n: _bytes(n, schema.get("size")))
         case "int", "date":
@@ -195,7 +209,9 @@ def encode(schema: Any, datum: Any, *, blocks: bool = False) -> bytes:
             ]
             return _blocks(items, blocks)
         case "record":
-            return b"".join(encode(f["type"], datum[f["name"]], blocks=blocks) for f in schema["fields"])
+            return b"".join(
+                encode(f["type"], datum[f["name"]], blocks=blocks) for f in schema["fields"]
+            )
     return zigzag(datum.branch) + encode(schema[datum.branch], datum.content, blocks=blocks)
 
 
@@ -234,7 +250,7 @@ def is_void(schema: Any) -> bool:
 def lake(schema: Any, datum: Any) -> Any:
     """What a lake must hold for it."""
     match kind_of(schema), logical_of(schema):
-        case ("bytes" | "fixed"), "decimal":
+        case (("bytes" | "fixed"), "decimal"):
             number = Decimal(int.from_bytes(datum, "big", signed=True))
             exact = _EXACT.scaleb(number, -schema["scale"])
             return exact if schema["precision"] <= 38 else format(exact, "f")

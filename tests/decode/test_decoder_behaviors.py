@@ -40,6 +40,8 @@ class Sample:
     """A good payload: id, name and the tags `a` and `b`."""
     unusable: bytes
     """A schema that no decoder can be built for."""
+    truncated: ErrorCode
+    """What a payload is called that ends early."""
 
 
 def varint(number: int) -> bytes:
@@ -55,7 +57,19 @@ def protobuf_payload(number: int, name: str) -> bytes:
     return b"\x08" + varint(number) + b"\x12" + varint(len(text)) + text + b"\x1a\x01a\x1a\x01b"
 
 
-@pytest.fixture(params=[Format.PROTOBUF])
+AVRO_PERSON = b"""{"type": "record", "name": "Person", "namespace": "people", "fields": [
+  {"name": "id", "type": "long"},
+  {"name": "name", "type": "string"},
+  {"name": "tags", "type": {"type": "array", "items": "string"}}
+]}"""
+
+
+def avro_payload(number: int, name: str) -> bytes:
+    text = name.encode()
+    return varint(2 * number) + varint(2 * len(text)) + text + b"\x04\x02a\x02b\x00"
+
+
+@pytest.fixture(params=[Format.PROTOBUF, Format.AVRO])
 def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> Sample:
     match request.param:
         case Format.PROTOBUF:
@@ -65,6 +79,15 @@ def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> 
                 lambda limits: build(compiled(PERSON), "people.Person", limits),
                 protobuf_payload,
                 b"not a descriptor set",
+                ErrorCode.PAYLOAD_MISMATCH,
+            )
+        case Format.AVRO:
+            return Sample(
+                Format.AVRO,
+                lambda limits: DECODERS[Format.AVRO](AVRO_PERSON, "people.Person", limits),
+                avro_payload,
+                b"not a schema",
+                ErrorCode.PAYLOAD_TRUNCATED,
             )
         case other:
             raise AssertionError(other)
@@ -107,7 +130,7 @@ def test_truncated_payload_goes_to_failed(sample: Sample) -> None:
     assert decoded.origin is not None
     assert decoded.origin.to_pylist() == [0, 2]
     (failure,) = decoded.failed
-    assert (failure.index, failure.code) == (1, ErrorCode.PAYLOAD_MISMATCH)
+    assert (failure.index, failure.code) == (1, sample.truncated)
     assert failure.position is not None
     assert 0 <= failure.position <= 5
 

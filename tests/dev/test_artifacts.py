@@ -11,7 +11,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.dev.artifacts import LOCK, ensure_artifacts
-from distributary.run import ivy
 from distributary.run.ivy import Lock, ensure
 
 ROOT = Path(__file__).parent.parent.parent
@@ -107,7 +106,7 @@ def test_broker_and_registry_are_told_apart(
 def test_old_releases_of_python_have_no_filter_for_archives(
     lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(ivy.tarfile, "data_filter")
+    monkeypatch.delattr(tarfile, "data_filter")
     monkeypatch.setattr(
         tarfile.TarFile, "extraction_filter", staticmethod(lambda member, path: member)
     )

@@ -62,7 +62,7 @@ def test_a_port_that_does_not_exist(dev: Dev) -> None:
 def test_up_status_down(dev: Dev) -> None:
     kafka = free_port(but=set())
     registry = free_port(but={kafka})
-    addresses = {
+    addresses: dict[str, Any] = {
         "version": 1,
         "kafka": f"{HOST}:{kafka}",
         "registry": f"http://{HOST}:{registry}/apis/ccompat/v7",

@@ -170,10 +170,11 @@ def test_two_pipelines_do_not_take_each_others_rows_back(killer: Killer, folder:
     mine = three_files(folder, 1)
     for step in range(0, 40, 3):
         killed_at(killer, step, mine, 1)
-        theirs = batch_of(folder, 100 + step, numbers(100 + step))
+        theirs = three_files(folder, 10 + step)
         ParquetPublisher().publish(theirs, mark(step, app=other))
     ParquetPublisher().publish(mine, mark(1))
-    assert visible(folder) == sorted([0, 1, 2, 10, 11, 12, *range(100, 140, 3)])
+    others = [(10 + step) * 10 + n for step in range(0, 40, 3) for n in range(3)]
+    assert visible(folder) == [0, 1, 2, 10, 11, 12, *others]
 
 
 def test_a_failed_commit_leaves_nothing_visible_and_can_be_parked(

@@ -215,6 +215,18 @@ def test_partitioned_table(publisher: Publisher, folder: Path, read: Read) -> No
     assert {r["n"]: r["day"] for r in read(str(folder))} == days
 
 
+def test_files_cut_for_another_partitioning_are_refused(
+    publisher: Publisher, folder: Path, read: Read
+) -> None:
+    publisher.publish(batch_of(folder, 0, numbers(1)), mark(0))
+    columns = (Column("n", pa.int32()), Column("day", pa.string()))
+    entry = entry_of(folder, [stage_day(folder, 2, "a")], columns, partition_by=("day",))
+    with pytest.raises(PublishError) as refused:
+        publisher.publish(entry, mark(1))
+    assert refused.value.context["reason"] == "partitions"
+    assert read(str(folder)) == [{"n": 1}]
+
+
 def test_columns_may_change_without_rows(publisher: Publisher, folder: Path, read: Read) -> None:
     publisher.publish(batch_of(folder, 0, numbers(1)), mark(0))
     columns = (*columns_like(numbers()), Column("later", pa.string(), "field later"))

@@ -13,10 +13,15 @@ from pyspark.sql import SparkSession
 
 from distributary.cli.actions.table_checks import tables_with_expiring_marks
 from distributary.errors import ConfigError
-from distributary.model.manifest import Counts
+from distributary.model.manifest import Counts, TableEntry
+from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.trace import Verdict, trace_offset, trace_row
+from distributary.publish.base import Mark
+from distributary.publish.parquet import ParquetPublisher
 from distributary.publish.parquet_table import format_of
+from distributary.run.catalog import _register
 from distributary.run.chaos import KILL, Moment
+from distributary.run.pipeline import Pipeline
 from distributary.run.preview import preview
 from distributary.run.replay import LANE, replay
 from distributary.run.resume import resume, waiting
@@ -114,25 +119,25 @@ def test_a_plain_folder_that_cannot_be_written_is_parked_and_resumed(
 
 
 def test_plain_folders_are_views_in_the_catalog(tmp_path: Path, spark: SparkSession) -> None:
-    games = Games(tmp_path / "a lake [1]", GamesPlan(games=1, versions=2, records=5))
-    games.root.mkdir()
-    games.send_round()
-    settings = {"tables": PARQUET, "timed": True}
+    games = Games(tmp_path, GamesPlan(games=1, versions=2, records=5))
     for sent in (5, 10):
-        file = games.write_file(**settings)
-        named = file.read_text().replace(
-            f"path: {games.lake}}}", f"path: '{games.lake}', database: g2}}"
-        )
-        file.write_text(
-            named.replace(f"path: {games.lake}/wrapper", f"path: '{games.lake}/wrapper'")
-        )
-        from distributary.run.pipeline import Pipeline
-
-        Pipeline.load(file).run(spark=spark)
+        games.send_round()
+        file = games.write_file(tables=PARQUET, timed=True)
+        Pipeline.load(file, **{"lake.database": "g2"}).run(spark=spark)
         frame = spark.sql(f"SELECT * FROM g2.{games.tables()[0]}")
         assert frame.count() == sent
-        games.send_round()
     assert f"col_{games.plan.names[0]}_1" in frame.columns
+
+
+def test_a_folder_with_an_odd_name_can_be_a_view(tmp_path: Path, spark: SparkSession) -> None:
+    folder = tmp_path / "a lake [1] 100% {x}" / "odd"
+    plan = TablePlan(
+        "odd", Role.EACH, "odd", str(folder), (Column("n", pa.int64()),), True, format="parquet"
+    )
+    ParquetPublisher().publish(TableEntry(plan, (), 0), Mark("app", 0, "source"))
+    spark.sql("CREATE DATABASE IF NOT EXISTS g3")
+    assert _register(spark, "g3", [plan]) == ["odd"]
+    assert spark.sql("SELECT * FROM g3.odd").columns == ["n"]
 
 
 def test_partitioned_delta_tables_are_read_by_spark(tmp_path: Path, spark: SparkSession) -> None:
@@ -149,6 +154,16 @@ def test_partitioned_delta_tables_are_read_by_spark(tmp_path: Path, spark: Spark
     rows = {(r["_offset"], r["_date"], r["user_name"]) for r in games.rows(games.tables()[0])}
     assert by_spark == rows
     assert all(isinstance(day, date) for _, day, _ in rows)
+    # a partition column is in no file, and is found all the same
+    offset, day, user = min(rows)
+    places = trace_offset(str(games.lake), "wrapper", 0, offset).places
+    assert {(p.table, p.values["_date"]) for p in places} == {
+        (games.tables()[0], day),
+        ("bronze_events", day),
+        ("unified_gold", day),
+    }
+    origins = trace_row(str(games.lake), games.tables()[0], "user_name", user)
+    assert offset in {o.source.offset for o in origins if o.source}
     bronze = DeltaTable(str(games.lake / "bronze_events"))
     assert bronze.metadata().partition_columns == ["_date"]
     assert pa.table(bronze.to_pyarrow_table())["_offset"].length() == 44

@@ -121,6 +121,14 @@ def test_files_know_their_offsets_and_their_values(tmp_path: Path) -> None:
     }
 
 
+def test_a_filter_finds_characters_of_every_plane(tmp_path: Path) -> None:
+    name = "\U00020000\U0001f600"
+    rows = pa.table({"n": pa.array([1], pa.int64()), "name": [name], "k": ["a"]})
+    published(tmp_path, rows, ("k",), kind="delta")
+    found = DeltaTable(tmp_path).to_pyarrow_table(filters=[("name", "=", name)])
+    assert found["n"].to_pylist() == [1]
+
+
 def test_rows_without_any_other_column_are_kept(tmp_path: Path) -> None:
     rows = pa.table({"k": ["a", "a", "b"]})
     table = plan(tmp_path, [*columns_of(rows), Column("later", pa.int32())], ("k",), kind="delta")

@@ -60,6 +60,7 @@ class _Dump:
         self.cursor = Cursor(payload, MAX_LEVELS)
         self.lines: list[str] = []
         self._characters = 0
+        self._records: dict[str, Value] = {}
 
     def all(self) -> None:
         """Write everything."""
@@ -69,8 +70,7 @@ class _Dump:
     def _value(self, name: str, value: Value) -> None:
         match value.kind:
             case Kind.TEXT:
-                record = cast(Record, self._schema.named[value.name])
-                self._value(name, flat_record(self._schema, record))
+                self._value(name, self._record(value.name))
             case Kind.STRUCT | Kind.EMPTY:
                 self._open(name, "{")
                 for member in value.members:
@@ -85,14 +85,20 @@ class _Dump:
             case kind:
                 content = read_leaf(value)(self.cursor)
                 convert = as_json(kind)
-                self._line(name + json.dumps(content if convert is None else convert(content)))
+                self._line(name + _json(content if convert is None else convert(content)))
+
+    def _record(self, name: str) -> Value:
+        if name not in self._records:
+            record = cast(Record, self._schema.named[name])
+            self._records[name] = flat_record(self._schema, record)
+        return self._records[name]
 
     def _items(self, name: str, item: Value, *, keyed: bool) -> None:
         self._open(name, "{" if keyed else "[")
         while count := self.cursor.block():
             for _ in range(count):
                 before = self.cursor.position
-                self._value(f"{json.dumps(self.cursor.text())}: " if keyed else "", item)
+                self._value(f"{_json(self.cursor.text())}: " if keyed else "", item)
                 if self.cursor.position == before:
                     self.cursor.nothing(1)
         self._close("}" if keyed else "]")
@@ -112,3 +118,7 @@ class _Dump:
         self._characters += len(line) + 1
         if self._characters > MAX_CHARACTERS:
             raise _FullError
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, ensure_ascii=False)

@@ -87,7 +87,7 @@ class Cursor:
         end = start + count
         if end > len(self.data):
             left = len(self.data) - start
-            reason = f"a value of {count} bytes is announced, {left} are left"
+            reason = f"a value needs {count} bytes, {left} are left"
             raise StoppedAtError(ErrorCode.PAYLOAD_TRUNCATED, start, reason)
         self.position = end
         return self.data[start:end]

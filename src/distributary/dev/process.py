@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,29 +69,31 @@ def mark(service: str, port: int, folder: Path) -> str:
 
 def running(folder: Path) -> dict[str, Running]:
     """What runs for a folder, by the name of the service."""
-    found: dict[tuple[str, int], list[psutil.Process]] = {}
+    found: list[tuple[float, int, Running]] = []
     for process in psutil.process_iter():
+        # it may end while it is looked at
         with suppress(psutil.Error, OSError):
             known = _recognized(process, folder)
             if known is not None:
-                found.setdefault(known, []).append(process)
-    return {
-        service: Running(service, port, tuple(sorted(processes, key=_age)))
-        for (service, port), processes in found.items()
-    }
+                found.append((process.create_time(), process.pid, known))
+    services: dict[str, Running] = {}
+    for _, _, each in sorted(found, key=lambda row: row[:2]):
+        first = services.setdefault(each.service, each)
+        if first is not each:
+            both = first.processes + each.processes
+            services[each.service] = replace(first, processes=both)
+    return services
 
 
-def _age(process: psutil.Process) -> tuple[float, int]:
-    return process.create_time(), process.pid
-
-
-def _recognized(process: psutil.Process, folder: Path) -> tuple[str, int] | None:
+def _recognized(process: psutil.Process, folder: Path) -> Running | None:
     if process.uids().real != os.getuid():
         return None
     marks = (word for word in process.cmdline() if word.startswith(_MARK))
     service, _, rest = next(marks, "").removeprefix(_MARK).partition(":")
     port, _, place = rest.partition(":")
-    return (service, int(port)) if place == str(folder) and port.isdecimal() else None
+    if place != str(folder) or not port.isdecimal():
+        return None
+    return Running(service, int(port), (process,))
 
 
 def launch(

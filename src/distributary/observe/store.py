@@ -188,7 +188,9 @@ class Store:
         self._storage = self._storage or Storage(self.path, self._options)
         self._storage.put(name, data)
         now = time.time_ns() // 1_000_000
-        return AddAction(name, len(data), {}, now, True, json.dumps(self._statistics(rows)))
+        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+        bounds = json.dumps(self._statistics(rows), ensure_ascii=False)
+        return AddAction(name, len(data), {}, now, True, bounds)
 
     def _statistics(self, rows: pa.Table) -> dict[str, Any]:
         ends = {name: pc.min_max(rows[name]).as_py() for name in self._indexed}

@@ -20,7 +20,7 @@ from distributary.publish.columns import (
 from distributary.publish.failures import as_publish_error
 from distributary.publish.folder import local_folder
 from distributary.publish.local_log import BeyondUsError, LocalLog
-from distributary.publish.log import TableLog, check_staged
+from distributary.publish.log import TableLog, check_partitioning, check_staged
 from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.publish.store_log import StoreLog
 
@@ -96,6 +96,8 @@ class _Table:
         self.log.refresh(mark.app_id)
         if self._has(mark):
             return Published(entry.table.name, Outcome.SKIPPED, self.log.version())
+        if self.log.version() >= 0:
+            check_partitioning(entry, self.log.partition_columns())
         check_staged(entry, self.log.size_of)
         merged = self._merge(entry)
         try:

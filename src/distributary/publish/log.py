@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from distributary.errors import StagedFileError
+from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields
@@ -54,6 +54,20 @@ class TableLog(Protocol):
         it is unknown whether the commit has landed.
         """
         ...
+
+
+def check_partitioning(entry: TableEntry, actual: Sequence[str]) -> None:
+    """Files are cut by the table's partition columns: for other ones they would be read wrong."""
+    if tuple(actual) != entry.table.partition_by:
+        raise PublishError(
+            f"table {entry.table.name} is partitioned in another way than the batch was staged for",
+            where=entry.table.path,
+            evidence=f"table: {', '.join(actual) or 'not at all'}; "
+            f"batch: {', '.join(entry.table.partition_by) or 'not at all'}",
+            next_step="somebody made or replaced the table meanwhile: put the old one back and "
+            "resume it, or restart the pipeline, which then follows the table",
+            reason="partitions",
+        )
 
 
 def check_staged(entry: TableEntry, size_of: Callable[[str], int | None]) -> None:

@@ -25,7 +25,7 @@ from distributary.publish.columns import ColumnConflictError, fields_of, merge_f
 from distributary.publish.commit_file import create_commit, sync_folder
 from distributary.publish.failures import as_publish_error
 from distributary.publish.folder import local_folder
-from distributary.publish.log import check_staged
+from distributary.publish.log import check_partitioning, check_staged
 from distributary.publish.parquet_table import HOME, Intent, Log, ParquetTable, TableRecord, app_key
 from distributary.publish.provenance import SOURCE, facts
 from distributary.publish.races import until_not_overtaken
@@ -145,7 +145,9 @@ def _unlink(table: ParquetTable, files: Iterable[str]) -> None:
 def _describe(table: ParquetTable, entry: TableEntry) -> None:
     known = table.record()
     merged = merge_fields(known.fields if known else (), fields_of(entry.table.columns))
-    partition_by = known.partition_by if known else entry.table.partition_by
+    partition_by = entry.table.partition_by
+    if known is not None:
+        check_partitioning(entry, known.partition_by)
     labels = set(label_columns(partition_by).values())
     clash = next((f for f in merged.fields if f["name"] in labels), None)
     if clash is not None:

@@ -34,7 +34,7 @@ from distributary.publish.columns import (
 )
 from distributary.publish.commit_file import Commit
 from distributary.publish.failures import as_publish_error
-from distributary.publish.log import check_staged
+from distributary.publish.log import check_partitioning, check_staged
 from distributary.publish.provenance import facts, facts_in, source_in
 from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.publish.spark_tables import SparkTables, TableState
@@ -92,6 +92,8 @@ class SparkPublisher:
         state = self._tables.state(entry.table.path)
         if _has(state, mark):
             return Published(entry.table.name, Outcome.SKIPPED, state.version)
+        if state.exists:
+            check_partitioning(entry, state.partition_columns())
         attempt = uuid.uuid4().hex
         try:
             check_staged(entry, lambda name: self._tables.size(f"{entry.table.path}/{name}"))

@@ -19,7 +19,10 @@ REQUIRED: Mapping[str, str] = {
 }
 """Settings that no user may change, because the promises depend on them."""
 
-SECRET = r"(?i)secret|passw|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"  # noqa: S105
+SECRET = (  # noqa: S105
+    r"(?i)secret|passw|token|credential|jaas|keystore[._-]?key"
+    r"|(?:access|api|account|private)[._-]?key"
+)
 """Names of settings whose values are never printed, logged or put on a command line."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"

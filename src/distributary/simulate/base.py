@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
+from distributary.model.schema import Format, WriterSchema
+from distributary.registry.local import References
 
 MESSAGES = pa.schema(
     [
@@ -39,8 +41,23 @@ class SchemaSink(Protocol):
         """Set the level of a subject, which need not exist yet."""
         ...
 
-    def register(self, subject: str, text: str) -> int:
-        """Register a protobuf schema (the same text twice is one version) and return its id."""
+    def register(
+        self,
+        subject: str,
+        text: str,
+        *,
+        format: Format = Format.PROTOBUF,
+        references: References = (),
+    ) -> int:
+        """Register a schema (the same text twice is one version) and return its id."""
+        ...
+
+
+class Registry(SchemaSink, Protocol):
+    """One that can also be asked where it keeps a schema, as a reference to it must say."""
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """The schema with this id, with its subjects and versions."""
         ...
 
 

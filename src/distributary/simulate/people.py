@@ -24,6 +24,9 @@ from distributary.simulate.schemas import (
 from distributary.simulate.sent import Sent
 from distributary.simulate.wire import FIXED32, VARINT, delimited, header, tag, varint
 
+Framing = Callable[[str, int], Callable[[bytes], bytes]]
+"""From a schema's text and id: puts the registry's header before an encoded message."""
+
 PERSON = "Person"
 _FIRST_ID = 1234
 _STEP_MILLIS = 20
@@ -60,6 +63,7 @@ def produce_people(
     *,
     registry: SchemaSink,
     sink: Sink,
+    framing: Framing | None = None,
     rate: float | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Sent:
@@ -69,23 +73,27 @@ def produce_people(
         plan: what to send.
         registry: where the schemas go.
         sink: where the messages go; one write per version, more with a rate.
+        framing: who puts the registry's header before a message, when it is not done here.
         rate: messages a second; None for as fast as possible.
         on_round: called after each version, for progress.
     """
-    rounds = stream_people(plan, registry=registry)
+    rounds = stream_people(plan, registry=registry, framing=framing)
     return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
 
 
-def stream_people(plan: PeoplePlan, *, registry: SchemaSink) -> Iterator[Round]:
+def stream_people(
+    plan: PeoplePlan, *, registry: SchemaSink, framing: Framing | None = None
+) -> Iterator[Round]:
     """Version by version: each is registered when it is asked for, not before."""
     registry.set_compatibility(plan.subject, "FULL")
     ids: dict[int, int] = {}
     for number in range(plan.versions):
         version = plan.start_version + number
         ids[version] = registry.register(plan.subject, person(version))
+        framed = (framing or _headed)(person(version), ids[version])
         tally = Tally(first_position=number * plan.records)
         yield Round(
-            _batches(plan, version, schema_id=ids[version], tally=tally),
+            _batches(plan, version, framed=framed, tally=tally),
             number=number,
             version=version,
             tally=tally,
@@ -95,10 +103,14 @@ def stream_people(plan: PeoplePlan, *, registry: SchemaSink) -> Iterator[Round]:
         )
 
 
+def _headed(text: str, schema_id: int) -> Callable[[bytes], bytes]:
+    return header(schema_id).__add__
+
+
 def _batches(
-    plan: PeoplePlan, version: int, *, schema_id: int, tally: Tally
+    plan: PeoplePlan, version: int, *, framed: Callable[[bytes], bytes], tally: Tally
 ) -> Iterator[pa.RecordBatch]:
-    seed, framed = seed_for(plan.seed, "people"), header(schema_id)
+    seed = seed_for(plan.seed, "people")
     first = int(plan.start.timestamp() * 1000)
     start = (version - 1) * plan.records
     for low in range(start, start + plan.records, _ROWS_PER_BATCH):
@@ -109,7 +121,7 @@ def _batches(
         tally.add_times(times[0], times[-1])
         columns = [
             pa.array([PERSON] * len(rows), pa.string()),
-            pa.array([framed + _person(seed, row, version) for row in rows], pa.binary()),
+            pa.array([framed(_person(seed, row, version)) for row in rows], pa.binary()),
             pa.array(times, pa.timestamp("ms", "UTC")).cast(MESSAGES.field("produced_at").type),
             pa.array([b"%d.%d" % (version, row - start) for row in rows], pa.binary()),
         ]

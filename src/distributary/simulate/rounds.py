@@ -19,6 +19,8 @@ class Tally:
         self.first_position = first_position
         self.framed = 0
         self.late = 0
+        self.extra_rows = 0
+        """Rows beyond one for each good message; below 0 where lists are empty."""
         self.good: Counter[tuple[str, int]] = Counter()
         """By type and version."""
         self.bad: Counter[str] = Counter()
@@ -89,6 +91,7 @@ class Round:
             bad=tally.bad.total(),
             framed=tally.framed,
             late=tally.late,
+            rows=tally.good.total() + tally.extra_rows,
             first_position=tally.first_position,
             last_position=tally.first_position + tally.good.total() + tally.bad.total() - 1,
             first_time=tally.first_time,

@@ -19,6 +19,8 @@ class Sent:
     """Good messages that carry the registry's header."""
     late: int = 0
     """Good messages of an old version that came at the end."""
+    rows: int = 0
+    """What the good messages hold: one row each, unless they are lists."""
     first_position: int = 0
     last_position: int = -1
     first_time: int | None = None
@@ -67,6 +69,7 @@ class Sent:
             bad=sum(p.bad for p in filled),
             framed=sum(p.framed for p in filled),
             late=sum(p.late for p in filled),
+            rows=sum(p.rows for p in filled),
             first_position=filled[0].first_position,
             last_position=filled[-1].last_position,
             first_time=filled[0].first_time,

@@ -16,6 +16,7 @@ from distributary.errors import SourceError, SourceUnavailableError
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 
+_FIRST_SECONDS = 1.5
 _SECONDS = 10.0
 _ALL_BROKERS_DOWN = -187
 _REFUSED = {
@@ -43,10 +44,7 @@ class Broker:
 
     def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
         """The partitions of these topics, or of all topics whose whole name fits the pattern."""
-        try:
-            known = self._admin().list_topics(timeout=_SECONDS).topics
-        except KafkaException as error:
-            self._fail(error)
+        known = self._topics()
         if pattern is not None:
             topics = sorted(name for name in known if re.fullmatch(pattern, name))
         for name in topics:
@@ -67,6 +65,19 @@ class Broker:
         found = self._offsets(partitions, OffsetSpec.for_timestamp(moment_ms))
         ends = self.latest([one for one in partitions if found[one] < 0])
         return {one: ends.get(one, offset) for one, offset in found.items()}
+
+    def _topics(self) -> Mapping[str, Any]:
+        """All topics; a broker that says no is not waited for, one that says nothing is."""
+        client = self._admin()
+        for patience in (_FIRST_SECONDS, _SECONDS):
+            try:
+                return client.list_topics(timeout=patience).topics
+            except KafkaException as error:
+                # what the connection had to say is delivered only when it is asked for
+                client.poll(0)
+                if self._error is not None or patience == _SECONDS:
+                    self._fail(error)
+        raise AssertionError("the last try either answers or fails")
 
     def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> Offsets:
         wanted = {TopicPartition(*one): spec for one in partitions}
