@@ -158,7 +158,8 @@ class Documents:
 
     def _open(self, uri: str, content: Any) -> None:
         """Note where the parts of a document are that have a name of their own."""
-        root = Node(content, uri, f"{uri}#")
+        base = self._base(content, uri) if isinstance(content, dict) else uri
+        root = Node(content, base, f"{uri}#")
         self._places[root.key] = root
         for node in self._parts(root):
             keywords = node.keywords
@@ -172,9 +173,7 @@ class Documents:
                     self._places.setdefault(f"{node.base}#{keywords[name]}", node)
 
     def _parts(self, root: Node) -> Iterator[Node]:
-        waiting = [self.below(root)]
-        if isinstance(root.content, dict):
-            waiting = [Node(root.content, self._base(root.content, root.base), root.key)]
+        waiting = [root]
         while waiting:
             node = waiting.pop()
             if isinstance(node.content, dict):

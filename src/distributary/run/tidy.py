@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from distributary.errors import OwnedError
@@ -11,17 +10,8 @@ from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.run.claim import current_owner, is_alive
 from distributary.run.pipeline import Pipeline
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Something that would go."""
-
-    kind: str
-    """`progress`, `table`, `parked files`, `dead letters`, `ledger`, `card`."""
-    path: str
-    table: str = ""
-    rows: int | None = None
+from distributary.run.produced import SUBJECT, TOPIC, remove_produced
+from distributary.run.removal import Removal
 
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
@@ -59,7 +49,10 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
     """Do what was shown. The order lets a second call finish what a killed one began."""
     refuse_while_running(pipeline)
     name = pipeline.config.name
-    for removal in removals:
+    elsewhere = [removal for removal in removals if removal.kind in (TOPIC, SUBJECT)]
+    # first, because somebody else has to answer for it
+    remove_produced(pipeline.config, elsewhere)
+    for removal in (each for each in removals if each not in elsewhere):
         if removal.kind == "dead letters":
             dead_letters_of(pipeline).forget(name)
         elif removal.kind != "ledger":

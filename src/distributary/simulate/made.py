@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import platformdirs
@@ -37,7 +37,7 @@ class Made:
     """The subjects that had no version before, in the order in which they were made."""
     schema_ids: Mapping[str, tuple[int, ...]]
     """The ids of everything that was registered, by subject."""
-    path: Path | None = field(default=None, compare=False)
+    path: Path
     """Where it lies."""
 
 
@@ -46,9 +46,9 @@ def cards_folder() -> Path:
     return platformdirs.user_state_path("distributary") / "produced"
 
 
-def cards(folder: Path | None = None) -> Iterator[Made]:
+def cards() -> Iterator[Made]:
     """All cards that can be read."""
-    for path in sorted((folder or cards_folder()).glob("*.json")):
+    for path in sorted(cards_folder().glob("*.json")):
         try:
             known = json.loads(path.read_text("utf-8"))
             if known.pop("format") != _FORMAT:
@@ -61,42 +61,39 @@ def cards(folder: Path | None = None) -> Iterator[Made]:
             continue
 
 
+def write_card(card: Made) -> None:
+    """Write a card, or put another in its place."""
+    content = {"format": _FORMAT, **asdict(card)}
+    del content["path"]
+    card.path.parent.mkdir(parents=True, exist_ok=True)
+    draft = card.path.with_suffix(".new")
+    draft.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    draft.replace(card.path)
+
+
 class Notes:
     """Writes the card of one producer, while it works."""
 
-    def __init__(
-        self,
-        topic: Topic,
-        *,
-        cluster: str,
-        registry: HttpRegistry,
-        address: str,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, topic: Topic, *, cluster: str, registry: HttpRegistry, address: str) -> None:
         self._topic, self._cluster = topic, cluster
-        self._address = address
-        self._path = (folder or cards_folder()) / f"{uuid.uuid4().hex}.json"
+        self._address = address.rstrip("/")
+        self._path = cards_folder() / f"{uuid.uuid4().hex}.json"
         self.registry = NotedRegistry(registry)
 
     def save(self) -> None:
         """Write down what is known by now; nothing if nothing was made."""
         noted = self.registry
-        made = Made(
+        card = Made(
             cluster=self._cluster,
             topic=self._topic.name,
             topic_id=self._topic.id if self._topic.created else None,
-            registry=self._address.rstrip("/"),
+            registry=self._address,
             subjects=tuple(noted.made),
             schema_ids={name: tuple(sorted(ids)) for name, ids in noted.schema_ids.items()},
+            path=self._path,
         )
-        if not (made.topic_id or made.schema_ids):
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"format": _FORMAT, **asdict(made)}
-        del content["path"]
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-        draft.replace(self._path)
+        if card.topic_id or card.schema_ids:
+            write_card(card)
 
 
 class NotedRegistry:

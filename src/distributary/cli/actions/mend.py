@@ -12,11 +12,16 @@ from distributary.cli.lakes import find_lake, open_pipeline, pipeline_of
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, cut, number
+from distributary.errors import RegistryError, SourceError
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Outcome, Published
 from distributary.run.pipeline import Pipeline
 from distributary.run.resume import resume, waiting
-from distributary.run.tidy import Removal, plan_clean, plan_reset, refuse_while_running, remove
+from distributary.run.produced import SUBJECT, TOPIC, plan_produced
+from distributary.run.removal import Removal
+from distributary.run.tidy import plan_clean, plan_reset, refuse_while_running, remove
+
+_SUBJECTS_SHOWN = 20
 
 
 def resume_table(
@@ -67,9 +72,17 @@ def reset_pipeline(
 
 
 def clean_pipeline(call: Invocation, file: Path, *, dry_run: bool, yes: bool) -> int:
-    """Remove everything that this pipeline made."""
+    """Remove everything that this pipeline made, and what the simulators made for it."""
     pipeline = open_pipeline(call, file)
-    return _take_away(call, pipeline, plan_clean(pipeline), dry_run=dry_run, yes=yes)
+    removals = plan_clean(pipeline)
+    try:
+        removals += plan_produced(pipeline.config)
+    except (SourceError, RegistryError) as error:
+        # a broker that is gone for ever must not keep a lake from being cleaned
+        call.out.warn(
+            f"simulated topics and subjects stay, {error.what}: clean again when it does"
+        )
+    return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
 
 def _take_away(
@@ -98,25 +111,31 @@ def _take_away(
 
 def _summary(removals: Sequence[Removal]) -> str:
     tables = [each for each in removals if each.kind == "table"]
-    others = [each.kind for each in removals if each.kind != "table"]
+    subjects = [each for each in removals if each.kind == SUBJECT]
     rows = sum(each.rows or 0 for each in tables)
     named = [f"{counted(len(tables), 'table')} with {counted(rows, 'row')}"] if tables else []
-    return ", ".join([*named, *others])
+    named += [each.kind for each in removals if each.kind not in ("table", TOPIC, SUBJECT)]
+    named += [f"topic {each.table}" for each in removals if each.kind == TOPIC]
+    return ", ".join([*named, *([counted(len(subjects), "subject")] if subjects else [])])
 
 
 def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
     if not removals:
         paper.line("there is nothing to remove")
         return
+    # they come last
+    more = max(0, sum(each.kind == SUBJECT for each in removals) - _SUBJECTS_SHOWN)
     paper.table(
-        ("WHAT", "TABLE", "ROWS", "PATH"),
+        ("WHAT", "NAME", "ROWS", "PATH"),
         (
             (each.kind, each.table, "" if each.rows is None else number(each.rows), each.path)
-            for each in removals
+            for each in removals[: len(removals) - more]
         ),
         right=("ROWS",),
         indent=0,
     )
+    if more:
+        paper.line(f"and {counted(more, 'more subject')}")
 
 
 def _resumed(
