@@ -37,8 +37,8 @@ def test_another_pipeline_cannot_use_it(tmp_path: Path) -> None:
         Checkpoint.open(tmp_path, pipeline="orders")
 
 
-def test_spark_progress_without_a_life_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "spark").mkdir()
+def test_decided_batches_without_a_life_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifests").mkdir()
     with pytest.raises(CheckpointError):
         Checkpoint.open(tmp_path, pipeline="games")
 

@@ -76,8 +76,8 @@ def test_tables_are_in_the_catalog_when_the_lake_has_a_database(
     from distributary.run.pipeline import Pipeline
 
     Pipeline.load(file).run(spark=spark)
-    table = games.tables()[0]
-    assert spark.sql(f"SELECT count(*) FROM g1.{table}").collect()[0][0] == 5
+    for table in games.tables():
+        assert spark.sql(f"SELECT count(*) FROM g1.{table}").collect()[0][0] == 5
     comments = {r["col_name"]: r["comment"] for r in spark.sql(f"DESCRIBE g1.{table}").collect()}
     assert "event.user_name" in comments["user_name"]
 

@@ -1,20 +1,29 @@
 """Tables in Spark's catalog, so that `SELECT * FROM games.silver_chess` works.
 
 A plain Parquet table is a view: a catalog would keep its own copy of the columns and partitions,
-while a view looks at the folder each time.
+while a view looks at the folder each time. A Delta table is an entry with a location. The first is
+made with SQL, which reads the table's log and takes a quarter of a second; the others are entries
+like it with another name and location, which takes milliseconds: there may be a thousand of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from distributary.model.table import TablePlan
 from distributary.observe.events import BatchSettled, Event
 from distributary.route.naming import quote_sql
 from distributary.run.context import RunContext
+
+_NAME, _STORAGE, _SCHEMA = 0, 2, 3
+"""Where these stand among the fields of Spark's `CatalogTable`."""
 
 
 def register_tables(context: RunContext) -> None:
@@ -36,13 +45,78 @@ def register_tables(context: RunContext) -> None:
 
 def _register(spark: SparkSession, database: str, tables: Iterable[TablePlan]) -> list[str]:
     done = []
+    entries: _Entries | None = None
     for table in tables:
-        if table.exists:
-            name = f"{quote_sql(database)}.{quote_sql(table.name)}"
+        if not table.exists:
+            continue
+        name = f"{quote_sql(database)}.{quote_sql(table.name)}"
+        if table.format == "parquet":
+            spark.sql(_view(name, table))
+        elif entries is None:
             # the location is a folder of the lake whose last part is a name of our making
-            spark.sql(_view(name, table) if table.format == "parquet" else _table(name, table))
-            done.append(table.name)
+            spark.sql(_table(name, table))
+            entries = _Entries.like(spark, database, table.name)
+        elif not entries.add(table):
+            spark.sql(_table(name, table))
+        done.append(table.name)
     return done
+
+
+class _Entries:
+    """Makes catalog entries like one that is there already."""
+
+    def __init__(self, spark: SparkSession, database: str, template: Any) -> None:
+        self._jvm = _jvm(spark)
+        self._catalog: Any = _session_catalog(spark)
+        self._database = database
+        self._template = template
+        if template is not None:
+            self._parts = _parts(template)
+            self._storage = _parts(template.storage())
+
+    @classmethod
+    def like(cls, spark: SparkSession, database: str, table: str) -> _Entries:
+        """Entries like this table's; none at all with a catalog that is not Spark's own."""
+        try:
+            name = _identifier(_jvm(spark), database, table)
+            return cls(spark, database, _session_catalog(spark).getTableMetadata(name))
+        except (Py4JError, PySparkException):
+            return cls(spark, database, None)
+
+    def add(self, table: TablePlan) -> bool:
+        """Add an entry; False when that is not possible in this way."""
+        if self._template is None:
+            return False
+        jvm = self._jvm
+        place = jvm.scala.Some(jvm.java.net.URI(Path(table.path).as_uri()))
+        parts = list(self._parts)
+        parts[_NAME] = _identifier(jvm, self._database, table.name)
+        parts[_STORAGE] = self._template.storage().copy(place, *self._storage[1:])
+        # the columns are in the table's own log
+        parts[_SCHEMA] = jvm.org.apache.spark.sql.types.StructType()
+        try:
+            self._catalog.createTable(self._template.copy(*parts), True, False)
+        except (Py4JError, PySparkException):
+            return False
+        return True
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm  # noqa: SLF001 - PySpark has no public way to the catalog's own interface
+
+
+def _session_catalog(spark: SparkSession) -> Any:
+    return spark._jsparkSession.sessionState().catalog()  # noqa: SLF001 - likewise
+
+
+def _identifier(jvm: Any, database: str, table: str) -> Any:
+    return jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, jvm.scala.Some(database))
+
+
+def _parts(record: Any) -> list[Any]:
+    """The fields of a Scala case class, in their order, as its `copy` takes them."""
+    count = sum(name.startswith("copy$default$") for name in dir(record))
+    return [getattr(record, f"copy$default${number}")() for number in range(1, count + 1)]
 
 
 def _table(name: str, table: TablePlan) -> str:
