@@ -52,7 +52,7 @@ def test_every_example_works_after_the_demo(cli: Cli, spark: SparkSession) -> No
         for command in EVERY.values()
         for line in examples(command)
         # the first ends never, the others were or will be tested by themselves
-        if "--every" not in line and " demo " not in line
+        if not re.search(r" --every | demo | --to kafka| dev (up|down|status)", line)
     ]
     for line in lines:
         result = cli(*shlex.split(line))
@@ -134,4 +134,5 @@ def test_chaos_ends_with_the_same_equation(cli: Cli) -> None:
     assert result.err.count("killed (SIGKILL)") == 5
     assert result.json["exact"] is True
     assert result.json["read"] == 152
-    assert [kill["batch"] for kill in result.json["kills"]] == [0, 1, 2, 3, 4]
+    # one batch dies at every step, and the records that came meanwhile belong to it or follow
+    assert [kill["batch"] for kill in result.json["kills"]] == [0] * 5

@@ -41,12 +41,21 @@ def test_produce_says_what_it_sent(file: Path, cli: Cli) -> None:
     assert DeltaTable("lake/wrapper").to_pyarrow_table().num_rows == 26
     to = ("--to", "delta", "people", "--registry", "lake/schemas")
     assert "sent 20 messages" in cli("produce", "people", *to).out
+    to = ("--to", "delta", "orders", "--registry", "lake/schemas")
+    sent = cli("produce", "orders", *to, "--versions", 2, "--empty", 1, "--json").json
+    assert (sent["messages"], sent["good"]) == (21, 21)
+    assert sent["rows"] > 21
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         ["--to", "kafka", "x", "--registry", "s"],
+        ["--to", "kafka", "--registry", "s"],
+        ["--to", "kafka", "--topic", "a b"],
+        ["--to", "kafka", "--registry-url", "ftp://x"],
+        ["--to", "files", "x"],
+        ["--to", "delta", "x", "--registry", "s", "--partitions", "2"],
         ["--to", "delta", "x", "--registry", "s", "--bad", "1", "--bad-kinds", "nul_value"],
         ["--to", "delta", "x", "--registry", "s", "--records", "0"],
         ["--to", "delta", "x"],

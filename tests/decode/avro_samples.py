@@ -53,7 +53,7 @@ LOGICAL = [
     {"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 7},
     {"type": "bytes", "logicalType": "nobody-knows"},
 ]
-FIXED = [
+FIXED: list[dict[str, Any]] = [
     {"size": 0},
     {"size": 3},
     {"size": 8},
@@ -110,7 +110,7 @@ def types(draw: st.DrawFn, names: list[int], depth: int = 3) -> Any:
 def branch_name(schema: Any) -> str:
     if isinstance(schema, str):
         return schema
-    return schema.get("name", schema["type"])
+    return str(schema.get("name", schema["type"]))
 
 
 def kind_of(schema: Any) -> str:
@@ -175,7 +175,7 @@ def data(schema: Any) -> st.SearchStrategy[Any]:
             return st.dictionaries(st.text(max_size=3), data(schema["values"]), max_size=3)
         case "record":
             return st.fixed_dictionaries({f["name"]: data(f["type"]) for f in schema["fields"]})
-    branches = [data(each).map(lambda c, i=i: Choice(i, c)) for i, each in enumerate(schema)]
+    branches = [st.builds(Choice, st.just(i), data(each)) for i, each in enumerate(schema)]
     return st.one_of(branches)
 
 
@@ -193,9 +193,9 @@ def encode(schema: Any, datum: Any, *, blocks: bool = False) -> bytes:
         case "double":
             return struct.pack("<d", datum)
         case "bytes":
-            return zigzag(len(datum)) + datum
+            return zigzag(len(datum)) + bytes(datum)
         case "string":
-            return zigzag(len(datum.encode())) + datum.encode()
+            return zigzag(len(datum.encode())) + bytes(datum.encode())
         case "enum":
             return zigzag(schema["symbols"].index(datum))
         case "fixed":

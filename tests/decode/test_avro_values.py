@@ -57,7 +57,8 @@ def one(type_: Any, *values: Any) -> list[Any]:
     schema = record(type_)
     decoded = both(schema, written(schema, *({"f0": value} for value in values)))
     assert not decoded.failed
-    return decoded.ok.column("f0").to_pylist()
+    found: list[Any] = decoded.ok.column("f0").to_pylist()
+    return found
 
 
 def lake_type(type_: Any) -> pa.DataType:
@@ -367,7 +368,7 @@ def test_text_keeps_the_kinds_of_values_apart() -> None:
 
 def fields_in(type_: pa.DataType) -> int:
     inside = sum(fields_in(type_.field(i).type) for i in range(type_.num_fields))
-    return inside + type_.num_fields
+    return inside + int(type_.num_fields)
 
 
 def test_records_that_unfold_without_end_have_fewer_columns() -> None:

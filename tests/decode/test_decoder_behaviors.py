@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +70,19 @@ def avro_payload(number: int, name: str) -> bytes:
     return varint(2 * number) + varint(2 * len(text)) + text + b"\x04\x02a\x02b\x00"
 
 
-@pytest.fixture(params=[Format.PROTOBUF, Format.AVRO])
+JSON_PERSON = b"""{"draft": 7, "references": {}, "schema": {
+  "title": "people.Person", "type": "object", "additionalProperties": false, "properties": {
+    "id": {"type": "integer"},
+    "name": {"type": "string"},
+    "tags": {"type": "array", "items": {"type": "string"}}
+}}}"""
+
+
+def json_payload(number: int, name: str) -> bytes:
+    return json.dumps({"id": number, "name": name, "tags": ["a", "b"]}).encode()
+
+
+@pytest.fixture(params=[Format.PROTOBUF, Format.AVRO, Format.JSON])
 def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> Sample:
     match request.param:
         case Format.PROTOBUF:
@@ -86,6 +99,14 @@ def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> 
                 Format.AVRO,
                 lambda limits: DECODERS[Format.AVRO](AVRO_PERSON, "people.Person", limits),
                 avro_payload,
+                b"not a schema",
+                ErrorCode.PAYLOAD_TRUNCATED,
+            )
+        case Format.JSON:
+            return Sample(
+                Format.JSON,
+                lambda limits: DECODERS[Format.JSON](JSON_PERSON, "people.Person", limits),
+                json_payload,
                 b"not a schema",
                 ErrorCode.PAYLOAD_TRUNCATED,
             )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.model.manifest import columns_from_text, columns_to_text
 from distributary.model.table import Column
 from distributary.publish.columns import (
     ColumnConflictError,
@@ -99,6 +102,32 @@ def test_order_decides_no_type(have: tuple[Column, ...], want: tuple[Column, ...
         return {c.name: str(sorted_type(c.type)) for c in columns}
 
     assert types(have, want) == types(want, have)
+
+
+PRODUCTS = pa.list_(pa.struct([("name", pa.string())]))
+WITH_UUID = pa.list_(pa.struct([("name", pa.string()), ("uuid", pa.int32())]))
+REMEMBERED = (
+    Column("id", pa.int64(), "field R.id", number=3, aliases=("key", "nr"), default="5"),
+    Column("products", WITH_UUID, inner_defaults=(("element.uuid", "1123"),)),
+)
+
+
+def test_defaults_and_other_names_survive_log_and_manifest() -> None:
+    text = Schema.from_json(schema_string(fields_of(REMEMBERED))).to_json()
+    assert columns_of(fields_in(text)) == REMEMBERED
+    assert columns_from_text(columns_to_text(REMEMBERED)) == REMEMBERED
+
+
+def test_a_field_inside_a_column_brings_its_default() -> None:
+    have = fields_of((Column("products", PRODUCTS, "people wrote this"),))
+    merged = merge_fields(have, fields_of(REMEMBERED[1:]))
+    (column,) = columns_of(merged.fields)
+    assert merged.changed
+    assert column.inner_defaults == (("element.uuid", "1123"),)
+    assert column.comment == "people wrote this"
+    # what the table knows already stays
+    other = replace(REMEMBERED[1], inner_defaults=(("element.uuid", "7"),))
+    assert not merge_fields(merged.fields, fields_of((other,))).changed
 
 
 def sorted_type(type_: pa.DataType) -> pa.DataType:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import dev, dlq, look, mend, run, schema, start
+from distributary.cli.commands import dev, dlq, look, mend, produce, run, schema, start
 from distributary.cli.help import GroupPage, show_help
 from distributary.cli.verb import LOOK, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
 
@@ -39,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 start.declare(app)
-app.add_typer(start.produce, name="produce", rich_help_panel=START)
+app.add_typer(produce.app, name="produce", rich_help_panel=START)
 app.add_typer(dev.app, name="dev", rich_help_panel=START)
 run.declare(app)
 look.declare(app)

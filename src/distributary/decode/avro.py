@@ -18,8 +18,8 @@ what it refuses, and what is doubtful in its answer, is decided by the careful r
 | any other logical type | what it annotates |
 
 A lake has no time of day, and a local timestamp needs a table feature that not every reader has:
-the number loses nothing, as in Spark's `from_avro`. A record that contains itself is columns for
-`recursion_depth` levels and JSON text below; a record without columns is JSON text as well.
+the number loses nothing. A record that contains itself is columns for `recursion_depth` levels and
+JSON text below; a record without columns is JSON text as well.
 """
 
 from __future__ import annotations

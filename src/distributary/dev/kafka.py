@@ -118,7 +118,7 @@ class Broker(JavaService):
         command = [
             *(str(java.path), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
             *_with_classes(artifacts),
-            *("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(_SETTINGS)),
+            *("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(_SETTINGS)),
         ]
         for mechanism in MECHANISMS[1:] if self.ports.ssl else ():
             user = f"[name={USER},password={password(self.folder)}]"

@@ -29,12 +29,21 @@ class WriterSchema:
     id: int
     format: Format
     body: bytes
-    """Protobuf: a serialized FileDescriptorSet, dependencies first, the schema's own file last."""
+    """Protobuf: a serialized FileDescriptorSet, dependencies first, the schema's own file last.
+
+    Avro: the schema's JSON with all that it refers to, every named type defined once.
+    """
     message: str
-    """Protobuf: full name of the first message of the file, the one a bare payload is."""
+    """Protobuf: full name of the first message of the file, the one a bare payload is.
+
+    Avro: full name of the record, of the records in an array, or of a union's first record.
+    """
     subjects: tuple[SubjectVersion, ...] = ()
     messages: tuple[str, ...] = ()
-    """Full names of the file's top-level messages in file order, for message indexes."""
+    """Full names of the file's top-level messages in file order, for message indexes.
+
+    Avro: of a union of records the records by branch, empty for null; else `message` alone.
+    """
 
     def version_in(self, subject: str) -> int | None:
         """This schema's version under a subject, if it has one there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -114,17 +114,6 @@ class Schema:
     def resolve(self, type_: Type) -> Primitive | Array | Map | Union | Named:
         """The type itself, or what its name stands for."""
         return self.named[type_.full] if isinstance(type_, Name) else type_
-
-
-def parts(type_: Type) -> Iterator[Type]:
-    """The types that a type is written with; a name has none."""
-    match type_:
-        case Array(items):
-            yield items
-        case Map(values):
-            yield values
-        case Union(branches):
-            yield from branches
 
 
 def short_name(full: str) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from distributary.errors import ConfigError
 from distributary.model.schema import Format
-from distributary.registry import avro_rules, protobuf_rules
+from distributary.registry import avro_rules, json_rules, protobuf_rules
 from distributary.registry.hostile import printable
 
 
@@ -78,6 +78,7 @@ class Rules:
 RULES: Mapping[Format, Rules] = {
     Format.PROTOBUF: Rules(protobuf_rules.unreadable, protobuf_rules.reused_numbers),
     Format.AVRO: Rules(avro_rules.unreadable, avro_rules.no_promises),
+    Format.JSON: Rules(json_rules.unreadable, json_rules.no_promises),
 }
 
 

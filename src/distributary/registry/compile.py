@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from distributary.errors import InvalidSchemaError
 from distributary.model.schema import Format
 from distributary.registry.avro import compile_avro
+from distributary.registry.json_schema import compile_json
 from distributary.registry.protobuf import compile_proto
 
 
@@ -30,9 +31,15 @@ def _avro(text: str, imports: Mapping[str, str]) -> Compiled:
     return Compiled(compiled.body, compiled.message, compiled.messages)
 
 
+def _json(text: str, imports: Mapping[str, str]) -> Compiled:
+    compiled = compile_json(text, imports=imports)
+    return Compiled(compiled.body, compiled.message, (compiled.message,))
+
+
 COMPILERS: Mapping[Format, Callable[[str, Mapping[str, str]], Compiled]] = {
     Format.PROTOBUF: _protobuf,
     Format.AVRO: _avro,
+    Format.JSON: _json,
 }
 
 

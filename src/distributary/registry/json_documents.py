@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,6 +53,17 @@ class Node:
         return self.content if isinstance(self.content, dict) else {}
 
 
+@contextmanager
+def no_panic() -> Iterator[None]:
+    """Makes an error of a panic of the validator, which is not an Exception otherwise."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError("the validator panicked") from error
+
+
 class Documents:
     """A schema with everything that it refers to."""
 
@@ -87,16 +99,18 @@ class Documents:
         Raises:
             ValueError: When the schema is not one, or refers to what is not there.
         """
-        registry = jsonschema_rs.Registry(
-            [(self._uri, self.content)], draft=_NUMBERS[self.draft], retriever=self._retrieve
-        )
-        return _VALIDATORS[self.draft](
-            self.content,
-            registry=registry,
-            base_uri=self._uri,
-            validate_formats=False,
-            offline=True,
-        )
+        known = [(self._uri, self.content)]
+        with no_panic():
+            registry = jsonschema_rs.Registry(
+                known, draft=_NUMBERS[self.draft], retriever=self._retrieve
+            )
+            return _VALIDATORS[self.draft](
+                self.content,
+                registry=registry,
+                base_uri=self._uri,
+                validate_formats=False,
+                offline=True,
+            )
 
     def below(self, node: Node, *path: str | int) -> Node:
         """The schema at a place inside another."""

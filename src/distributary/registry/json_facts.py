@@ -8,11 +8,12 @@ the schema matches what is told here, but not the other way round.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
+
+import jsonschema_rs
 
 from distributary.registry.json_documents import Documents, Node
 
@@ -21,6 +22,7 @@ _TYPES = {name: frozenset({name}) for name in ATOMS - {"real"}}
 _TYPES["number"] = frozenset({"integer", "real"})
 _OBJECT_WORDS = {"properties", "patternProperties", "additionalProperties", "required"}
 _ARRAY_WORDS = {"items", "prefixItems"}
+_CONDITIONS = {"if", "not", "dependentSchemas", "$dynamicRef", "$recursiveRef"}
 MAX_ALTERNATIVES = 64
 """Of one place; a schema with more is not taken apart."""
 
@@ -118,14 +120,18 @@ class Facts:
     def others(self) -> tuple[Node, ...]:
         """What properties must match that are not told; none when anything goes."""
         keyword = "additionalProperties"
-        return tuple(self.documents.below(n, keyword) for n, said in self.words(keyword) if said is not True)
+        return tuple(
+            self.documents.below(n, keyword) for n, said in self.words(keyword) if said is not True
+        )
 
     @cached_property
     def closed(self) -> bool:
         """Whether no property may be there that is not told."""
         shut = [said for _, said in self.words("additionalProperties")]
-        if self.documents.draft >= 2019:
-            shut += [said for _, said in self.words("unevaluatedProperties")]
+        said = {word for node in self.nodes for word in node.keywords}
+        # a condition may name properties too, and those are evaluated then
+        if self.documents.draft >= 2019 and not said & _CONDITIONS:
+            shut += [each for _, each in self.words("unevaluatedProperties")]
         return False in shut
 
     @cached_property
@@ -159,7 +165,24 @@ class Facts:
         Raises:
             TooManyAlternativesError: When there are more than `MAX_ALTERNATIVES`.
         """
-        return tuple(_alternatives(self, frozenset()))
+        found: list[Facts] = []
+        tried = 0
+        waiting: list[tuple[Facts, frozenset[str]]] = [(self, frozenset())]
+        while waiting:
+            facts, taken = waiting.pop()
+            tried += 1
+            if tried > 2 * MAX_ALTERNATIVES:
+                raise TooManyAlternativesError
+            if not facts.atoms:
+                continue
+            # a choice may be within a choice, and even within itself
+            group = next((g for g in facts.choices if g[0].key not in taken), None)
+            if group is None:
+                found.append(facts)
+                continue
+            done = taken | {group[0].key}
+            waiting += [(facts_of(self.documents, (*facts.nodes, n)), done) for n in group[::-1]]
+        return tuple(found)
 
 
 def facts_of(documents: Documents, nodes: Iterable[Node]) -> Facts:
@@ -221,28 +244,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _alternatives(facts: Facts, taken: frozenset[str]) -> Iterator[Facts]:
-    """Take one choice after the other apart; a choice within a choice as well."""
-    count = 0
-    for group in facts.choices:
-        if any(node.key in taken for node in group):
-            continue
-        done = taken | {node.key for node in group}
-        for node in group:
-            one = facts_of(facts.documents, (*facts.nodes, node))
-            one = Facts(one.documents, one.nodes, one.impossible or facts.impossible)
-            for each in _alternatives(one, done):
-                count += 1
-                if count > MAX_ALTERNATIVES:
-                    raise TooManyAlternativesError
-                yield each
-        return
-    if facts.atoms:
-        yield facts
-
-
+@lru_cache(maxsize=4096)
 def _matches(pattern: str, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except (re.error, RecursionError, OverflowError):
-        return False
+    # the validator's own expressions, which give up where Python's would go on for ever
+    return jsonschema_rs.is_valid({"pattern": pattern}, name, offline=True)

@@ -22,7 +22,7 @@ from distributary.observe.events import BatchSettled, Event
 from distributary.route.naming import quote_sql
 from distributary.run.context import RunContext
 
-_NAME, _STORAGE, _SCHEMA = 0, 2, 3
+_NAME, _STORAGE, _SCHEMA, _PARTITIONS = 0, 2, 3, 5
 """Where these stand among the fields of Spark's `CatalogTable`."""
 
 
@@ -92,8 +92,9 @@ class _Entries:
         parts = list(self._parts)
         parts[_NAME] = _identifier(jvm, self._database, table.name)
         parts[_STORAGE] = self._template.storage().copy(place, *self._storage[1:])
-        # the columns are in the table's own log
+        # columns and partitions are in the table's own log
         parts[_SCHEMA] = jvm.org.apache.spark.sql.types.StructType()
+        parts[_PARTITIONS] = parts[_SCHEMA].toSeq()
         try:
             self._catalog.createTable(self._template.copy(*parts), True, False)
         except (Py4JError, PySparkException):

@@ -7,6 +7,7 @@ uses it: else the card of that topic inherits it.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from distributary.config.kafka import KafkaSource
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.registry import Registry
-from distributary.errors import SchemaNotFoundError
+from distributary.errors import RegistryError, SchemaNotFoundError
 from distributary.registry.http import HttpRegistry
 from distributary.run.removal import Removal
 from distributary.simulate.kafka_topics import Topics
@@ -22,6 +23,8 @@ from distributary.simulate.made import Made, cards, write_card
 from distributary.source.kafka_offsets import Broker
 
 TOPIC, SUBJECT = "topic", "subject"
+
+_log = logging.getLogger(__name__)
 
 
 def plan_produced(config: PipelineConfig) -> list[Removal]:
@@ -48,13 +51,23 @@ def remove_produced(config: PipelineConfig, removals: Iterable[Removal]) -> None
     if subjects and config.registry is not None:
         with HttpRegistry(config.registry) as registry:
             for subject in subjects:
-                registry.set_compatibility(subject, None)
-                registry.delete_subject(subject, permanent=True)
+                _delete(registry, subject)
     topics = Topics(found.source.client_options())
     for name in found.topics:
         if (TOPIC, name) in shown:
             topics.delete(name)
     _hand_over(found)
+
+
+def _delete(registry: HttpRegistry, subject: str) -> None:
+    try:
+        registry.set_compatibility(subject, None)
+        registry.delete_subject(subject, permanent=True)
+    except RegistryError as error:
+        if error.retryable:
+            raise
+        # somebody refers to it: then it is no longer for us to remove
+        _log.warning("the subject %s stays: %s", subject, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -45,8 +45,10 @@ class OrdersPlan:
     """Messages per version, each with at least one order."""
     empty: int = 0
     """Messages that are empty lists, in addition: good ones that hold no row."""
+    bare: int = 0
+    """Messages without the registry's header, in addition, after all others."""
     framed: bool = True
-    """Whether the registry's header stands before a message."""
+    """Whether the registry's header stands before all others."""
     topic: str = "dev.orders"
     seed: int = 999
     start: datetime = datetime(2024, 1, 1, tzinfo=UTC)
@@ -58,6 +60,7 @@ class OrdersPlan:
         self._need(lists or self.versions == 1, "versions", f"1: a {self.kind} has no other")
         self._need(self.records >= 1, "records", "at least 1")
         self._need(self.empty >= 0 and (lists or not self.empty), "empty", "0, or more for orders")
+        self._need(self.bare >= 0, "bare", "0 or more")
         self._need(self.start.tzinfo is not None, "start", "a time with a zone")
 
     def _need(self, holds: bool, name: str, wanted: str) -> None:
@@ -104,17 +107,20 @@ def stream_orders(plan: OrdersPlan, *, registry: Registry) -> Iterator[Round]:
     for version in range(1, plan.versions + 1):
         ids[version] = _register(plan, registry, version)
         values = list(_values(plan, version))
-        first = int(plan.start.timestamp() * 1000) + position * _STEP_MILLIS
-        dated = ((first + n * _STEP_MILLIS, value) for n, value in enumerate(values))
-        yield _round(plan, dated, ids=ids, version=version, position=position)
+        yield _round(plan, _dated(plan, values, position), ids=ids, position=position)
         position += len(values)
+    if plan.bare:
+        last = range(plan.versions * plan.records, plan.versions * plan.records + plan.bare)
+        values = [_value(plan, row, plan.versions) for row in last]
+        dated = _dated(plan, values, position)
+        yield _round(replace(plan, framed=False), dated, ids=ids, position=position)
 
 
 def typed_orders(plan: OrdersPlan, values: Iterable[Any], *, registry: Registry) -> Round:
     """The newest version of what somebody types: lists of orders, or records of the plan's kind."""
     ids = {version: _register(plan, registry, version) for version in range(1, plan.versions + 1)}
     now = ((int(time.time() * 1000), value) for value in values)
-    return _round(plan, now, ids=ids, version=plan.versions, position=0, most=1)
+    return _round(plan, now, ids=ids, position=0, most=1)
 
 
 def _register(plan: OrdersPlan, registry: Registry, version: int) -> int:
@@ -138,15 +144,24 @@ def _values(plan: OrdersPlan, version: int) -> Iterator[Any]:
     start = (version - 1) * plan.records
     total = plan.versions * plan.records
     for row in range(start, start + plan.records):
-        match plan.kind:
-            case OrderKind.ORDERS:
-                yield orders_records.order_list(plan.seed, row, version=version)
-            case OrderKind.CUSTOMER:
-                yield orders_records.customer(plan.seed, row)
-            case OrderKind.PRODUCT:
-                yield orders_records.product(plan.seed, row)
+        yield _value(plan, row, version)
         # spread evenly over all versions
         yield from [[]] * ((row + 1) * plan.empty // total - row * plan.empty // total)
+
+
+def _value(plan: OrdersPlan, row: int, version: int) -> Any:
+    match plan.kind:
+        case OrderKind.CUSTOMER:
+            return orders_records.customer(plan.seed, row)
+        case OrderKind.PRODUCT:
+            return orders_records.product(plan.seed, row)
+        case _:
+            return orders_records.order_list(plan.seed, row, version=version)
+
+
+def _dated(plan: OrdersPlan, values: list[Any], position: int) -> list[tuple[int, Any]]:
+    first = int(plan.start.timestamp() * 1000) + position * _STEP_MILLIS
+    return [(first + n * _STEP_MILLIS, value) for n, value in enumerate(values)]
 
 
 def _round(
@@ -154,11 +169,10 @@ def _round(
     dated: Iterable[tuple[int, Any]],
     *,
     ids: dict[int, int],
-    version: int,
     position: int,
     most: int = _ROWS_PER_BATCH,
 ) -> Round:
-    tally = Tally(first_position=position)
+    tally, version = Tally(first_position=position), max(ids)
     return Round(
         _batches(plan, dated, schema_id=ids[version], version=version, tally=tally, most=most),
         number=version - 1,

@@ -22,6 +22,12 @@ BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 REGISTRY_URL = "http://127.0.0.1:8081/apis/ccompat/v7"
 """Where `distributary dev up` puts them, and where pipeline files look for them."""
 
+_OPTIONS = {
+    "bootstrap_servers": "--bootstrap-servers",
+    "topics": "--topic",
+    "url": "--registry-url",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTarget:
@@ -93,7 +99,7 @@ def _validated(target: KafkaTarget) -> tuple[KafkaSource, RegistryConfig]:
         first = error.errors(include_input=False, include_url=False)[0]
         raise ConfigError(
             "this is no place to send to",
-            where=f"--{str(first['loc'][0]).replace('_', '-')}" if first["loc"] else "",
+            where=_OPTIONS.get(str(next(iter(first["loc"]), "")), ""),
             evidence=str(first["msg"]),
             next_step="name a broker as host:port, a registry by its address, and a topic",
         ) from None

@@ -25,17 +25,20 @@ _WORDS = {
 }
 
 
+_UNDECIDED = (Moment.AFTER_PLAN, Moment.AFTER_STAGE)
+"""At these moments the batch that is being killed has no manifest yet."""
 _TOLD = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
 
 
 def ingest_with_kills(call: Invocation, feed: Feed, folder: DemoFolder) -> list[dict[str, object]]:
     """Every start goes on where the one before was killed, and dies one step later."""
-    batch, kills = -1, []
+    kills: list[dict[str, object]] = []
     for moment in Moment:
-        batch += feed.next()
-        ended, seconds = _start(call, folder, kill_at=f"{moment}:{batch}")
+        feed.next()
+        ended, seconds = _start(call, folder, kill_at=str(moment))
         if ended != -signal.SIGKILL:
             raise _unexpected(ended, f"it was to be killed {_WORDS[moment]}")
+        batch = folder.newest_batch() + (moment in _UNDECIDED)
         _tell(call, f"killed (SIGKILL) in batch {batch}, {_WORDS[moment]}", seconds, "bold red")
         kills.append({"moment": str(moment), "batch": batch})
     while feed.next():

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.live import Live
@@ -14,7 +13,8 @@ from rich.live import Live
 from distributary.cli.actions.chaos import ingest_with_kills
 from distributary.cli.actions.demo_folder import DemoFolder
 from distributary.cli.actions.demo_result import DemoResult, gather
-from distributary.cli.actions.feed import Feed
+from distributary.cli.actions.demo_scene import Scene
+from distributary.cli.actions.feed import Feed, open_feed
 from distributary.cli.actions.foreground import Foreground
 from distributary.cli.actions.lines import Lines
 from distributary.cli.actions.live import LiveView
@@ -22,53 +22,26 @@ from distributary.cli.actions.sparking import start_spark
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.output import NORMAL
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted
 from distributary.observe.events import BatchSettled, Event
 from distributary.run.pipeline import Pipeline
 from distributary.run.query import RunSummary
-from distributary.simulate import GamesPlan
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
-    """What was asked for."""
-
-    games: int
-    versions: int
-    records: int
-    bad: int
-    seed: int
-
-    def simulated(self) -> GamesPlan:
-        """The same in the simulator's words."""
-        return GamesPlan(
-            games=self.games,
-            versions=self.versions,
-            records=self.records,
-            bad=self.bad,
-            seed=self.seed,
-        )
-
-
-def run_demo(call: Invocation, plan: DemoPlan, *, path: Path, chaos: bool) -> int:
+def run_demo(call: Invocation, scene: Scene, *, path: Path, chaos: bool) -> int:
     """Make the lake and show it; 1 if the figures are not those of what was sent."""
     began = time.monotonic()
-    simulated = plan.simulated()
-    folder = DemoFolder(path)
-    if folder.begin(simulated.names):
+    folder = DemoFolder(path, scene)
+    if folder.begin():
         call.out.note(f"{path} held an earlier demo: begun anew")
-    call.out.note(
-        f"{counted(plan.games, 'game')}, {counted(plan.versions, 'schema version')} each, "
-        f"{counted(plan.records, 'record')} per version, {counted(plan.bad, 'bad record')}: {path}"
-    )
-    feed = Feed(simulated, folder)
+    call.out.note(f"{scene.title}: {path}")
     kills: list[dict[str, object]] = []
-    if chaos:
-        kills = ingest_with_kills(call, feed, folder)
-    else:
-        code = _ingest(call, feed, folder)
-        if code:
-            return code
+    with open_feed(call, folder) as feed:
+        if chaos:
+            kills = ingest_with_kills(call, feed, folder)
+        else:
+            code = _ingest(call, feed, folder)
+            if code:
+                return code
     result = gather(folder, feed.sent, seconds=time.monotonic() - began)
     where = shlex.quote(str(path))
     call.out.show(result.as_dict() | {"kills": kills}, lambda paper: result.draw(paper, where))

@@ -4,115 +4,92 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
+from distributary.cli.actions.demo_files import pipeline_file
+from distributary.cli.actions.demo_scene import Scene
 from distributary.config.schema import json_schema
 from distributary.errors import ConfigError, ErrorCode, OwnedError
 from distributary.observe import layout
+from distributary.run.checkpoint import Manifests
 from distributary.run.claim import state_of
-
-PIPELINE = "games"
-SOURCE = "wrapper"
-FILE = "games.yaml"
 
 _MARKER = ".distributary-demo.json"
 _SCHEMAS = "schemas"
 _FILE_SCHEMA = "pipeline.schema.json"
-_TABLES = ("bronze_events", "unified_gold", "dead_letters")
 _CHECKPOINTS = "_checkpoints"
-
-_YAML = """\
-# yaml-language-server: $schema={schema}
-# Made by `distributary demo games`. Everything else works on it: run, status, plan, dlq, trace.
-name: {pipeline}
-
-source:
-  type: delta
-  path: {source}
-  value: wrapper
-  key: key
-  timestamp: produced_at
-
-registry:
-  path: {schemas}
-
-envelope:
-  format: protobuf
-  subject: wrapper-value
-  type: game_name
-  schema_id: schema_id
-  payload: payload
-
-payload:
-  format: protobuf
-  validate: registry
-
-tables:
-  bronze: bronze_events
-  each: silver_{{type}}
-  unified: unified_gold
-
-lake:
-  path: {root}
-
-trigger: available_now
-"""
+_SUBJECTS = ("games", "orders")
 
 
 class DemoFolder:
     """Knows what a demo makes, and touches nothing else."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, scene: Scene) -> None:
         self.given = path
         self.path = path.absolute()
+        self.scene = scene
 
     @property
     def file(self) -> Path:
         """The pipeline file."""
-        return self.path / FILE
+        return self.path / f"{self.scene.subject}.yaml"
 
     @property
     def source(self) -> Path:
         """The table that stands for a topic."""
-        return self.path / SOURCE
+        return self.path / self.scene.topic
 
     @property
     def schemas(self) -> Path:
         """The folder that stands for a registry."""
         return self.path / _SCHEMAS
 
-    def begin(self, games: Sequence[str]) -> bool:
+    def newest_batch(self) -> int:
+        """The newest batch that is decided, or -1."""
+        return Manifests(self.path / _CHECKPOINTS / self.scene.subject / "manifests").newest()
+
+    def begin(self) -> bool:
         """An empty demo; whether an earlier one had to go for it."""
         anew = self._clear()
         self.path.mkdir(parents=True, exist_ok=True)
         # said first: what is made from now on may be removed by the next demo
-        made = {"made_by": "distributary demo games", "games": list(games)}
+        made = {
+            "made_by": f"distributary demo {self.scene.subject}",
+            "folders": [self.scene.topic, *self.scene.tables],
+        }
         (self.path / _MARKER).write_text(json.dumps(made, indent=2), encoding="utf-8")
+        return anew
+
+    def write_file(self, *, kafka: str = "", registry: str = "") -> None:
+        """The pipeline file, and the schema by which editors know its keys."""
         schema = json.dumps(json_schema(), indent=2)
         (self.path / _FILE_SCHEMA).write_text(schema, encoding="utf-8")
-        text = _YAML.format(
+        text = pipeline_file(
+            self.scene.subject,
+            kafka=self.scene.kafka,
             schema=_FILE_SCHEMA,
-            pipeline=PIPELINE,
             root=_quoted(self.path),
             source=_quoted(self.source),
             schemas=_quoted(self.schemas),
+            topic=self.scene.topic,
+            bootstrap_servers=kafka,
+            registry=registry,
         )
         self.file.write_text(text, encoding="utf-8")
-        return anew
 
     def _clear(self) -> bool:
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             return False
-        games = self._earlier_games()
-        if games is None:
+        folders = self._earlier_folders()
+        if folders is None:
             raise self._foreign("it was not made by a demo")
-        mine = {FILE, SOURCE, _SCHEMAS, _FILE_SCHEMA, _MARKER, _CHECKPOINTS, layout.HOME, *_TABLES}
-        mine |= {f"silver_{game}" for game in games}
+        mine = {_SCHEMAS, _FILE_SCHEMA, _MARKER, _CHECKPOINTS, layout.HOME, *folders}
+        mine |= {f"{subject}.yaml" for subject in _SUBJECTS}
         others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in mine)
         if others:
             raise self._foreign(f"it holds {', '.join(others[:5])}")
-        if state_of(self.path / _CHECKPOINTS / PIPELINE) == "running":
+        checkpoints = (self.path / _CHECKPOINTS / subject for subject in _SUBJECTS)
+        if any(state_of(folder) == "running" for folder in checkpoints):
             raise OwnedError(
                 "the pipeline of this demo is running",
                 where=str(self.path),
@@ -126,10 +103,10 @@ class DemoFolder:
                 entry.unlink()
         return True
 
-    def _earlier_games(self) -> list[str] | None:
+    def _earlier_folders(self) -> list[str] | None:
         try:
             made = json.loads((self.path / _MARKER).read_text(encoding="utf-8"))
-            return [str(game) for game in made["games"]]
+            return [str(name) for name in made["folders"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distributary.cli.actions.demo_folder import PIPELINE, SOURCE, DemoFolder
+from distributary.cli.actions.demo_folder import DemoFolder
 from distributary.cli.output import Paper, styled
 from distributary.cli.words import counted, duration, number, size
 from distributary.model.manifest import Counts
-from distributary.model.table import ChangeKind
+from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import TableSummary
@@ -27,6 +27,7 @@ class DemoResult:
 
     lake: str
     file: str
+    topic: str
     counts: Counts
     tables: tuple[TableSummary, ...]
     dead_letters: Mapping[str, int]
@@ -41,14 +42,18 @@ class DemoResult:
     def is_exact(self) -> bool:
         """Whether everything that was sent is where it belongs, and nothing else is."""
         wanted = Counts(self.sent.messages, self.sent.good, self.sent.bad)
-        return self.counts == wanted and dict(self.dead_letters) == self.sent.bad_by_code
+        rows = sum(table.rows for table in self.tables if table.role == Role.EACH)
+        exact = self.counts == wanted and rows == self.sent.rows
+        return exact and dict(self.dead_letters) == self.sent.bad_by_code
 
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`."""
         return {
             "lake": self.lake,
             "file": self.file,
+            "topic": self.topic,
             **asdict(self.counts),
+            "rows": self.sent.rows,
             "equation": self.counts.equation(),
             "exact": self.is_exact,
             "tables": [
@@ -98,16 +103,17 @@ class DemoResult:
         paper.line(styled(self.counts.equation(), "bold green" if self.is_exact else "bold red"))
         paper.line("")
         paper.line(styled("Type next:", "dim"))
-        for command in ("status", "dlq list", f"trace {SOURCE}/0/42"):
+        example = min(42, self.sent.messages - 1)
+        for command in ("status", "dlq list", f"trace {self.topic}/0/{example}"):
             paper.line(f"  distributary {command} --lake {where}")
 
 
 def gather(folder: DemoFolder, sent: Sent, *, seconds: float) -> DemoResult:
     """Everything from the ledger, as any other command would read it."""
-    lake = str(folder.path)
+    lake, pipeline = str(folder.path), folder.scene.subject
     ledger = Ledger(lake)
-    tables = ledger.tables(PIPELINE)
-    history = ledger.schema_history(pipeline=PIPELINE)
+    tables = ledger.tables(pipeline)
+    history = ledger.schema_history(pipeline=pipeline)
     created = {row.table: row.batch for row in history if row.kind == ChangeKind.TABLE_CREATED}
     added = Counter(
         row.table
@@ -115,16 +121,17 @@ def gather(folder: DemoFolder, sent: Sent, *, seconds: float) -> DemoResult:
         if row.kind in _ADDED and row.batch > created.get(row.table, -1)
     )
     letters = next((t.path for t in tables if t.role == "dead_letters"), None)
-    reasons = DeadLetters(letters).reasons(pipeline=PIPELINE) if letters else ()
+    reasons = DeadLetters(letters).reasons(pipeline=pipeline) if letters else ()
     return DemoResult(
         lake=lake,
         file=str(folder.file),
-        counts=ledger.totals(PIPELINE),
+        topic=folder.scene.topic,
+        counts=ledger.totals(pipeline),
         tables=tables,
         dead_letters={reason.code: reason.count for reason in reasons},
         schema_changes=sum(row.kind in set(ChangeKind) for row in history),
         added=added,
-        batches=len(ledger.batches(PIPELINE)),
+        batches=len(ledger.batches(pipeline)),
         seconds=seconds,
         sent=sent,
     )

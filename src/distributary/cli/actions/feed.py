@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from distributary.cli.actions.demo_folder import DemoFolder
+from distributary.cli.verb import Invocation
 from distributary.registry.files import FileRegistry
-from distributary.simulate import DeltaSink, GamesPlan, Sent, stream_rounds
+from distributary.simulate import DeltaSink, Round, Sent
+from distributary.simulate.base import ArrowSink, Sink
 
 
 class Feed:
     """Registers the schemas of a round and sends its records, when it is asked to."""
 
-    def __init__(self, plan: GamesPlan, folder: DemoFolder) -> None:
-        registry = FileRegistry(folder.schemas, durable=False)
-        self._rounds = stream_rounds(plan, registry=registry)
-        self._sink = DeltaSink(folder.source)
+    def __init__(self, rounds: Iterator[Round], sink: Sink) -> None:
+        self._rounds, self._sink = rounds, sink
         self._parts: list[Sent] = []
 
     def next(self) -> bool:
@@ -21,7 +26,10 @@ class Feed:
         each = next(self._rounds, None)
         if each is None:
             return False
-        self._sink.write_arrow(each.arrow())
+        if isinstance(self._sink, ArrowSink):
+            self._sink.write_arrow(each.arrow())
+        else:
+            self._sink.write(each.messages())
         self._parts.append(each.sent())
         return True
 
@@ -29,3 +37,36 @@ class Feed:
     def sent(self) -> Sent:
         """Everything so far."""
         return Sent.total(self._parts)
+
+
+@contextmanager
+def open_feed(call: Invocation, folder: DemoFolder) -> Iterator[Feed]:
+    """What the demo sends, with whatever has to run for it; writes the pipeline's file."""
+    scene = folder.scene
+    if not scene.kafka:
+        folder.write_file()
+        registry = FileRegistry(folder.schemas, durable=False)
+        yield Feed(scene.rounds(registry), DeltaSink(folder.source))
+        return
+    from distributary.dev.artifacts import ensure_artifacts
+    from distributary.dev.services import Services
+    from distributary.simulate.outlet import KafkaTarget, open_outlet
+
+    # outside of the services: fetching takes long the first time, and should be seen
+    ensure_artifacts(call.out.note)
+    call.out.note("starting a broker and a registry")
+    with (
+        tempfile.TemporaryDirectory(prefix="distributary-demo-") as home,
+        Services(Path(home)) as services,
+    ):
+        folder.write_file(kafka=services.kafka, registry=services.registry)
+        target = KafkaTarget(
+            topic=scene.topic,
+            bootstrap_servers=services.kafka,
+            registry_url=services.registry,
+        )
+        call.out.note(f"broker {services.kafka}, registry {services.registry}")
+        # they go as a whole: there will be nothing to clean
+        with open_outlet(target, noted=False) as outlet:
+            yield Feed(scene.rounds(outlet.registry), outlet.sink)
+        call.out.note("stopping them")

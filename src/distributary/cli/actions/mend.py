@@ -16,9 +16,9 @@ from distributary.errors import RegistryError, SourceError
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Outcome, Published
 from distributary.run.pipeline import Pipeline
-from distributary.run.resume import resume, waiting
 from distributary.run.produced import SUBJECT, TOPIC, plan_produced
 from distributary.run.removal import Removal
+from distributary.run.resume import resume, waiting
 from distributary.run.tidy import plan_clean, plan_reset, refuse_while_running, remove
 
 _SUBJECTS_SHOWN = 20
@@ -79,9 +79,7 @@ def clean_pipeline(call: Invocation, file: Path, *, dry_run: bool, yes: bool) ->
         removals += plan_produced(pipeline.config)
     except (SourceError, RegistryError) as error:
         # a broker that is gone for ever must not keep a lake from being cleaned
-        call.out.warn(
-            f"simulated topics and subjects stay, {error.what}: clean again when it does"
-        )
+        call.out.warn(f"simulated topics and subjects stay: {error.what} ({error.where})")
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
 

@@ -1,0 +1,106 @@
+"""Suite `delta`: from wrapped messages in a Delta table to a table per game, against the number."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from benchmarks.engine import GAMES, bare_session, ingested, write_pipeline
+from benchmarks.games import Games
+from benchmarks.order import Order, Pair, Row, Suite, summarised
+from distributary.registry.files import FileRegistry
+from distributary.simulate.delta import DeltaSink
+
+_FILES_PER_BATCH = 4
+
+
+@contextmanager
+def prepared(order: Order) -> Iterator[Order]:
+    """A source table whose first commit is small (it creates the tables), then whole batches."""
+    registry = FileRegistry(order.root / "schemas", durable=False)
+    size = order.records
+    games = Games(games=order.tables, records=size * order.batches, registry=registry)
+    sink = DeltaSink(str(_source(order)), records_per_file=-(-size // _FILES_PER_BATCH))
+    sink.write_arrow(games.one_of_each().to_batches())
+    for number in range(order.batches):
+        sink.write_arrow(games.shuffled(number * size, (number + 1) * size).to_batches())
+    yield order
+
+
+def direct_case(order: Order) -> Row:
+    """Our engine: the batches after the one that created the tables."""
+    return _engine(order, "direct", batches=order.batches + 1)
+
+
+def spark_case(order: Order) -> Row:
+    """Our engine, with Spark's own Delta writer for each table."""
+    # a batch of it takes minutes: one is enough to see that
+    return _engine(order, "spark", batches=2)
+
+
+def floor_case(order: Order) -> Row:
+    """Spark's own scan of one batch's files into Arrow, rows counted: nothing can be faster there.
+
+    The first batch counts for warming up, as in the other cases.
+    """
+    spark = bare_session(order, name="floor")
+    table = DeltaTable(str(_source(order)))
+    commits = [
+        [str(_source(order) / path) for path in _files_of(order, version)]
+        for version in range(1, table.version() + 1)
+    ]
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"n": [batch.num_rows]})
+
+    results = []
+    # the scans are short: the JVM has to warm up on them for as long as a run takes to start
+    for paths in [*commits, *commits]:
+        began = time.monotonic()
+        frame = spark.read.parquet(*paths).select("wrapper")
+        counted = sum(row.n for row in frame.mapInArrow(count, "n long").collect())
+        results.append({"records": counted, "seconds": time.monotonic() - began})
+        if counted != order.records:
+            raise AssertionError(f"scanned {counted} of {order.records} rows")
+    return summarised(results[len(commits) - 1 :])
+
+
+def _engine(order: Order, publisher: str, *, batches: int) -> Row:
+    source = f"type: delta, path: {_source(order)}, value: wrapper"
+    path = write_pipeline(
+        order.root,
+        name=publisher,
+        source=f"{{{source}, max_records_per_batch: {order.records}}}",
+        registry=f"{{path: {order.root}/schemas}}",
+        message=GAMES,
+        tables=f'{{each: "silver_{{type}}", publisher: {publisher}}}',
+    )
+    return summarised(ingested(path, trigger="available_now", batches=batches))
+
+
+def _source(order: Order) -> Path:
+    return order.root / "lake" / "wrapper"
+
+
+def _files_of(order: Order, version: int) -> list[str]:
+    """The files that one commit added."""
+    log = _source(order) / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    return [action["add"]["path"] for action in actions if "add" in action]
+
+
+SUITE = Suite(
+    name="delta",
+    tables=(10, 200, 1000),
+    prepared=prepared,
+    cases={"floor": floor_case, "direct": direct_case, "spark": spark_case},
+    pairs=(Pair("direct_vs_spark", "direct", "spark"), Pair("direct_vs_floor", "direct", "floor")),
+    per_table_cases=frozenset({"spark"}),
+)

@@ -1,0 +1,93 @@
+"""What a case is told, how a suite describes itself, and what both answer."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+"""Figures of one case, by name."""
+
+_STEPS = ("stage_seconds", "publish_seconds", "settle_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Travels to the process of a case as JSON."""
+
+    tables: int
+    records: int
+    """In a batch."""
+    batches: int
+    """That are measured, after the one that warms up."""
+    rate: int
+    """Records a second, where the stream is paced."""
+    seconds: float
+    """How long a paced stream is measured."""
+    folder: str = ""
+    servers: str = ""
+    registry: str = ""
+    topic: str = ""
+
+    @property
+    def root(self) -> Path:
+        """The folder in which the suite and its cases leave what they make."""
+        return Path(self.folder)
+
+    def at(self, folder: str) -> Order:
+        """The same in another folder."""
+        return replace(self, folder=folder)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        return cls(**json.loads(text))
+
+
+class Pair(NamedTuple):
+    """A ratio: how many times as fast the first case is as the second."""
+
+    name: str
+    case: str
+    base: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """Cases on the same records."""
+
+    name: str
+    tables: tuple[int, ...]
+    """Numbers of tables, unless others are asked for."""
+    prepared: Callable[[Order], AbstractContextManager[Order]]
+    """Makes the records and what serves them; the answer knows where they are."""
+    cases: Mapping[str, Callable[[Order], Row]]
+    pairs: Sequence[Pair] = ()
+    per_table_cases: frozenset[str] = field(default_factory=frozenset)
+    """Cases that write each table with Spark: with many tables they take too long."""
+
+
+def summarised(batches: Sequence[Mapping[str, float]]) -> Row:
+    """Medians over the batches but the first."""
+    # it pays for what is made once: tables, compiled decoders, a warm JVM
+    measured = batches[1:]
+    seconds = statistics.median(b["seconds"] for b in measured)
+    size = statistics.median(b["records"] for b in measured)
+    steps = {
+        name: round(statistics.median(b[name] for b in measured), 3)
+        for name in _STEPS
+        if name in measured[0]
+    }
+    return {
+        "rows_per_second": round(size / seconds),
+        "seconds_per_batch": round(seconds, 3),
+        "batches": len(measured),
+        **steps,
+    }

@@ -1,0 +1,43 @@
+"""Sends a file of messages at a steady rate: `python -m benchmarks.pace SERVERS TOPIC FILE RATE`.
+
+A process of its own: nothing that the engine does can slow it down, except for the cores they
+share. Each message carries the time at which it is sent. JSON out: when it began, how long it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import pyarrow as pa
+
+from benchmarks.topic import Sender
+
+_TICK_SECONDS = 0.005
+
+
+def main() -> None:
+    servers, topic, file, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    with pa.memory_map(file) as source:
+        messages = pa.ipc.open_file(source).read_all()
+        keys, values = messages["key"].to_pylist(), messages["value"].to_pylist()
+    sender = Sender(servers, topic)
+    parent = os.getppid()
+    began, sent = time.time(), 0
+    # without the one who asked for it, nobody wants it any more
+    while sent < len(values) and os.getppid() == parent:
+        due = min(len(values), int((time.time() - began) * rate))
+        for number in range(sent, due):
+            sender.send(keys[number], values[number], timestamp=int(time.time() * 1000))
+        sent = due
+        sender.poll()
+        time.sleep(_TICK_SECONDS)
+    took = time.time() - began
+    sender.close()
+    print(json.dumps({"began": began, "seconds": took, "sent": sent}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""All suites, by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from benchmarks import avro, delta, freshness, kafka
+
+SUITES = {suite.name: suite for suite in (delta.SUITE, kafka.SUITE, avro.SUITE, freshness.SUITE)}

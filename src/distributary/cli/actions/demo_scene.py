@@ -1,0 +1,94 @@
+"""What a demo is about: what is sent, to where, and which tables come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from distributary.cli.failure import usage_error
+from distributary.cli.words import counted
+from distributary.route.naming import table_name
+from distributary.simulate import GamesPlan, Round, stream_rounds
+from distributary.simulate.base import Registry
+from distributary.simulate.orders import OrdersPlan, stream_orders
+
+_FIXED_TABLES = ("bronze_events", "unified_gold", "dead_letters")
+_EMPTY_LISTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One demo."""
+
+    subject: str
+    """Also the name of its pipeline."""
+    title: str
+    topic: str
+    kafka: bool
+    """Whether it needs a broker and a registry."""
+    tables: tuple[str, ...]
+    """The tables that it may make."""
+    rounds: Callable[[Registry], Iterator[Round]]
+    """Registers and gives one round after the other."""
+
+
+def games_scene(
+    *,
+    games: int | None = None,
+    versions: int | None = None,
+    records: int = 100,
+    bad: int | None = None,
+    seed: int = 999,
+    kafka: bool = False,
+) -> Scene:
+    """Wrapped events of many games."""
+    plan = GamesPlan(
+        games=games or 20,
+        versions=versions or 5,
+        records=records,
+        bad=3 if bad is None else bad,
+        seed=seed,
+    )
+    title = (
+        f"{counted(plan.games, 'game')}, {counted(plan.versions, 'schema version')} each, "
+        f"{counted(plan.records, 'record')} per version, {counted(plan.bad, 'bad record')}"
+    )
+    each = (table_name("silver_{type}", type=name) for name in plan.names)
+    return Scene(
+        "games",
+        title,
+        "wrapper",
+        kafka,
+        (*_FIXED_TABLES, *each),
+        lambda registry: stream_rounds(plan, registry=registry),
+    )
+
+
+def orders_scene(
+    *,
+    games: int | None = None,
+    versions: int | None = None,
+    records: int = 100,
+    bad: int | None = None,
+    seed: int = 999,
+) -> Scene:
+    """Lists of orders, some without the header that says what they are."""
+    if games is not None:
+        raise usage_error("--games is for demo games.", command="distributary demo")
+    bare = 1 if bad is None else bad
+    plan = OrdersPlan(
+        versions=versions or 2, records=records, empty=_EMPTY_LISTS, bare=bare, seed=seed
+    )
+    title = (
+        f"{counted(plan.versions * plan.records, 'list')} of orders in "
+        f"{counted(plan.versions, 'schema version')}, {counted(plan.empty, 'empty list')}, "
+        f"{counted(bare, 'message')} without the registry's header"
+    )
+    return Scene(
+        "orders",
+        title,
+        plan.topic,
+        True,
+        (*_FIXED_TABLES, table_name("{topic}", topic=plan.topic)),
+        lambda registry: stream_orders(plan, registry=registry),
+    )

@@ -1,0 +1,286 @@
+"""JSON payloads with a JSON Schema to Arrow columns.
+
+A payload is a row, or with an array at the top as many rows as it has items, if and only if it is
+one strict JSON text that the schema takes and whose values the lake can hold.
+
+| JSON Schema | lake |
+|---|---|
+| `properties` | a column each, in the schema's order; in an object within an object a struct |
+| `boolean`, `string`, `number` | bool, string, float64 |
+| `integer` | int64; decimal(20,0), decimal(38,0) or text where the schema's bounds are beyond |
+| `string` with `format` `date-time`, `date` | timestamp in UTC, date; years 1 to 9999 |
+| `array` of one kind of item | list |
+| no `properties`, typed `additionalProperties` or `patternProperties` | map |
+| `null` beside one other type, in `type`, `anyOf` or `oneOf` | nullable |
+| `anyOf`, `oneOf` of objects | one struct with the properties of all |
+| several types, tuples, anything goes, an object that contains itself too often | JSON text |
+| a value that is only ever null | no column |
+
+Rows of something else than objects have the one column `value`. A missing property and one that is
+null are both null. Properties that the schema lets pass without naming them are kept as JSON text
+in the column `_rest`; a schema that is closed everywhere has none.
+
+The validator asserts no formats. A text that is not what its `format` says does not match all the
+same where the format decides about the column. `default` is not applied: it says what a reader may
+assume, not what was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pyarrow as pa
+
+from distributary.decode.base import DecodeLimits
+from distributary.decode.gather import Gathered, Positions, small_enough
+from distributary.decode.json_build import StructBuilder
+from distributary.decode.json_engine import Engine, engine_supports
+from distributary.decode.json_leaves import UnfitValueError
+from distributary.decode.json_plan import plan_payload
+from distributary.decode.json_rest import NOTHING, rest_of
+from distributary.decode.json_shape import Value
+from distributary.decode.json_text import RefusedTextError, parse, render
+from distributary.errors import DecodeError, ErrorCode
+from distributary.model.decoded import Decoded
+from distributary.model.table import Column
+from distributary.registry.hostile import printable
+from distributary.registry.json_documents import Documents, no_panic
+from distributary.registry.json_schema import message_of
+
+REST = Column("_rest", pa.string(), comment="JSON text of what the schema does not name")
+MAX_DEPTH = 100
+"""Of objects and arrays in each other; beyond it a payload is refused whatever the limit."""
+
+_FEW = 64
+"""When so few are left of an array that the engine refuses, they are decoded one by one."""
+_ENOUGH = 4
+"""After so many such arrays in a row the engine is not asked any more."""
+_BYTES_AT_ONCE = 256 * 1024 * 1024
+
+
+class JsonDecoder:
+    """Decodes the payloads of one schema."""
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        self._limits = limits
+        self._max_depth = min(limits.max_depth, MAX_DEPTH)
+        documents = _opened(body, message)
+        self._validator = documents.validator
+        self._names = _names(documents)
+        self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
+        row = self._payload.row
+        self._has_rest = row.leaves_rest
+        self._columns = _columns(row, message) + ((REST,) if self._has_rest else ())
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
+        deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
+        self._engine: Engine | None = None
+        if engine_supports(row) and not deep:
+            self._engine = Engine(row, listed=self._payload.listed, bare=self._payload.bare)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the schema, in its order."""
+        return self._columns
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls; what cannot be read is in `failed`."""
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._schema, len(array))
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        if self._engine is None:
+            self._carefully(array, positions, gathered)
+        else:
+            self._quickly(self._engine, array, positions, gathered)
+        return gathered.decoded()
+
+    def _quickly(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        waiting = [slice(0, len(array))] if len(array) else []
+        refusals = 0
+        while waiting:
+            part = waiting.pop()
+            some, count = array[part], part.stop - part.start
+            large = count > 1 and some.nbytes > _BYTES_AT_ONCE
+            # when every record is refused, trying on would cost more than it could save
+            tried = not large and refusals < _ENOUGH
+            values = engine.try_decode(some) if tried else None
+            if values is not None:
+                refusals = 0
+                self._take(engine, values, some, positions[part], gathered)
+            elif large or (tried and count > _FEW):
+                half = part.start + count // 2
+                waiting += [slice(half, part.stop), slice(part.start, half)]
+            else:
+                refusals += 1
+                self._carefully(some, positions[part], gathered)
+
+    def _take(
+        self,
+        engine: Engine,
+        values: pa.Array,
+        array: pa.BinaryArray,
+        positions: Positions,
+        gathered: Gathered,
+    ) -> None:
+        """Use what the engine gave, and read what is doubtful again."""
+        doubtful = engine.with_doubtful_nulls(array)
+        below: list[int] = []
+        if self._payload.listed:
+            doubtful += np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist()
+            batch = engine.rows(values.values, below)
+            offsets = values.offsets.to_numpy()
+            below = (np.searchsorted(offsets, below, side="right") - 1).tolist()
+            counts = np.diff(offsets)
+        else:
+            batch = engine.rows(values, below)
+            counts = np.ones(len(array), np.int64)
+        again = np.zeros(len(array), np.bool_)
+        again[doubtful + below] = True
+        owners = np.repeat(np.arange(len(array)), counts)
+        if again.any():
+            kept = ~again[owners]
+            batch, owners = batch.filter(pa.array(kept)), owners[kept]
+            indices = np.flatnonzero(again)
+            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
+        empty = int(np.count_nonzero((counts == 0) & ~again))
+        gathered.add(self._with_rest(batch, None), positions[owners], empty=empty)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        rows = _Rows(self._payload.row, bare=self._payload.bare)
+        owners: list[int] = []
+        empty = 0
+        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
+            try:
+                content = parse(data, max_depth=self._max_depth)
+                self._validate(content)
+                found = content if self._payload.listed else [content]
+                rows.add(found)
+            except RefusedTextError as refused:
+                gathered.fail(position, refused.code, refused.reason, at_byte=refused.position)
+                continue
+            except UnfitValueError as unfit:
+                gathered.fail(position, unfit.code, unfit.reason)
+                continue
+            owners += [position] * len(found)
+            empty += not found
+        batch, rest = rows.take()
+        gathered.add(self._with_rest(batch, rest), np.array(owners, np.int64), empty=empty)
+
+    def _validate(self, content: Any) -> None:
+        try:
+            with no_panic():
+                if self._validator.is_valid(content):
+                    return
+                self._validator.validate(content)
+        except jsonschema_rs.ValidationError as error:
+            path = self._shown_path(error.instance_path)
+            reason = f"{path} does not match `{printable(error.kind.name)}` of the schema"
+            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+        except ValueError:
+            reason = "the validator cannot read it"
+            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+
+    def _shown_path(self, path: list[str | int]) -> str:
+        """Where in a payload; names that only the payload has are not told."""
+        steps = (printable(str(s)) if type(s) is int or s in self._names else "*" for s in path)
+        return "/" + "/".join(steps)
+
+    def _with_rest(self, batch: pa.RecordBatch, rest: pa.Array | None) -> pa.RecordBatch:
+        if not self._has_rest:
+            return batch
+        if rest is None:
+            rest = pa.nulls(batch.num_rows, pa.string())
+        return pa.RecordBatch.from_arrays([*batch.columns, rest], schema=self._schema)
+
+
+class _Rows:
+    """Rows as they come, with what is left of each."""
+
+    def __init__(self, row: Value, *, bare: bool) -> None:
+        self._builder = StructBuilder(row, "")
+        self._add = self._builder.add_bare if bare else self._builder.add_row
+        self._rest_of = rest_of(row.members[0].value if bare else row)
+        self._rest: list[str | None] = []
+        self._count = 0
+
+    def add(self, found: list[Any]) -> None:
+        """The rows of one payload: all of them or none."""
+        rest: list[str | None] = []
+        try:
+            for content in found:
+                self._add(content)
+                if self._rest_of is not None:
+                    left = self._rest_of(content)
+                    rest.append(None if left is NOTHING else render(left))
+        except UnfitValueError:
+            self._builder.cut(self._count)
+            raise
+        self._rest += rest
+        self._count += len(found)
+
+    def take(self) -> tuple[pa.RecordBatch, pa.Array]:
+        """Everything that was added."""
+        batch = pa.RecordBatch.from_struct_array(self._builder.array())
+        return batch, pa.array(self._rest, pa.string())
+
+
+def _opened(body: bytes, message: str) -> Documents:
+    try:
+        documents = Documents.of(body)
+        _ = documents.validator
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DecodeError(
+            "the compiled schema is not a usable JSON Schema",
+            where=f"message {printable(message)!r}",
+            evidence=printable(str(error)),
+            next_step="look at the schema in the registry",
+        ) from error
+    if message != message_of(documents.content):
+        raise DecodeError(
+            "the schema does not define this message",
+            where=f"message {printable(message)!r}",
+            evidence=f"it defines {printable(message_of(documents.content))}",
+            next_step="compare the message name with the schema's title",
+        )
+    return documents
+
+
+def _columns(row: Value, message: str) -> tuple[Column, ...]:
+    return tuple(
+        Column(
+            m.name,
+            m.value.type,
+            comment="; ".join(filter(None, (_source(m.property, message), m.note))),
+        )
+        for m in row.shown
+    )
+
+
+def _source(property_: str, message: str) -> str:
+    owner = printable(message)
+    return f"property {printable(property_)} of {owner}" if property_ else f"value of {owner}"
+
+
+def _names(documents: Documents) -> frozenset[str]:
+    """The names of all properties that any of the documents tells."""
+    found: set[str] = set()
+    waiting: list[Any] = [documents.content, *documents.references.values()]
+    while waiting:
+        content = waiting.pop()
+        if isinstance(content, dict):
+            told = content.get("properties")
+            found |= told.keys() if isinstance(told, dict) else set()
+            waiting += content.values()
+        elif isinstance(content, list):
+            waiting += content
+    return frozenset(found)
+
+
+def _levels(value: Value) -> int:
+    """How deep objects and arrays nest in it, itself included."""
+    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
+    own = bool(value.members) or value.item is not None
+    return own + max(map(_levels, below), default=0)
