@@ -23,9 +23,9 @@ _HEADER_BYTES = 5
 
 @contextmanager
 def prepared(order: Order) -> Iterator[Order]:
-    """A batch that warms up, then those that are measured."""
+    """A topic with all batches, those that warm up first."""
     with serving(order) as served:
-        wanted = served.records * (served.batches + 1)
+        wanted = served.records * served.all_batches
         types = order_types(served.tables)
         fill(served, encoded(types, _ids(served, types), records=wanted))
         yield served
@@ -39,7 +39,8 @@ def direct_case(order: Order) -> Row:
         message="payload: {format: avro, framing: confluent}",
         tables='{each: "{record}"}',
     )
-    return summarised(ingested(path, trigger="continuous", batches=order.batches + 1))
+    batches = ingested(path, trigger="continuous", batches=order.all_batches)
+    return summarised(batches, warm=order.warm)
 
 
 def from_avro_case(order: Order) -> Row:
@@ -55,7 +56,7 @@ def from_avro_case(order: Order) -> Row:
     named = {one.record: one for one in types}
     lake = order.root / "from-avro"
     results = []
-    for batch in range(order.batches + 1):
+    for batch in range(order.all_batches):
         began = time.monotonic()
         raw = batch_frame(spark, order, batch)
 
@@ -73,8 +74,8 @@ def from_avro_case(order: Order) -> Row:
         else:
             write(raw, next(iter(known)))
         results.append({"records": order.records, "seconds": time.monotonic() - began})
-    expect_rows(lake, order.records * (order.batches + 1))
-    return summarised(results)
+    expect_rows(lake, order.records * order.all_batches)
+    return summarised(results, warm=order.warm)
 
 
 def _decoded(raw: DataFrame, type_: OrderType, *, schema_id: int, batch: int) -> DataFrame:

@@ -33,14 +33,18 @@ _POLL_SECONDS = 0.05
 def prepared(order: Order) -> Iterator[Order]:
     """One record of each game and version in the topic, the others in a file for the producer."""
     with serving(order) as served:
-        wanted = int(order.rate * order.seconds * (1 + _WARM_SHARE))
-        games = Games(games=order.tables, records=wanted, registry=registry_of(served))
-        fill(served, games.one_of_each().to_batches())
-        messages = games.shuffled(0, wanted).select(["key", "value"])
-        with pa.OSFile(str(_messages(served)), "wb") as file:
-            with pa.ipc.new_file(file, messages.schema) as writer:
-                writer.write_table(messages)
+        _fill(served)
         yield served
+
+
+def _fill(order: Order) -> None:
+    wanted = int(order.rate * order.seconds * (1 + _WARM_SHARE))
+    games = Games(games=order.tables, records=wanted, registry=registry_of(order))
+    fill(order, games.one_of_each().to_batches())
+    messages = games.shuffled(0, wanted).select(["key", "value"])
+    with pa.OSFile(str(_messages(order)), "wb") as file:
+        with pa.ipc.new_file(file, messages.schema) as writer:
+            writer.write_table(messages)
 
 
 def continuous_case(order: Order) -> Row:

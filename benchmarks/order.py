@@ -24,7 +24,9 @@ class Order:
     records: int
     """In a batch."""
     batches: int
-    """That are measured, after the one that warms up."""
+    """That are measured."""
+    warm: int
+    """Batches before them: until then a JVM compiles more than it computes."""
     rate: int
     """Records a second, where the stream is paced."""
     seconds: float
@@ -33,6 +35,10 @@ class Order:
     servers: str = ""
     registry: str = ""
     topic: str = ""
+
+    @property
+    def all_batches(self) -> int:
+        return self.warm + self.batches
 
     @property
     def root(self) -> Path:
@@ -74,10 +80,10 @@ class Suite:
     """Cases that write each table with Spark: with many tables they take too long."""
 
 
-def summarised(batches: Sequence[Mapping[str, float]]) -> Row:
-    """Medians over the batches but the first."""
-    # it pays for what is made once: tables, compiled decoders, a warm JVM
-    measured = batches[1:]
+def summarised(batches: Sequence[Mapping[str, float]], *, warm: int) -> Row:
+    """Medians over the batches but the first few."""
+    # these pay for what is made once: tables, compiled decoders, a warm JVM
+    measured = batches[warm:]
     seconds = statistics.median(b["seconds"] for b in measured)
     size = statistics.median(b["records"] for b in measured)
     steps = {

@@ -29,12 +29,12 @@ _COLUMNS = {
     "rows/s": ("rows_per_second", "{:,}"),
     "s/batch": ("seconds_per_batch", "{:.2f}"),
     "stage": ("stage_seconds", "{:.2f}"),
-    "publish": ("publish_seconds", "{:.2f}"),
-    "batches": ("batches", "{}"),
+    "commit": ("publish_seconds", "{:.2f}"),
+    "n": ("batches", "{}"),
     "p50 s": ("p50_seconds", "{:.2f}"),
     "p95 s": ("p95_seconds", "{:.2f}"),
     "JVM MB": ("driver_bytes", "{:,.0f}"),
-    "Python MB": ("worker_bytes", "{:,.0f}"),
+    "py MB": ("worker_bytes", "{:,.0f}"),
 }
 _MEGABYTE = 1e6
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,8 @@ def test_orders(cli: Cli, spark: SparkSession, own_temporary_folder: Path) -> No
     for line in (
         "status",
         "dlq list",
-        "trace dev.orders/0/42",
+        "trace dev.orders/0/0",
+        f"dlq show {letter['id']}",
         "tables",
         "schema show dev__orders",
     ):
@@ -69,6 +69,6 @@ def test_games_with_kafka(cli: Cli, spark: SparkSession, own_temporary_folder: P
     assert [document[n] for n in ("read", "written", "dead_lettered")] == [62, 60, 2]
     each = [t for t in document["tables"] if t["role"] == "each"]
     assert [(t["rows"], t["columns_added"]) for t in each] == [(20, 1)] * 3
-    assert json.dumps(document["dead_letters"])
+    assert sum(document["dead_letters"].values()) == 2
     assert list(own_temporary_folder.iterdir()) == []
     assert left_running(own_temporary_folder) == []

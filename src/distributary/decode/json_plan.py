@@ -6,13 +6,13 @@ and without `type` stands for objects. Where a value can be of several types it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.decode import json_shape as shape
 from distributary.decode.json_names import lake_names
+from distributary.decode.json_scalars import integer, string, unlisted
 from distributary.decode.json_shape import Member, Value
 from distributary.registry.hostile import printable
 from distributary.registry.json_documents import Documents, Node
@@ -25,8 +25,6 @@ MAX_LEVELS = 50
 _NO_LIMIT = 2**31
 _DESCRIPTION_CHARACTERS = 200
 _STRUCTURE = {"properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
-_INT64 = range(-(2**63), 2**63)
-_FORMATS = {"date-time": shape.INSTANT, "date": shape.DATE}
 # asks for more than a type can show
 _ASKS = {
     "additionalItems",
@@ -162,13 +160,13 @@ class _Planner:
             case []:
                 return shape.VOID
             case ["boolean"]:
-                return replace(shape.BOOLEAN, plain=_unlisted(facts))
+                return replace(shape.BOOLEAN, plain=unlisted(facts))
             case ["integer"]:
-                return _integer(facts)
+                return integer(facts)
             case ["real"] | ["integer", "real"]:
-                return replace(shape.NUMBER, plain=_unlisted(facts))
+                return replace(shape.NUMBER, plain=unlisted(facts))
             case ["string"]:
-                return _string(facts)
+                return string(facts)
             case ["object"] | ["array"] as only:
                 identity = _identity(facts)
                 cut = path.count(identity) > self.recursion_depth or level >= self.levels
@@ -205,7 +203,7 @@ class _Planner:
         names = lake_names(properties, top=top)
         members = tuple(self._member(facts, each, names[each], path, level) for each in properties)
         open_ = any(not f.closed or f.patterns for f in facts)
-        return shape.struct_of(members, open=open_, plain=_unlisted(facts))
+        return shape.struct_of(members, open=open_, plain=unlisted(facts))
 
     def _member(
         self, facts: Sequence[Facts], property_: str, name: str, path: Path, level: int
@@ -244,10 +242,6 @@ def _nullable(facts: Iterable[Facts]) -> bool:
     return any("null" in f.meant_atoms for f in facts)
 
 
-def _unlisted(facts: Iterable[Facts]) -> bool:
-    return all(f.values is None for f in facts)
-
-
 def _exact(facts: Sequence[Facts]) -> bool:
     """Whether types, members and listed texts are all that the schemas ask for."""
     if sum(f.meant_atoms != {"null"} for f in facts) > 1 or len(facts) > 2:
@@ -261,41 +255,6 @@ def _exact(facts: Sequence[Facts]) -> bool:
     documents = facts[0].documents if facts else None
     blind = [n for n in nodes if "$ref" in n.keywords and documents and not documents.target(n)]
     return not blind
-
-
-def _integer(facts: Sequence[Facts]) -> Value:
-    bounds = [bound for f in facts for bound in _bounds(f)]
-    if all(bound in _INT64 for bound in bounds):
-        return replace(shape.INTEGER, plain=_unlisted(facts))
-    return shape.integer_of(max(len(str(abs(bound))) for bound in bounds))
-
-
-def _bounds(facts: Facts) -> Iterable[int]:
-    """How far a schema says that its integers may go."""
-    for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-        for _, bound in facts.words(word):
-            # in draft 4 the exclusive ones are switches
-            if isinstance(bound, int | float) and not isinstance(bound, bool):
-                yield int(bound)
-    for text in facts.values or ():
-        if text.lstrip("-").isdigit():
-            yield int(text)
-
-
-def _string(facts: Sequence[Facts]) -> Value:
-    if not _unlisted(facts):
-        listed = [f.values for f in facts]
-        if len(facts) == 1 and listed[0] is not None:
-            return replace(shape.STRING, allowed=_texts(listed[0]), plain=True)
-        return shape.STRING
-    formats = {said for f in facts for _, said in f.words("format") if isinstance(said, str)}
-    told = all(any(f.words("format")) for f in facts)
-    known = _FORMATS.get(next(iter(formats))) if told and len(formats) == 1 else None
-    return replace(known or shape.STRING, plain=True)
-
-
-def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(text for text in map(json.loads, sorted(values)) if isinstance(text, str))
 
 
 def _description(union: Union) -> str:

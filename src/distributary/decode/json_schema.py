@@ -37,7 +37,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.gather import Gathered, Positions, small_enough
 from distributary.decode.json_build import StructBuilder
 from distributary.decode.json_engine import Engine, engine_supports
-from distributary.decode.json_leaves import UnfitValueError
+from distributary.decode.json_leaves import UnfitValueError, mismatch
 from distributary.decode.json_plan import plan_payload
 from distributary.decode.json_rest import NOTHING, rest_of
 from distributary.decode.json_shape import Value
@@ -156,7 +156,7 @@ class JsonDecoder:
             try:
                 content = parse(data, max_depth=self._max_depth)
                 self._validate(content)
-                found = content if self._payload.listed else [content]
+                found = self._rows_in(content)
                 rows.add(found)
             except RefusedTextError as refused:
                 gathered.fail(position, refused.code, refused.reason, at_byte=refused.position)
@@ -168,6 +168,13 @@ class JsonDecoder:
             empty += not found
         batch, rest = rows.take()
         gathered.add(self._with_rest(batch, rest), np.array(owners, np.int64), empty=empty)
+
+    def _rows_in(self, content: Any) -> list[Any]:
+        if not self._payload.listed:
+            return [content]
+        if not isinstance(content, list):
+            raise mismatch("", "an array")
+        return content
 
     def _validate(self, content: Any) -> None:
         try:

@@ -7,9 +7,11 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from distributary import durable
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import MergedFields, schema_string
@@ -118,37 +120,11 @@ def _line(action: dict[str, Any]) -> str:
 
 
 def create_commit(path: str, text: str) -> Identity:
-    """Put a commit in its place, durably, unless the place is taken (OvertakenError).
-
-    It is written and synced under another name first and then linked: a file that is created empty
-    and filled afterwards could be read, or left behind, half written.
-    """
-    folder, name = os.path.split(path)
-    draft = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
-            found = os.fstat(file.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError as error:
-            raise OvertakenError(f"{name} is taken") from error
-    finally:
-        os.unlink(draft)
-    sync_folder(folder)
+    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
+    found = durable.create(Path(path), text.encode("utf-8", "replace"))
+    if found is None:
+        raise OvertakenError(f"{os.path.basename(path)} is taken")
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def sync_folder(folder: str) -> None:
-    """Make a new name in a folder survive a crash of the machine."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _info(entry: TableEntry, mark: Mark, now: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from distributary.durable import sync_folder
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields, fields_in, schema_string
@@ -32,7 +33,6 @@ from distributary.publish.commit_file import (
     identity_of,
     new_metadata,
     read_commit,
-    sync_folder,
 )
 from distributary.publish.provenance import source_in
 

@@ -17,12 +17,13 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from distributary.durable import sync_folder
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import TableEntry
 from distributary.model.table import STAGED, STAGING, Column
 from distributary.publish.base import CommittedMark, Mark, Outcome, Published
 from distributary.publish.columns import ColumnConflictError, fields_of, merge_fields
-from distributary.publish.commit_file import create_commit, sync_folder
+from distributary.publish.commit_file import create_commit
 from distributary.publish.failures import as_publish_error
 from distributary.publish.folder import local_folder
 from distributary.publish.log import check_partitioning, check_staged

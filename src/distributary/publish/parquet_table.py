@@ -19,10 +19,10 @@ import hashlib
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,11 +30,11 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from distributary import durable
 from distributary.errors import PublishError
 from distributary.model.table import Column
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, columns_of
-from distributary.publish.commit_file import sync_folder
 from distributary.publish.folder import local_folder
 from distributary.publish.races import OvertakenError
 
@@ -209,13 +209,7 @@ class ParquetTable:
 
     def _put(self, path: str, data: bytes) -> None:
         """Write a file that has all of its content as soon as it has its name, durably."""
-        draft = f"{self._home}/.{uuid.uuid4().hex}.draft"
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-        sync_folder(os.path.dirname(path))
+        durable.replace(Path(path), data)
 
 
 def format_of(path: str) -> str | None:

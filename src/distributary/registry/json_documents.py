@@ -132,10 +132,11 @@ class Documents:
             # not every scheme can be joined, a urn for one
             document, fragment = node.base, reference[1:]
         self._fetch(document)
-        known = self._places.get(f"{document}#{fragment}") or self._places.get(f"{document}#")
-        if known is None or not fragment or known.key.endswith(f"#{fragment}"):
-            return known
-        return self._pointed(known, fragment) if fragment.startswith("/") else None
+        named = self._places.get(f"{document}#{fragment}")
+        whole = self._places.get(f"{document}#")
+        if named is not None or whole is None or not fragment.startswith("/"):
+            return named
+        return self._pointed(whole, fragment)
 
     def _pointed(self, node: Node, pointer: str) -> Node | None:
         try:

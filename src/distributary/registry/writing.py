@@ -1,15 +1,14 @@
-"""Files that appear whole or not at all, and the errors of a folder that cannot be used."""
+"""The registry's own files, and the errors of a folder that cannot be used."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from distributary import durable as durably
 from distributary.errors import RegistryUnavailableError
 from distributary.registry.hostile import printable
 
@@ -61,47 +60,25 @@ def ensure_folder(path: Path, *, durable: bool = True) -> None:
     except FileExistsError:
         return
     if durable:
-        _sync_folder(path.parent)
+        durably.sync_folder(path.parent)
 
 
 def create(path: Path, content: dict[str, Any], *, durable: bool = True) -> bool:
     """Write a new file that never changes; False when the name is taken."""
-    with _prepared(path, _encoded(content), durable=durable) as ready:
-        try:
-            os.link(ready, path)
-        except FileExistsError:
+    try:
+        return durably.create(path, _encoded(content), durable=durable) is not None
+    except OSError:
+        # a file system without links: the caller's lock is what keeps others out here
+        if path.exists():
             return False
-        except OSError:
-            # a file system without links: the caller's lock is what keeps others out here
-            if path.exists():
-                return False
-            os.replace(ready, path)
-    if durable:
-        _sync_folder(path.parent)
-    return True
+        replace_file(path, content, durable=durable)
+        return True
 
 
 def replace_file(path: Path, content: dict[str, Any] | bytes, *, durable: bool = True) -> None:
     """Write a file, or put another in its place, in one step."""
     data = content if isinstance(content, bytes) else _encoded(content)
-    with _prepared(path, data, durable=durable) as ready:
-        os.replace(ready, path)
-    if durable:
-        _sync_folder(path.parent)
-
-
-@contextmanager
-def _prepared(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
-    ready = path.with_name(f".new-{secrets.token_hex(8)}")
-    try:
-        with ready.open("xb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        yield ready
-    finally:
-        ready.unlink(missing_ok=True)
+    durably.replace(path, data, durable=durable)
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
@@ -111,10 +88,3 @@ def _encoded(content: dict[str, Any]) -> bytes:
         # half of a surrogate pair: legal in a Python string and as an escape, not as UTF-8
         return (json.dumps(content, indent=2) + "\n").encode()
 
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

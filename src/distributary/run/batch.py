@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.observe.events import BatchSettled, BatchStarted, SchemaSeen, StepFinished
@@ -13,7 +14,6 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.durable import sync_file_system
 from distributary.run.publishing import publish_all
 from distributary.run.staging import Stages, stage_records
 from distributary.source.base import BatchInput

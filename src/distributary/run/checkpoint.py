@@ -21,7 +21,7 @@ from typing import Any
 
 from distributary.errors import CheckpointError, FencedError
 from distributary.model.manifest import Manifest
-from distributary.run.durable import create_exclusively, replace_atomically
+from distributary.run.writing import create_exclusively, replace_atomically
 
 _NAME = re.compile(r"[0-9]{20}\.json")
 

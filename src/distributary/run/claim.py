@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from distributary.errors import FencedError, OwnedError
-from distributary.run.durable import create_exclusively, replace_atomically
+from distributary.run.writing import create_exclusively, replace_atomically
 
 CLAIMS = "claims"
 

@@ -6,7 +6,6 @@ checkpoint, so that a replay which was killed goes on with the same records and 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary import durable
 from distributary.model.manifest import Manifest, SourceRange
 from distributary.model.record import RAW
 from distributary.observe.deadletters import DeadLetters, Failure
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
-from distributary.run.durable import sync_folder
 from distributary.run.staging import drop_files, stage_records
 from distributary.source.base import BatchInput
 
@@ -138,12 +137,9 @@ def _freeze(
     folder = _folder(context)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{number:08d}.parquet"
-    draft = path.with_suffix(".draft")
-    pq.write_table(letters, draft)
-    with open(draft, "rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(folder)
+    content = pa.BufferOutputStream()
+    pq.write_table(letters, content)
+    durable.replace(path, content.getvalue().to_pybytes())
     return path
 
 

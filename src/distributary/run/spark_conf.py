@@ -19,8 +19,8 @@ REQUIRED: Mapping[str, str] = {
 }
 """Settings that no user may change, because the promises depend on them."""
 
-SECRET = (  # noqa: S105
-    r"(?i)secret|passw|token|credential|jaas|keystore[._-]?key"
+SECRET = (
+    r"(?i)secret|passw|token|credential|jaas|keystore[._-]?key"  # noqa: S105
     r"|(?:access|api|account|private)[._-]?key"
 )
 """Names of settings whose values are never printed, logged or put on a command line."""

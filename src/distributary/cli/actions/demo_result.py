@@ -28,6 +28,8 @@ class DemoResult:
     lake: str
     file: str
     topic: str
+    example: str
+    """A record that is worth being looked for, as `trace` wants it."""
     counts: Counts
     tables: tuple[TableSummary, ...]
     dead_letters: Mapping[str, int]
@@ -103,8 +105,7 @@ class DemoResult:
         paper.line(styled(self.counts.equation(), "bold green" if self.is_exact else "bold red"))
         paper.line("")
         paper.line(styled("Type next:", "dim"))
-        example = min(42, self.sent.messages - 1)
-        for command in ("status", "dlq list", f"trace {self.topic}/0/{example}"):
+        for command in ("status", "dlq list", f"trace {self.example}"):
             paper.line(f"  distributary {command} --lake {where}")
 
 
@@ -126,6 +127,7 @@ def gather(folder: DemoFolder, sent: Sent, *, seconds: float) -> DemoResult:
         lake=lake,
         file=str(folder.file),
         topic=folder.scene.topic,
+        example=f"{folder.scene.topic}/0/{folder.scene.example}",
         counts=ledger.totals(pipeline),
         tables=tables,
         dead_letters={reason.code: reason.count for reason in reasons},

@@ -30,6 +30,8 @@ class Scene:
     """The tables that it may make."""
     rounds: Callable[[Registry], Iterator[Round]]
     """Registers and gives one round after the other."""
+    example: int
+    """The offset of a record that is worth being looked for."""
 
 
 def games_scene(
@@ -61,6 +63,7 @@ def games_scene(
         kafka,
         (*_FIXED_TABLES, *each),
         lambda registry: stream_rounds(plan, registry=registry),
+        example=min(42, plan.good - 1),
     )
 
 
@@ -91,4 +94,6 @@ def orders_scene(
         True,
         (*_FIXED_TABLES, table_name("{topic}", topic=plan.topic)),
         lambda registry: stream_orders(plan, registry=registry),
+        # the first is never an empty list
+        example=0,
     )
