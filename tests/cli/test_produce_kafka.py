@@ -30,6 +30,12 @@ def where(services: Services) -> tuple[str, ...]:
     return ("--bootstrap-servers", services.kafka, "--registry-url", services.registry)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a broker that is not there."""
+    monkeypatch.setattr("distributary.simulate.kafka_topics._SECONDS", 1.0)
+
+
 def kept(services: Services, topic: str, count: int, partition: int = 0) -> list[Kept]:
     """The first messages of a partition, as a consumer finds them."""
     settings: dict[str, Any] = {"bootstrap.servers": services.kafka, "group.id": topic}
@@ -101,6 +107,7 @@ def test_what_is_typed_is_sent(
     assert cli(*line, "--json").json["messages"] == 0
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("dead", ["--bootstrap-servers", "--registry-url"])
 def test_nobody_there(cli: Cli, services: Services, where: tuple[str, ...], dead: str) -> None:
     topic = unique("nobody")
@@ -180,6 +187,7 @@ def test_a_subject_that_another_topic_uses_is_inherited(
     assert any(name.endswith("_game-value") for _, name, _ in found[1:])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_is_gone_does_not_keep_a_lake_dirty(
     cli: Cli, services: Services, where: tuple[str, ...]
 ) -> None:

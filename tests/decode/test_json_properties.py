@@ -230,7 +230,7 @@ TINY = st.sampled_from(
         None,
     ]
 )
-SCHEMAS = st.recursive(
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(
     TINY | st.booleans() | st.just({}),
     lambda inner: (
         st.lists(inner, max_size=3)

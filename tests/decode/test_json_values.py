@@ -47,7 +47,8 @@ def decode(schema: Any, *values: Any, **limits: Any) -> Decoded:
 def rows(schema: Any, *values: Any, **limits: Any) -> list[dict[str, Any]]:
     decoded = decode(schema, *values, **limits)
     assert decoded.failed == ()
-    return decoded.ok.to_pylist()
+    found: list[dict[str, Any]] = decoded.ok.to_pylist()
+    return found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from distributary.observe import layout
 
 _PLACES = ("lake", "distributary-demo")
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
+_LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
 _REASONS = "SELECT DISTINCT error_code AS name FROM rows WHERE status = 'open'"
 _FIRST_REASON = ErrorCode.NULL_VALUE
@@ -21,6 +22,22 @@ _FIRST_REASON = ErrorCode.NULL_VALUE
 def complete_tables(ctx: Context, incomplete: str) -> list[str]:
     """Tables of the lake that is meant."""
     return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _TABLES))
+
+
+def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
+    """Subjects that records were seen of, or those of a folder; no registry is asked."""
+    place = str(ctx.params.get("registry") or "")
+    if place:
+        return _starting(incomplete, _subfolders(Path(place, "subjects")))
+    lake = _lake(ctx)
+    labels = [] if "://" in lake else _names(layout.ledger_table(lake, "schemas"), _LABELS)
+    return _starting(incomplete, {label.rpartition(" v")[0] or label for label in labels})
+
+
+def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
+    """Tables and subjects."""
+    found = complete_tables(ctx, incomplete) + complete_subjects(ctx, incomplete)
+    return sorted(set(found))
 
 
 def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
@@ -33,17 +50,21 @@ def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
 
 def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
     """Pipelines that have run in the lake that is meant."""
-    try:
-        found = [path.name for path in Path(layout.pipelines(_lake(ctx))).iterdir()]
-    except OSError:
-        found = []
-    return _starting(incomplete, found)
+    return _starting(incomplete, _subfolders(Path(layout.pipelines(_lake(ctx)))))
 
 
 def _lake(ctx: Context) -> str:
     named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
     usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
     return str(named or next(usual, _PLACES[0]))
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        # a name with a digest in it is not what anybody would type
+        return [path.name for path in folder.iterdir() if "~" not in path.name]
+    except OSError:
+        return []
 
 
 def _names(table: str, sql: str) -> list[str]:

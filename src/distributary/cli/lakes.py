@@ -75,8 +75,16 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 
 def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pipeline:
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
+    from distributary.run.pipeline import Pipeline
+
+    stamina.instrumentation.set_on_retry_hooks([log_retry])
+    return Pipeline(loaded_of(call, lake, name=name), log_file=call.log.path)
+
+
+def loaded_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Loaded:
+    """The settings of a lake's pipeline, for commands that do not run it."""
     if lake.file is not None:
-        return open_pipeline(call, lake.file)
+        return load_file(call, lake.file)
     card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
     if not Path(card.file).is_file():
         raise ConfigError(
@@ -85,15 +93,16 @@ def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pip
             where=card.file,
             next_step="name where it is now with --file",
         )
-    pipeline = open_pipeline(call, Path(card.file))
-    if Path(pipeline.lake).resolve() != Path(lake.path).resolve():
+    loaded = load_file(call, Path(card.file))
+    meant = _absolute(loaded.config.lake.path)
+    if Path(meant).resolve() != Path(lake.path).resolve():
         raise ConfigError(
             f"read from here, the file of pipeline {card.name} is about another lake",
             where=card.file,
-            evidence=f"{pipeline.lake} instead of {lake.path}",
+            evidence=f"{meant} instead of {lake.path}",
             next_step="go to the folder that the pipeline runs in: paths in the file start there",
         )
-    return pipeline
+    return loaded
 
 
 def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:

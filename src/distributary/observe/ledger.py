@@ -39,6 +39,7 @@ from distributary.observe.rows import (
     schemas_of,
     tables_of,
 )
+from distributary.observe.schema_use import SCHEMA_USE_SQL
 from distributary.observe.store import Store
 from distributary.observe.summary import SCHEMA_IDS_SQL, SUMMARY_SQL, summaries
 
@@ -219,9 +220,13 @@ class Ledger:
         where = both(same(pipeline=pipeline, lane="replay"), may_hold(offset))
         return tables_of(self._tables.read(where=where))
 
-    def read_ranges(self) -> pa.Table:
+    def schema_use(self) -> pa.Table | None:
+        """Which schemas each table has records of, as `schema_use.uses_of` reads it."""
+        return self._tables.query(SCHEMA_USE_SQL)
+
+    def read_ranges(self, pipeline: str | None = None, *, life: str | None = None) -> pa.Table:
         """How far each partition was read: topic, partition, first, end, records."""
-        rows = self._batches.read(["ranges"], same(lane="stream"))
+        rows = self._batches.read(["ranges"], same(lane="stream", pipeline=pipeline, life=life))
         ranges = rows["ranges"].combine_chunks()
         flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
         sums = [("start", "min"), ("end", "max"), ("records", "sum")]

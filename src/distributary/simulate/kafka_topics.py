@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from distributary.errors import ConfigError
+from distributary.errors import ConfigError, SourceUnavailableError
 from distributary.simulate.kafka_errors import ALREADY_THERE, NOT_THERE, explained, telling
 
 _SECONDS = 10.0
+_MOMENT_SECONDS = 0.1
 _BROKERS_CHOICE = -1
 # simulated records may be years old, and must stay nevertheless
 _KEPT = {"retention.ms": "-1"}
@@ -65,17 +67,9 @@ class Topics:
         Raises ConfigError where it is there with another number of partitions.
         """
         found = self.find(name)
-        if found is None:
-            created = self._create(name, partitions or 1)
-            found = self.find(name)
-            if found is not None and created:
-                return Topic(found.name, found.id, found.partitions, created=True)
-        if found is None:
-            raise explained(
-                self._error or KafkaError(NOT_THERE),
-                what=f"the topic {name} was made and is not there",
-                servers=self.servers,
-            )
+        if found is None and self._create(name, partitions or 1):
+            return replace(self._appeared(name), created=True)
+        found = found or self._appeared(name)
         if partitions not in (None, found.partitions):
             raise ConfigError(
                 f"the topic {name} has {found.partitions} partitions already",
@@ -102,6 +96,23 @@ class Topics:
                 return False
             self._fail(error)
         return True
+
+    def _appeared(self, name: str) -> Topic:
+        # the controller has it before every broker knows of it
+        looking = Retrying(
+            stop=stop_after_delay(_SECONDS),
+            wait=wait_fixed(_MOMENT_SECONDS),
+            retry=retry_if_result(lambda found: found is None),
+            retry_error_callback=lambda state: None,
+        )
+        found = looking(self.find, name)
+        if found is None:
+            raise SourceUnavailableError(
+                f"the topic {name} was made and does not appear",
+                where=self.servers,
+                next_step="try again; if that does not help, look into the broker's log",
+            )
+        return found
 
     def _remember(self, error: KafkaError) -> None:
         self._error = telling(self._error, error)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from distributary import durable
 from distributary.model.schema import Format, WriterSchema
 from distributary.registry.http import HttpRegistry
 from distributary.registry.local import References
@@ -66,9 +67,7 @@ def write_card(card: Made) -> None:
     content = {"format": _FORMAT, **asdict(card)}
     del content["path"]
     card.path.parent.mkdir(parents=True, exist_ok=True)
-    draft = card.path.with_suffix(".new")
-    draft.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-    draft.replace(card.path)
+    durable.replace(card.path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 class Notes:

@@ -30,6 +30,9 @@ def write_file(
     schema_ids: Sequence[int] = (),
 ) -> StagedFile:
     """Write rows below a table's folder, with the bounds that a reader may skip the file by."""
+    if table.num_rows < _MANY_ROWS:
+        # pieces of a few rows each cost more to write than to put together
+        table = table.combine_chunks()
     size = _write(table, f"{folder}/{name}")
     return StagedFile(
         path=name,

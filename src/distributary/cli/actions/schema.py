@@ -1,17 +1,20 @@
-"""`schema`: the columns of a table, and how it got them."""
+"""`schema show` and `schema history`: the columns of a table, and how it got them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 import pyarrow as pa
 
+from distributary.cli.actions.subjects import show_subject
 from distributary.cli.lakes import find_lake
 from distributary.cli.output import Paper, styled
+from distributary.cli.registries import Whose, find_registry
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock, counted, number
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.errors import ConfigError, DistributaryError, ErrorCode, RegistryError
 from distributary.evolve.types import sql_name
 from distributary.observe import layout
 from distributary.observe.ledger import Ledger
@@ -19,9 +22,31 @@ from distributary.observe.readable import open_readable
 from distributary.observe.rows import SchemaRow, TableSummary
 
 
-def show_columns(call: Invocation, name: str, *, lake: str | None) -> None:
+def show_schema(call: Invocation, name: str, version: str | None, whose: Whose) -> None:
+    """A table, if there is one of this name or type and no version is said; else a subject."""
+    no_table: ConfigError | None = None
+    if version is None and whose.registry is None:
+        try:
+            show_columns(call, name, lake=whose.lake, file=whose.file)
+            return
+        except ConfigError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            no_table = error
+    try:
+        show_subject(call, find_registry(call, whose), name, version)
+    except (ConfigError, RegistryError) as error:
+        # whoever meant a table wants to hear about tables
+        if no_table is None or (isinstance(error, RegistryError) and not error.retryable):
+            raise
+        raise no_table from error
+
+
+def show_columns(
+    call: Invocation, name: str, *, lake: str | None, file: Path | None = None
+) -> None:
     """The columns of one table, named by itself or by the type of its records."""
-    found = find_lake(call, lake)
+    found = find_lake(call, lake, file)
     table = find_table(Ledger(found.path, storage_options=found.options).tables(), name)
     path = layout.join(found.path, layout.inside(found.path, table.path))
     readable = open_readable(path, found.options)

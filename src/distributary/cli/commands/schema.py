@@ -1,18 +1,19 @@
-"""How tables got their columns."""
+"""How tables got their columns, and the schemas that gave them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_tables
+from distributary.cli.completion import complete_schemas, complete_subjects, complete_tables
 from distributary.cli.help import GroupPage, show_help
-from distributary.cli.options import Lake
+from distributary.cli.options import Lake, OptionalFile, PipelineName
 from distributary.cli.verb import Invocation, verb
 
 app = typer.Typer(
-    help="The columns of a table, and how it got them.",
+    help="The columns of a table, how it got them, and the schemas of the registry.",
     cls=GroupPage,
     callback=show_help,
     invoke_without_command=True,
@@ -21,14 +22,63 @@ app = typer.Typer(
 TableOrType = typer.Argument(
     help="The name of a table, or of a type of record.", autocompletion=complete_tables
 )
+RegistryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="PLACE",
+        help="The registry's folder or address; else that of the pipeline.",
+    ),
+]
+PipelineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        "--config",
+        metavar="FILE",
+        help="The pipeline file, where the lake does not know where it is.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The pipeline file, where the lake does not know where it is.",
+    ),
+]
 
 
-@verb(app, examples=["distributary schema show bronze_events --lake distributary-demo"])
-def show(call: Invocation, name: Annotated[str, TableOrType], lake: Lake = None) -> None:
-    """The columns of a table, each with its type and where it came from."""
-    from distributary.cli.actions.schema import show_columns
+@verb(
+    app,
+    examples=[
+        "distributary schema show bronze_events --lake distributary-demo",
+        "distributary schema show wrapper-value 1 --lake distributary-demo",
+    ],
+)
+def show(
+    call: Invocation,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The name of a table, of a type of record, or of a subject.",
+            autocompletion=complete_schemas,
+        ),
+    ],
+    version: Annotated[
+        str | None, typer.Argument(help="The subject's version; else the newest.")
+    ] = None,
+    lake: Lake = None,
+    pipeline: PipelineName = None,
+    file: PipelineFile = None,
+    registry: RegistryOption = None,
+) -> None:
+    """The columns of a table with where they came from, or one version of a subject."""
+    from distributary.cli.actions.schema import show_schema
+    from distributary.cli.registries import Whose
 
-    show_columns(call, name, lake=lake)
+    show_schema(call, name, version, Whose(registry, file, lake, pipeline))
 
 
 @verb(app, examples=["distributary schema history --lake distributary-demo"])
@@ -42,3 +92,103 @@ def history(
     from distributary.cli.actions.schema import show_history
 
     show_history(call, name, lake=lake, last=last)
+
+
+@verb(
+    app,
+    examples=[
+        "distributary schema subjects distributary-demo/games.yaml",
+        "distributary schema subjects --registry distributary-demo/schemas",
+    ],
+)
+def subjects(
+    call: Invocation,
+    file: OptionalFile = None,
+    matching: Annotated[
+        str | None,
+        typer.Option("--matching", metavar="TEXT", help="Only those with this in their name."),
+    ] = None,
+    lake: Lake = None,
+    pipeline: PipelineName = None,
+    registry: RegistryOption = None,
+) -> None:
+    """Every subject of the registry, with its versions and the newest of them."""
+    from distributary.cli.actions.subjects import show_subjects
+    from distributary.cli.registries import Whose
+
+    show_subjects(call, Whose(registry, file, lake, pipeline), matching=matching)
+
+
+@verb(
+    app,
+    examples=[
+        "distributary schema diff wrapper-value --lake distributary-demo",
+        "distributary schema diff wrapper-value --file new.proto --lake distributary-demo",
+    ],
+)
+def diff(
+    call: Invocation,
+    subject: Annotated[str, typer.Argument(help="The subject.", autocompletion=complete_subjects)],
+    before: Annotated[
+        str | None,
+        typer.Argument(help="The older version; else the one before.", metavar="[V1]"),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Argument(help="The newer version; else the newest.", metavar="[V2]")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="SCHEMA",
+            help="A schema that is not registered, in place of the newer version.",
+        ),
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reference",
+            metavar="NAME=SUBJECT[:VERSION]",
+            help="What an import of that file stands for; may be repeated.",
+        ),
+    ] = None,
+    lake: Lake = None,
+    pipeline: PipelineName = None,
+    config: ConfigOption = None,
+    registry: RegistryOption = None,
+) -> int:
+    """What changes between two versions: columns, text, and whether the registry takes it.
+
+    With --file, exits with 1 when the registry would refuse the schema.
+    """
+    from distributary.cli.actions.schema_diff import diff_file, diff_versions
+    from distributary.cli.registries import Whose, find_registry
+
+    found = find_registry(call, Whose(registry, config, lake, pipeline))
+    if file is None:
+        diff_versions(call, found, subject, before, after)
+        return 0
+    return diff_file(call, found, subject, before, file, reference or ())
+
+
+@verb(app, examples=["distributary schema ids bronze_events --lake distributary-demo"])
+def ids(
+    call: Invocation,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The name of a table, of a type of record, or of a topic.",
+            autocompletion=complete_tables,
+        ),
+    ],
+    lake: Lake = None,
+    pipeline: PipelineName = None,
+    file: PipelineFile = None,
+    registry: RegistryOption = None,
+) -> None:
+    """Which schemas its records were written with: subjects, versions, rows and batches."""
+    from distributary.cli.actions.schema_ids import show_ids
+    from distributary.cli.registries import Whose
+
+    show_ids(call, name, Whose(registry, file, lake, pipeline))

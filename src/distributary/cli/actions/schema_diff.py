@@ -1,0 +1,219 @@
+"""`schema diff`: what changes between two versions of a subject, or with a new one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from distributary.cli.actions.subjects import columns_of, schema_of
+from distributary.cli.output import Paper, styled
+from distributary.cli.registries import FoundRegistry
+from distributary.cli.verb import Invocation
+from distributary.cli.words import printable
+from distributary.config.evolution import Evolution
+from distributary.errors import ConfigError, ErrorCode
+from distributary.evolve.merge import merge
+from distributary.evolve.types import sql_name
+from distributary.model.schema import Format, WriterSchema
+from distributary.model.table import Change, ChangeKind, Column
+from distributary.registry.compatibility import Level, Version, problems
+from distributary.registry.compile import compile_schema
+from distributary.registry.references import LATEST, Reference
+
+_FORMATS = {".proto": Format.PROTOBUF, ".avsc": Format.AVRO, ".json": Format.JSON}
+_COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
+_UNREGISTERED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two."""
+
+    name: str
+    """`v3`, or the file's."""
+    subject_version: int | None
+    id: int | None
+    format: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the registry takes, or would take, the newer one after the older one."""
+
+    level: Level
+    compatible: bool
+    problems: tuple[str, ...]
+
+
+def diff_versions(
+    call: Invocation, found: FoundRegistry, subject: str, before: str | None, after: str | None
+) -> None:
+    """Two registered versions; the last two when none is said."""
+    newer, newer_number = schema_of(found, subject, after)
+    if before is None:
+        known = [v for v in found.registry.versions(subject) if v < newer_number]
+        before = str(known[-1]) if known else str(newer_number)
+    older, older_number = schema_of(found, subject, before)
+    level = found.registry.compatibility(subject)
+    history = [Version(older_number, older.format, older.body)]
+    reasons = problems(newer.body, format=newer.format, history=history, level=level)
+    texts = [found.registry.text(each.id) for each in (older, newer)]
+    sides = (_side(older, older_number), _side(newer, newer_number))
+    verdict = Verdict(level, not reasons, tuple(reasons))
+    _show(call, subject, sides, (older, newer), texts, verdict)
+
+
+def diff_file(
+    call: Invocation,
+    found: FoundRegistry,
+    subject: str,
+    before: str | None,
+    file: Path,
+    references: Sequence[str],
+) -> int:
+    """A schema that is not registered against one that is; 1 when it would be refused."""
+    text = _read(file)
+    named = [_reference(found, each) for each in references]
+    known = found.registry.versions(subject)
+    older, number = schema_of(found, subject, before) if known else (None, 0)
+    format = older.format if older is not None else _FORMATS.get(file.suffix, Format.PROTOBUF)
+    imports = {
+        each.name: found.registry.text(found.registry.version(each.subject, each.version).id)
+        for each in named
+    }
+    compiled = compile_schema(text, format=format, imports=imports)
+    newer = WriterSchema(
+        _UNREGISTERED, format, compiled.body, compiled.message, messages=compiled.messages
+    )
+    reasons = found.registry.check(subject, text, named, format=format)
+    level = found.registry.compatibility(subject)
+    after = Side(file.name, None, None, format, newer.message)
+    first = Side("nothing", None, None, format, "")
+    sides = (_side(older, number) if older is not None else first, after)
+    old_text = found.registry.text(older.id) if older is not None else ""
+    verdict = Verdict(level, not reasons, tuple(reasons))
+    _show(call, subject, sides, (older, newer), [old_text, text], verdict)
+    return 0 if verdict.compatible else 1
+
+
+def _side(schema: WriterSchema, version: int) -> Side:
+    return Side(f"v{version}", version, schema.id, schema.format, schema.message)
+
+
+def _show(
+    call: Invocation,
+    subject: str,
+    sides: tuple[Side, Side],
+    schemas: tuple[WriterSchema | None, WriterSchema],
+    texts: Sequence[str],
+    verdict: Verdict,
+) -> None:
+    old, new = (() if each is None else columns_of(each)[0] for each in schemas)
+    changes = _changes(old, new)
+    format = schemas[1].format
+    lines = list(
+        unified_diff(
+            *(_lines(text, format) for text in texts),
+            *(f"{subject} {side.name}" for side in sides),
+            lineterm="",
+        )
+    )
+    data: dict[str, Any] = {
+        "subject": subject,
+        "from": sides[0],
+        "to": sides[1],
+        "columns": [{**_plain(c), "text": c.describe()} for c in changes],
+        "text": lines,
+        "compatibility": verdict.level,
+        "compatible": verdict.compatible,
+        "problems": verdict.problems,
+    }
+    call.out.show(data, lambda paper: _draw(paper, sides, changes, lines, verdict))
+
+
+def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Change]:
+    """What a table goes through that has the older columns and meets the newer ones."""
+    if not old:
+        return [Change(ChangeKind.COLUMN_ADDED, c.name, after=sql_name(c.type)) for c in new]
+    bare = tuple(replace(column, comment="") for column in old)
+    return list(merge(bare, new, Evolution()).changes)
+
+
+def _plain(change: Change) -> dict[str, str]:
+    return {
+        "kind": str(change.kind),
+        "column": change.column,
+        "before": change.before,
+        "after": change.after,
+        "action": change.action,
+    }
+
+
+def _lines(text: str, format: Format) -> list[str]:
+    if format is not Format.PROTOBUF:
+        try:
+            # registries keep these on one line, which no diff can tell anything about
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except ValueError:
+            pass
+    return [printable(line) for line in text.splitlines()]
+
+
+def _draw(
+    paper: Paper,
+    sides: tuple[Side, Side],
+    changes: Sequence[Change],
+    lines: Sequence[str],
+    verdict: Verdict,
+) -> None:
+    paper.line(styled(f"{sides[0].name} to {sides[1].name}", "bold"))
+    for change in changes:
+        text = change.describe()
+        paper.line("  ", styled(text, _COLOURS.get(text[0], "")))
+    if not changes:
+        paper.line("  no column changes")
+    for line in lines:
+        paper.line(styled(line, _COLOURS.get(line[:1], "")))
+    if verdict.compatible:
+        paper.line(styled(f"compatible at level {verdict.level}", "green"))
+        return
+    paper.line(styled(f"not compatible at level {verdict.level}:", "bold red"))
+    for problem in verdict.problems:
+        paper.line(f"  {problem}")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the schema's file cannot be read",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=str(file),
+            evidence=getattr(error, "strerror", None) or "it is not UTF-8",
+            next_step="check its path and rights",
+        ) from None
+
+
+def _reference(found: FoundRegistry, given: str) -> Reference:
+    """From `common/user.proto=users:2`; without a version the newest is meant."""
+    name, _, place = given.partition("=")
+    subject, colon, version = place.rpartition(":")
+    if not colon or not version.isdecimal():
+        subject, version = place, str(LATEST)
+    if not name or not subject:
+        raise ConfigError(
+            "a reference says which subject a name stands for",
+            where="--reference",
+            evidence=repr(given[:100]),
+            next_step="write it as common/user.proto=users or common/user.proto=users:2",
+        )
+    number = int(version)
+    if number == LATEST:
+        number = schema_of(found, subject, None)[1]
+    return Reference(name, subject, number)

@@ -1,0 +1,140 @@
+"""`schema subjects` and `schema show SUBJECT`: what a registry has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from distributary.cli.output import Paper, styled
+from distributary.cli.registries import FoundRegistry, Whose, find_registry, no_such_subject
+from distributary.cli.verb import Invocation
+from distributary.cli.words import counted, number
+from distributary.decode.base import DecodeLimits
+from distributary.decode.cache import decoder_for
+from distributary.errors import ConfigError, DecodeError, RegistryError, RegistryUnavailableError
+from distributary.evolve.types import sql_name
+from distributary.model.schema import WriterSchema
+from distributary.model.table import Column
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One subject at its newest version."""
+
+    subject: str
+    versions: tuple[int, ...]
+    id: int | None = None
+    format: str = ""
+    message: str = ""
+    error: str = ""
+    """Why its newest version cannot be used."""
+
+
+def show_subjects(call: Invocation, whose: Whose, *, matching: str | None) -> None:
+    """Every subject, with its versions and the newest of them."""
+    found = find_registry(call, whose)
+    names = found.registry.subjects()
+    names = tuple(name for name in names if not matching or matching in name)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        subjects = list(pool.map(lambda name: _subject(found, name), names))
+    data = {"registry": found.where, "subjects": subjects}
+    call.out.show(data, lambda paper: _draw_subjects(paper, subjects))
+
+
+def show_subject(call: Invocation, found: FoundRegistry, name: str, version: str | None) -> None:
+    """One version of a subject: where it is, its text, and the columns it becomes."""
+    schema, number_ = schema_of(found, name, version)
+    columns, reason = columns_of(schema)
+    text = found.registry.text(schema.id)
+    level = found.registry.compatibility(name)
+    data = {
+        "registry": found.where,
+        "subject": name,
+        "subject_version": number_,
+        "versions": found.registry.versions(name),
+        "id": schema.id,
+        "format": schema.format,
+        "message": schema.message,
+        "messages": schema.messages,
+        "compatibility": level,
+        "columns": [
+            {"name": c.name, "type": sql_name(c.type), "comment": c.comment} for c in columns
+        ],
+        "error": reason,
+        "schema": text,
+    }
+
+    def draw(paper: Paper) -> None:
+        about = f" v{number_}, id {schema.id}, {schema.format}, {schema.message}, {level}"
+        paper.line(styled(name, "bold"), about)
+        if reason:
+            paper.line(styled(f"it becomes no columns: {reason}", "red"))
+        paper.table(
+            ("COLUMN", "TYPE", "ABOUT"),
+            ((c.name, sql_name(c.type), styled(c.comment, "dim")) for c in columns),
+        )
+        paper.lines(text)
+
+    call.out.show(data, draw)
+
+
+def schema_of(found: FoundRegistry, name: str, version: str | None) -> tuple[WriterSchema, int]:
+    """A version of a subject, with its number; the newest when none is said."""
+    known = found.registry.versions(name)
+    if not known:
+        raise no_such_subject(found, name, found.registry.subjects())
+    wanted = known[-1] if version in (None, "latest") else _number(version or "", known)
+    return found.registry.version(name, wanted), wanted
+
+
+def columns_of(schema: WriterSchema) -> tuple[tuple[Column, ...], str]:
+    """The columns that a schema becomes, or why it becomes none."""
+    try:
+        return decoder_for(schema, schema.message, DecodeLimits()).columns, ""
+    except DecodeError as error:
+        return (), error.what
+
+
+def _number(version: str, known: Sequence[int]) -> int:
+    plain = version.removeprefix("v")
+    if plain.isdecimal() and int(plain) in known:
+        return int(plain)
+    raise ConfigError(
+        "the subject has no such version",
+        evidence=repr(version[:100]),
+        next_step=f"take one of {', '.join(map(str, known[-10:]))}",
+    )
+
+
+def _subject(found: FoundRegistry, name: str) -> Subject:
+    versions = found.registry.versions(name)
+    try:
+        newest = found.registry.latest(name)
+    except RegistryUnavailableError:
+        raise
+    except RegistryError as error:
+        return Subject(name, versions, error=error.what)
+    return Subject(name, versions, newest.id, newest.format, newest.message)
+
+
+def _draw_subjects(paper: Paper, subjects: Sequence[Subject]) -> None:
+    paper.table(
+        ("SUBJECT", "VERSIONS", "NEWEST", "ID", "FORMAT", "MESSAGE"),
+        (
+            (
+                s.subject,
+                number(len(s.versions)),
+                f"v{s.versions[-1]}" if s.versions else "-",
+                "-" if s.id is None else str(s.id),
+                s.format,
+                styled(s.error, "red") if s.error else s.message,
+            )
+            for s in subjects
+        ),
+        right=("VERSIONS", "ID"),
+        indent=0,
+    )
+    paper.line(counted(len(subjects), "subject"))
