@@ -75,7 +75,7 @@ typecheck: $(STAMP) ## Types only
 
 ##@ Measure and tidy
 
-bench: connectors ## Run the benchmarks; BENCH_ARGS are passed on
+bench: connectors services ## Run the benchmarks; BENCH_ARGS are passed on
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## Remove .venv and what the tools left; the user's cache of connectors stays

@@ -55,7 +55,7 @@ def _options() -> argparse.Namespace:
     add("--cases", nargs="+", choices=cases, default=[], help="only these cases of the suites")
     add("--records", type=int, default=250_000, help="records in a batch")
     add("--batches", type=int, default=3, help="measured batches")
-    add("--warm", type=int, default=5, help="kafka, avro: batches before them")
+    add("--warm", type=int, default=5, help="batches before them")
     add("--rate", type=int, default=5_000, help="freshness: records a second")
     add("--seconds", type=float, default=60, help="freshness: how long it is measured")
     add("--most-spark-tables", type=int, default=200, help="no Spark write per table beyond")

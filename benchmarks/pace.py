@@ -26,13 +26,15 @@ def main() -> None:
     sender = Sender(servers, topic)
     parent = os.getppid()
     began, sent = time.time(), 0
-    # without the one who asked for it, nobody wants it any more
-    while sent < len(values) and os.getppid() == parent:
+    while sent < len(values):
         due = min(len(values), int((time.time() - began) * rate))
         for number in range(sent, due):
             sender.send(keys[number], values[number], timestamp=int(time.time() * 1000))
         sent = due
         sender.poll()
+        if os.getppid() != parent:
+            # without the one who asked for it, nobody wants it any more, nor is there a broker
+            sys.exit("the case has ended")
         time.sleep(_TICK_SECONDS)
     took = time.time() - began
     sender.close()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 
 MANIFEST_FORMAT = 1
+_MOST_TEXTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "format": table.format,
         "partition_by": list(table.partition_by),
         "comment": table.comment,
-        "columns": columns_to_text(table.columns),
+        "columns": _known_text(table.columns),
         "records": entry.records,
         "changes": [asdict(change) for change in entry.changes],
         "files": [asdict(file) for file in entry.files],
@@ -220,6 +221,19 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
     return TableEntry(table, files, data["records"], _changes(data["changes"]))
+
+
+_TEXTS: dict[int, tuple[tuple[Column, ...], str]] = {}
+
+
+def _known_text(columns: tuple[Column, ...]) -> str:
+    """The text of columns, kept for as long as a table has them: manifests name it every batch."""
+    known = _TEXTS.get(id(columns))
+    if known is None or known[0] is not columns:
+        if len(_TEXTS) > _MOST_TEXTS:
+            _TEXTS.clear()
+        known = _TEXTS[id(columns)] = (columns, columns_to_text(columns))
+    return known[1]
 
 
 def columns_to_text(columns: tuple[Column, ...]) -> str:

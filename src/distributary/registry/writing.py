@@ -87,4 +87,3 @@ def _encoded(content: dict[str, Any]) -> bytes:
     except UnicodeEncodeError:
         # half of a surrogate pair: legal in a Python string and as an escape, not as UTF-8
         return (json.dumps(content, indent=2) + "\n").encode()
-

@@ -9,16 +9,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import platformdirs
 import psutil
 
+from distributary.cli.actions.check import Check, State
+from distributary.cli.actions.service_checks import broker_check, registry_check
 from distributary.cli.actions.table_checks import tables_with_expiring_marks
 from distributary.cli.lakes import PLACES, VARIABLE
 from distributary.cli.words import counted, listed, size
+from distributary.config.kafka import KafkaSource
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded
 from distributary.config.source import DeltaSource
@@ -30,26 +31,6 @@ from distributary.version import versions
 _PYTHON = (3, 11)
 _GIB = 1 << 30
 _MOST_SKEW_SECONDS = 5.0
-
-
-class State(StrEnum):
-    """How a check ended."""
-
-    PASS = "pass"  # noqa: S105
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One row."""
-
-    name: str
-    state: State
-    found: str
-    needed: str = ""
-    mend: str = ""
-    """What to type or to do."""
 
 
 def checks_of_machine() -> Iterator[Check]:
@@ -90,9 +71,13 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("marks", lambda: _marks(folder, loaded))
     if loaded is None:
         return
-    if loaded.config.registry is not None:
-        yield _guarded("registry", lambda: _registry(loaded))
-    yield _guarded("source", lambda: _source(loaded))
+    registry, source = loaded.config.registry, loaded.config.source
+    if registry is not None:
+        yield _guarded("registry", lambda: registry_check(registry))
+    if isinstance(source, KafkaSource):
+        yield _guarded("broker", lambda: broker_check(source))
+    else:
+        yield _guarded("source", lambda: _source(loaded))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -170,16 +155,6 @@ def _marks(folder: Path, loaded: Loaded | None) -> Check:
         f"ALTER TABLE delta.`{folder / found[0]}` "
         "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')",
     )
-
-
-def _registry(loaded: Loaded) -> Check:
-    from distributary.run.parts import make_registry
-
-    subjects = make_registry(loaded.config).subjects()
-    where = loaded.config.registry.path if loaded.config.registry else ""
-    state = State.PASS if subjects else State.WARN
-    mend = "register the schemas before records arrive"
-    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
 
 
 def _source(loaded: Loaded) -> Check:

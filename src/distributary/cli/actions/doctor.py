@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from distributary.cli.actions.checks import Check, State, checks_for_file, checks_of_machine
+from distributary.cli.actions.check import Check, State
+from distributary.cli.actions.checks import checks_for_file, checks_of_machine
 from distributary.cli.lakes import load_file
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation

@@ -21,6 +21,8 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.readable import open_readable
 from distributary.observe.rows import SchemaRow, TableSummary
 
+_GUESS = "did you mean"
+
 
 def show_schema(call: Invocation, name: str, version: str | None, whose: Whose) -> None:
     """A table, if there is one of this name or type and no version is said; else a subject."""
@@ -36,9 +38,9 @@ def show_schema(call: Invocation, name: str, version: str | None, whose: Whose) 
     try:
         show_subject(call, find_registry(call, whose), name, version)
     except (ConfigError, RegistryError) as error:
-        # whoever meant a table wants to hear about tables
-        if no_table is None or (isinstance(error, RegistryError) and not error.retryable):
+        if no_table is None or _GUESS in error.next_step:
             raise
+        # whoever meant a table wants to hear about tables
         raise no_table from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,18 @@ class Side:
     id: int | None
     format: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One column that is not the same."""
+
+    kind: str
+    column: str
+    before: str
+    after: str
+    text: str
+    """The same in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +130,10 @@ def _show(
     format = schemas[1].format
     lines = list(
         unified_diff(
-            *(_lines(text, format) for text in texts),
-            *(f"{subject} {side.name}" for side in sides),
+            _lines(texts[0], format),
+            _lines(texts[1], format),
+            f"{subject} {sides[0].name}",
+            f"{subject} {sides[1].name}",
             lineterm="",
         )
     )
@@ -127,7 +141,7 @@ def _show(
         "subject": subject,
         "from": sides[0],
         "to": sides[1],
-        "columns": [{**_plain(c), "text": c.describe()} for c in changes],
+        "columns": changes,
         "text": lines,
         "compatibility": verdict.level,
         "compatible": verdict.compatible,
@@ -136,22 +150,38 @@ def _show(
     call.out.show(data, lambda paper: _draw(paper, sides, changes, lines, verdict))
 
 
-def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Change]:
-    """What a table goes through that has the older columns and meets the newer ones."""
+def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Difference]:
+    """What a table with the older columns goes through when it meets the newer ones."""
     if not old:
-        return [Change(ChangeKind.COLUMN_ADDED, c.name, after=sql_name(c.type)) for c in new]
-    bare = tuple(replace(column, comment="") for column in old)
-    return list(merge(bare, new, Evolution()).changes)
+        added = [Change(ChangeKind.COLUMN_ADDED, c.name, after=sql_name(c.type)) for c in new]
+        return [_difference(change) for change in added]
+    merged = merge(old, new, Evolution())
+    changed = {change.column for change in merged.changes}
+    kept = {column.name: column.type for column in new}
+    found = [_difference(change) for change in merged.changes]
+    for column in old:
+        before = sql_name(column.type)
+        if column.name not in kept:
+            gone = Change(ChangeKind.COLUMN_MISSING, column.name, before, action="keep")
+            found += [] if _is_renamed(column, new) else [_difference(gone)]
+        elif column.name not in changed and sql_name(kept[column.name]) != before:
+            after = sql_name(kept[column.name])
+            text = f"  {column.name} {after} (fits the {before} that it was)"
+            found.append(Difference("fits", column.name, before, after, text))
+    return found
 
 
-def _plain(change: Change) -> dict[str, str]:
-    return {
-        "kind": str(change.kind),
-        "column": change.column,
-        "before": change.before,
-        "after": change.after,
-        "action": change.action,
-    }
+def _is_renamed(column: Column, new: tuple[Column, ...]) -> bool:
+    return any(
+        (each.number is not None and each.number == column.number) or column.name in each.aliases
+        for each in new
+    )
+
+
+def _difference(change: Change) -> Difference:
+    return Difference(
+        str(change.kind), change.column, change.before, change.after, change.describe()
+    )
 
 
 def _lines(text: str, format: Format) -> list[str]:
@@ -167,14 +197,13 @@ def _lines(text: str, format: Format) -> list[str]:
 def _draw(
     paper: Paper,
     sides: tuple[Side, Side],
-    changes: Sequence[Change],
+    changes: Sequence[Difference],
     lines: Sequence[str],
     verdict: Verdict,
 ) -> None:
     paper.line(styled(f"{sides[0].name} to {sides[1].name}", "bold"))
     for change in changes:
-        text = change.describe()
-        paper.line("  ", styled(text, _COLOURS.get(text[0], "")))
+        paper.line("  ", styled(change.text, _COLOURS.get(change.text[0], "")))
     if not changes:
         paper.line("  no column changes")
     for line in lines:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distributary.cli.actions.healing import Healable, find_healable
+from distributary.cli.actions.partitions import draw_partitions, find_partitions
 from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
@@ -21,7 +22,9 @@ _HEALTH_COLOURS = {Health.PARKED: "red", Health.STALE: "yellow", Health.HEALTHY:
 _LABEL = 14
 
 
-def show_status(call: Invocation, *, file: Path | None, lake: str | None) -> None:
+def show_status(
+    call: Invocation, *, file: Path | None, lake: str | None, partitions: bool = False
+) -> None:
     """All pipelines of the lake, or the one of a file."""
     found = find_lake(call, lake, file)
     now = status(
@@ -29,7 +32,20 @@ def show_status(call: Invocation, *, file: Path | None, lake: str | None) -> Non
     )
     healable = {p.name: find_healable(call, found, p) for p in now.pipelines}
     data = _document(now, healable)
-    call.out.show(data, lambda paper: _draw(paper, now, healable, found))
+    if not partitions:
+        call.out.show(data, lambda paper: _draw(paper, now, healable, found))
+        return
+    read = {p.name: find_partitions(call, found, p) for p in now.pipelines}
+    for each in data["pipelines"]:
+        each["partitions"] = plain(read[each["name"]])
+
+    def draw(paper: Paper) -> None:
+        _draw(paper, now, healable, found)
+        for name, each in read.items():
+            paper.line(styled(f"partitions of {name}", "bold"))
+            draw_partitions(paper, each)
+
+    call.out.show(data, draw)
 
 
 def liveness(checkpoint: str) -> str:

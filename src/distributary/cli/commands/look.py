@@ -19,16 +19,27 @@ def declare(app: typer.Typer) -> None:
 
 
 def _declare_lake(app: typer.Typer) -> None:
-    @verb(app, panel=LOOK, examples=["distributary status --lake distributary-demo"])
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary status --lake distributary-demo",
+            "distributary status distributary-demo/games.yaml --partitions",
+        ],
+    )
     def status(
         call: Invocation,
         file: OptionalFile = None,
         lake: Lake = None,
+        partitions: Annotated[
+            bool,
+            typer.Option("--partitions", help="How far each partition was read; asks the broker."),
+        ] = False,
     ) -> None:
         """Lag, freshness, rows, dead letters and parked tables."""
         from distributary.cli.actions.status import show_status
 
-        show_status(call, file=file, lake=lake)
+        show_status(call, file=file, lake=lake, partitions=partitions)
 
     @verb(app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
     def tables(

@@ -13,7 +13,7 @@ from distributary.cli.options import Lake, OptionalFile, PipelineName
 from distributary.cli.verb import Invocation, verb
 
 app = typer.Typer(
-    help="The columns of a table, how it got them, and the schemas of the registry.",
+    help="Columns of tables, and the schemas they came from.",
     cls=GroupPage,
     callback=show_help,
     invoke_without_command=True,
