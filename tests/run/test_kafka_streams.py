@@ -18,7 +18,7 @@ from distributary.dev.services import Services
 from distributary.model.manifest import Counts
 from distributary.model.schema import Format
 from distributary.observe.events import BatchSettled, Event
-from distributary.registry.wire import frame
+from distributary.registry.wire import VALUE_HEADER, frame
 from distributary.run.replay import replay
 from distributary.run.tidy import dead_letters_of
 from tests.run.streams import Stream
@@ -169,6 +169,20 @@ def test_a_value_too_large_and_a_tombstone(
     assert summary.counts == Counts(read=4, written=1, dead_lettered=2, skipped=1)
     assert sorted(x["error_code"] for x in stream.letters()) == ["NULL_VALUE", "PAYLOAD_TOO_LARGE"]
     assert max(len(x["value"] or b"") for x in stream.letters()) == len(huge)
+
+
+def test_headers_are_read_and_kept(services: Services, tmp_path: Path, spark: SparkSession) -> None:
+    stream = Stream(services, tmp_path, payload="{format: protobuf}")
+    number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
+    mine = (VALUE_HEADER, frame(b"", schema_id=number))
+    stream.topics.send(stream.topic, [b"\x08\x07"], headers=[("x", b"\x00\xff"), mine])
+    stream.topics.send(stream.topic, [frame(b"\x08\x08", schema_id=number)])
+    stream.topics.send(stream.topic, [b"bad"], headers=[("x", b"\x00\xff"), ("x", b"")])
+    summary = stream.pipeline().run(spark=spark)
+    assert summary.counts == Counts(read=3, written=2, dead_lettered=1)
+    assert sorted(row["id"] for row in stream.rows()) == [7, 8]
+    (letter,) = stream.letters()
+    assert letter["headers"] == [{"key": "x", "value": b"\x00\xff"}, {"key": "x", "value": b""}]
 
 
 def test_ten_versions_arrive_during_one_continuous_run(

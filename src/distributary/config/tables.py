@@ -56,7 +56,7 @@ class Tables(Section):
     dead_letters: TableName = "dead_letters"
     """Table of records that could not be ingested, whole, with the reason."""
     prefix: TablePrefix = ""
-    """Text before the name of every table."""
+    """Text before the names of the tables per type."""
     format: Literal["delta", "parquet"] = "delta"
     """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files, on a file
     system. The dead letters are a Delta table either way."""

@@ -45,6 +45,11 @@ def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Dec
     return decoder
 
 
+def built() -> int:
+    """How many decoders there are in this process."""
+    return len(_decoders)
+
+
 def clear() -> None:
     """Forget every decoder."""
     with _lock:

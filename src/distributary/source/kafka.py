@@ -7,15 +7,17 @@ where under `from`, so that the batch can be opened again and be the same.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
@@ -191,7 +193,9 @@ class KafkaSource:
         tasks = spark.sparkContext.defaultParallelism
         if len(ranges) < tasks:
             options["minPartitions"] = str(tasks)
-        return spark.read.format("kafka").options(**options).load().select(*RAW.names)
+        frame = spark.read.format("kafka").options(**options).load().select(*RAW.names)
+        # as a list of structs they take 15 s for 250,000 records on the way to Arrow, even empty
+        return frame.withColumn("headers", functions.to_json("headers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +203,35 @@ class KafkaReader:
     """Spark's columns as raw records."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The columns are the same already; only their types may be spelled differently."""
+        """Headers come as JSON; of the others only the types may be spelled differently."""
         for batch in batches:
-            columns = [batch.column(f.name).cast(f.type) for f in RAW]
+            columns = [
+                _headers(batch.column(f.name))
+                if f.name == "headers"
+                else batch.column(f.name).cast(f.type)
+                for f in RAW
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def _headers(texts: pa.StringArray) -> pa.ListArray:
+    type_ = RAW.field("headers").type
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), type_)
+    encoded = texts.dictionary_encode()
+    distinct = pa.array([_parsed(text) for text in encoded.dictionary.to_pylist()], type_)
+    return distinct.take(encoded.indices)
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
+    # a header without a value has no `value` in Spark's JSON, and bytes are base64 there
+    return [
+        {
+            "key": header.get("key"),
+            "value": base64.b64decode(header["value"]) if "value" in header else None,
+        }
+        for header in json.loads(text)
+    ]
 
 
 def _position(offsets: Offsets, jumps: Offsets | None = None) -> Position:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gc
 
+from distributary.decode.cache import built
 from distributary.model.plan import Catalog
 
-_frozen: Catalog | None = None
+_frozen: tuple[Catalog | None, int] = (None, 0)
 
 
 def settle(catalog: Catalog) -> None:
-    """Freeze what a new catalog has brought, once the decoders for it are built."""
+    """Freeze what a new catalog, or a table that was another worker's before, has brought."""
     global _frozen
-    if catalog is not _frozen:
-        _frozen = catalog
+    known, decoders = _frozen
+    if catalog is not known or built() != decoders:
+        _frozen = (catalog, built())
         gc.collect()
         gc.freeze()
