@@ -123,7 +123,6 @@ def subjects(
     app,
     examples=[
         "distributary schema diff wrapper-value --lake distributary-demo",
-        "distributary schema diff wrapper-value --file new.proto --lake distributary-demo",
     ],
 )
 def diff(
