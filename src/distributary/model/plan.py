@@ -72,8 +72,8 @@ class Catalog:
     schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
     routes: Mapping[RouteKey, Route | Rejected] = field(default_factory=dict)
     tables: Mapping[str, TablePlan] = field(default_factory=dict)
-    unions: frozenset[int] = frozenset()
-    """Avro schemas that are a union of records: the branch is part of the key."""
+    unions: frozenset[RouteKey] = frozenset()
+    """Keys whose Avro schema is a union of records: the branch must become part of them."""
     each: bool = True
     bronze: str = ""
     unified: str = ""

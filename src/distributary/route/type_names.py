@@ -13,6 +13,7 @@ from distributary.errors import ErrorCode
 
 MAX_TYPE_NAME = 200
 
+_NOT_ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
 _MARKUP = re.compile(r"[<>&]")
 _PATH = re.compile(r"[/\\\x00]|\.\.")
 # the line separators of Unicode end a line as much as a newline does
@@ -59,6 +60,12 @@ def check_type_name(name: str) -> ErrorCode | None:
     if not _SAFE.fullmatch(name) and not all(_is_harmless(character) for character in name):
         return ErrorCode.TYPE_NAME_UNSAFE_SYMBOL
     return None
+
+
+def refused_type_name(name: str, *, strict: bool) -> ErrorCode | None:
+    """The same where names are encoded instead of refused: then only two kinds have no encoding."""
+    code = check_type_name(name)
+    return code if strict or code in _NOT_ENCODABLE else None
 
 
 def casefold_key(name: str) -> str:

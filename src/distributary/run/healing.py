@@ -16,8 +16,7 @@ from distributary.model.record import RAW
 from distributary.registry.base import SchemaRegistry
 from distributary.run.pipeline import Pipeline
 from distributary.run.tidy import dead_letters_of
-from distributary.stage.group import group, positions
-from distributary.stage.job import Unresolved
+from distributary.stage.group import positions
 from distributary.stage.unwrap import limits_of, unwrap
 
 _SAMPLE = 1000
@@ -60,8 +59,7 @@ def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
     planner = pipeline.planner()
     unwrapped = unwrap(raw, planner.catalog())
-    groups = group(unwrapped)
-    planner.resolve([Unresolved(key, 0) for key in groups.keys])
+    groups = planner.groups(raw, unwrapped)
     catalog = planner.catalog()
     records = 0
     for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):

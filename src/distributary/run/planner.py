@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.base import DecodeLimits
@@ -40,9 +42,12 @@ from distributary.registry.wire import message_by_index
 from distributary.route.naming import table_name
 from distributary.route.record_names import spelled_record, spelled_type
 from distributary.route.subjects import own_subject, subject_verdict, topic_verdict
-from distributary.route.type_names import casefold_key
+from distributary.route.type_names import casefold_key, refused_type_name
 from distributary.run.tables import TableBook, fixed_tables
+from distributary.stage.group import Groups, group
 from distributary.stage.job import Unresolved
+from distributary.stage.sort import BAD_NAME
+from distributary.stage.unwrap import Unwrapped
 
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
@@ -78,7 +83,7 @@ class Planner:
         self._routes: dict[RouteKey, Route | Rejected] = {}
         self._asked: dict[RouteKey, float] = {}
         self._waited: set[int] = set()
-        self._unions: set[int] = set()
+        self._unions: set[RouteKey] = set()
         self._envelope: EnvelopePlan | None = None
         self._version = 0
         self._snapshot: Catalog | None = None
@@ -147,6 +152,19 @@ class Planner:
         self.book.evolve_unified(self._columns_of_type)
         self._snapshot = None
 
+    def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
+        """The records by key, each key with an answer: what a stage does, in this process."""
+        offsets = raw.column("offset").to_numpy()
+        while True:
+            catalog = self.catalog()
+            groups = group(unwrapped, catalog.unions)
+            places = zip(groups.keys, groups.first_rows(), strict=True)
+            first = {key: int(offsets[unwrapped.rows[row]]) for key, row in places}
+            new = [Unresolved(k, first[k]) for k in first if k not in catalog.routes]
+            if not new:
+                return groups
+            self.resolve(sorted(new, key=lambda item: (item.offset, item.key)))
+
     def committed(self, names: Iterable[str]) -> None:
         """These tables exist now as planned."""
         if self.book.committed(names):
@@ -208,7 +226,12 @@ class Planner:
     def _answer(self, key: RouteKey) -> Route | Rejected | None:
         """A route or a refusal; None when the key does not say enough to tell."""
         self._asked[key] = time.monotonic()
-        if self._config.envelope is not None and self._config.tables.names == "strict":
+        strict = self._config.tables.names == "strict"
+        if self._config.envelope is not None:
+            code = refused_type_name(key.claim, strict=strict)
+            if code is not None:
+                return Rejected(code, BAD_NAME)
+        if self._config.envelope is not None and strict:
             known = self._types.get(casefold_key(key.claim), key.claim)
             if known != key.claim:
                 text = "the type's name differs only in case from another type's"
@@ -238,7 +261,7 @@ class Planner:
         """Whether records with this key must be told apart once more: the schema is a union."""
         if schema.format is not Format.AVRO or len(schema.messages) < 2 or key.message_index:
             return False
-        self._unions.add(key.schema_id)
+        self._unions.add(key)
         return True
 
     def _wrong_subject(self, key: RouteKey, schema: WriterSchema) -> Rejected | None:

@@ -9,15 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.model.plan import Catalog, Rejected, Route, RouteKey
+from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.table import Change
-from distributary.route.type_names import check_type_name
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.parts import make_source
 from distributary.run.pipeline import Pipeline
 from distributary.run.planner import Planner
-from distributary.stage.group import group
-from distributary.stage.job import Unresolved
 from distributary.stage.unwrap import unwrap
 
 
@@ -70,13 +67,14 @@ def preview(pipeline: Pipeline) -> Preview:
     """Look at what the source holds beyond the pipeline's position, as one batch would see it."""
     planner = pipeline.planner()
     keys: Counter[RouteKey] = Counter()
-    first: dict[RouteKey, int] = {}
     dead: Counter[str] = Counter()
     total = 0
     for raw in _unread(pipeline):
         total += raw.num_rows
-        _count_keys(raw, planner.catalog(), keys, first, dead)
-    planner.resolve([Unresolved(k, first[k]) for k in sorted(first, key=lambda k: (first[k], k))])
+        unwrapped = unwrap(raw, planner.catalog())
+        dead.update(str(letter.code) for letter in unwrapped.letters)
+        groups = planner.groups(raw, unwrapped)
+        keys.update(dict(zip(groups.keys, groups.counts(), strict=True)))
     return _summary(planner, keys, dead, total)
 
 
@@ -91,26 +89,6 @@ def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
     newest = manifests.read(manifests.newest()) if manifests.newest() >= 0 else None
     start = newest.source_state if newest else checkpoint.known_first_position() or source.first()
     yield from source.peek(start)
-
-
-def _count_keys(
-    raw: pa.RecordBatch,
-    catalog: Catalog,
-    keys: Counter[RouteKey],
-    first: dict[RouteKey, int],
-    dead: Counter[str],
-) -> None:
-    unwrapped = unwrap(raw, catalog)
-    dead.update(str(letter.code) for letter in unwrapped.letters)
-    groups = group(unwrapped)
-    offsets = raw.column("offset").to_numpy()
-    for key, count, row in zip(groups.keys, groups.counts(), groups.first_rows(), strict=True):
-        code = check_type_name(key.claim) if catalog.envelope is not None else None
-        if code is not None and catalog.strict_names:
-            dead[str(code)] += count
-            continue
-        keys[key] += count
-        first.setdefault(key, int(offsets[unwrapped.rows[row]]))
 
 
 def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:

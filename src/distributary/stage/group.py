@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from distributary.model.plan import RouteKey
+from distributary.stage.branches import branches
 from distributary.stage.unwrap import Rows, Unwrapped
 
 
@@ -28,8 +30,11 @@ class Groups:
         return [int(row) for row in first]
 
 
-def group(unwrapped: Unwrapped) -> Groups:
-    """Keys by dictionary codes, so that no Python object is made per record."""
+def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> Groups:
+    """Keys by dictionary codes, so that no Python object is made per record.
+
+    Records of a key in `unions` are told apart once more, by their branch of the union.
+    """
     columns = [unwrapped.claims, unwrapped.schema_ids]
     if unwrapped.marks is not None:
         columns.append(unwrapped.marks)
@@ -43,7 +48,21 @@ def group(unwrapped: Unwrapped) -> Groups:
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         combined = combined * max(1, len(dictionaries[-1])) + codes
     distinct, codes = np.unique(combined, return_inverse=True)
-    return Groups([_key(int(value), dictionaries) for value in distinct], codes)
+    groups = Groups([_key(int(value), dictionaries) for value in distinct], codes)
+    return _by_branch(groups, unwrapped.payloads, unions) if unions else groups
+
+
+def _by_branch(groups: Groups, payloads: pa.BinaryArray, unions: Collection[RouteKey]) -> Groups:
+    keys: dict[RouteKey, int] = {}
+    codes = np.empty_like(groups.codes)
+    for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
+        if key not in unions:
+            codes[rows] = keys.setdefault(key, len(keys))
+            continue
+        found = branches(payloads.take(pa.array(rows)))
+        of_branch = [key._replace(message_index=branch) for branch in found]
+        codes[rows] = [keys.setdefault(one, len(keys)) for one in of_branch]
+    return Groups(list(keys), codes)
 
 
 def _key(value: int, dictionaries: list[list[object]]) -> RouteKey:

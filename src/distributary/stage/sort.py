@@ -11,7 +11,7 @@ import pyarrow as pa
 from distributary.errors import ErrorCode
 from distributary.model.plan import Catalog, Rejected, RouteKey, StageOrder
 from distributary.model.record import RAW
-from distributary.route.type_names import check_type_name
+from distributary.route.type_names import refused_type_name
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.group import Groups, group
 from distributary.stage.letters import Letter, letters_batch
@@ -19,7 +19,7 @@ from distributary.stage.runs import SORTED, KeyRange, Run, facts_batch, write_ru
 from distributary.stage.unwrap import Unwrapped, unwrap
 
 _BYTES_PER_RUN = 256 * 1024 * 1024
-_ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
+BAD_NAME = "the type's name cannot become the name of a table"
 _TOO_MANY = Rejected(
     ErrorCode.TOO_MANY_TYPES,
     "more new types came in one batch than evolution.max_new_tables_per_batch allows",
@@ -72,7 +72,7 @@ def _sorted(
     decoding = catalog.each or bool(catalog.unified)
     letters = unwrapped.letters
     if decoding and len(unwrapped.rows):
-        groups = group(unwrapped)
+        groups = group(unwrapped, catalog.unions)
         refused = _refused(groups, catalog, order)
         if refused:
             letters = letters + _letters(unwrapped, groups, refused)
@@ -130,10 +130,8 @@ def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, R
 def _bad_name(key: RouteKey, catalog: Catalog) -> Rejected | None:
     if catalog.envelope is None:
         return None
-    code = check_type_name(key.claim)
-    if code is None or not (catalog.strict_names or code in _ENCODABLE):
-        return None
-    return Rejected(code, "the type's name cannot become the name of a table")
+    code = refused_type_name(key.claim, strict=catalog.strict_names)
+    return Rejected(code, BAD_NAME) if code is not None else None
 
 
 def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:

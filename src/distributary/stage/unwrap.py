@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from distributary.errors import ErrorCode
 from distributary.model.plan import UNFRAMED, Catalog, EnvelopePlan
 from distributary.model.schema import Format
 from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split, split_v0
-from distributary.stage.branches import branch_marks
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter
 
@@ -55,9 +54,7 @@ def limits_of(catalog: Catalog) -> DecodeLimits:
 def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> Unwrapped:
     """Split a raw batch into unwrapped columns and dead letters."""
     letters: list[Letter] = []
-    rows = _with_value(
-        raw.column("value"), catalog.max_payload_bytes, letters, _framed_by_header(raw, catalog)
-    )
+    rows = _with_value(raw, catalog, letters)
     skipped = 0
     if catalog.skip_tombstones and letters:
         letters, skipped = _without_tombstones(raw, letters)
@@ -66,12 +63,11 @@ def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> U
     return unwrapped
 
 
-def _framed_by_header(raw: pa.RecordBatch, catalog: Catalog) -> npt.NDArray[np.bool_] | None:
+def _framed_by_header(raw: pa.RecordBatch, catalog: Catalog) -> npt.NDArray[np.bool_]:
     """Records whose schema is named in a header: the value is all payload, and may be empty."""
-    headers = raw.column("headers")
-    if catalog.envelope is not None or headers.null_count == len(headers):
-        return None
-    frames = split(raw.column("value"), headers, protobuf=False)
+    if catalog.envelope is not None:
+        return np.zeros(raw.num_rows, np.bool_)
+    frames = split(raw.column("value"), raw.column("headers"), protobuf=False)
     by_header: npt.NDArray[np.bool_] = frames.framed & (frames.payload_start == 0)
     return by_header
 
@@ -100,19 +96,15 @@ def _unwrapped(
     return _from_frame(raw, rows, letters, catalog)
 
 
-def _with_value(
-    values: pa.BinaryArray,
-    limit: int,
-    letters: list[Letter],
-    may_be_empty: npt.NDArray[np.bool_] | None = None,
-) -> Rows:
+def _with_value(raw: pa.RecordBatch, catalog: Catalog, letters: list[Letter]) -> Rows:
     """Rows that have something to look at; the others are dead letters by their size."""
+    values, limit = raw.column("value"), catalog.max_payload_bytes
     sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
     good = (sizes > 0) & (sizes <= limit)
-    if may_be_empty is not None:
-        good |= may_be_empty & (sizes == 0)
     if good.all():
         return np.arange(len(values))
+    if (sizes == 0).any():
+        good |= (sizes == 0) & _framed_by_header(raw, catalog)
     for row in np.flatnonzero(~good).tolist():
         size = int(sizes[row])
         if size < 0:
@@ -183,11 +175,8 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
     unwrapped.payloads = payloads(
         unwrapped.payloads, np.where(framed, frames.payload_start, 0).astype(np.int32)
     )
-    if protobuf and framed.any():
-        names = [",".join(map(str, path)) for path in frames.paths]
-        codes = np.where(framed, frames.path_codes, len(names))
-        # bare payloads are the schema's first message, which is what an empty mark says
-        unwrapped.marks = pa.array([*names, ""], pa.string()).take(pa.array(codes))
+    if framed.any():
+        unwrapped.marks = _marks(replace(frames, framed=framed), protobuf=protobuf)
     return unwrapped
 
 
@@ -237,32 +226,22 @@ def _bare(
     """Wrappers without the registry's header, whether or not they came with one."""
     if framing == "none":
         return values, rows
-    split = split_v0(values, protobuf=True)
-    bad = ~split.framed
+    frames = split_v0(values, protobuf=True)
+    keep = _well_framed(frames, framing, rows, letters)
+    return _take(payloads(values, frames.payload_start), keep), rows[keep]
+
+
+def _well_framed(frames: SplitFrames, framing: str, rows: Rows, letters: list[Letter]) -> Rows:
+    """Positions of what is framed as it should be; the others are dead letters."""
+    bad = ~frames.framed
     if framing == "auto":
         # exact for protobuf: a bare message cannot begin with byte 0
-        bad &= split.reasons != REASONS.index(ErrorCode.BAD_MAGIC)
-    return _without(payloads(values, split.payload_start), rows, split, bad, letters)
-
-
-def _without(
-    values: pa.BinaryArray,
-    rows: Rows,
-    split: SplitFrames,
-    bad: npt.NDArray[np.bool_],
-    letters: list[Letter],
-) -> tuple[pa.BinaryArray, Rows]:
-    """Take out what is not framed as it should be."""
-    if not bad.any():
-        return values, rows
-    letters += [_bad_frame(int(rows[i]), split, i) for i in np.flatnonzero(bad).tolist()]
-    keep = np.flatnonzero(~bad)
-    return values.take(pa.array(keep)), rows[keep]
-
-
-def _bad_frame(row: int, split: SplitFrames, position: int) -> Letter:
-    code = split.reason(position) or ErrorCode.BAD_MAGIC
-    return Letter(row, code, "the registry's header is missing or broken", "unwrap", 0)
+        bad &= frames.reasons != REASONS.index(ErrorCode.BAD_MAGIC)
+    for i in np.flatnonzero(bad).tolist():
+        code = frames.reason(i) or ErrorCode.BAD_MAGIC
+        text = "the registry's header is missing or broken"
+        letters.append(Letter(int(rows[i]), code, text, "unwrap", 0))
+    return np.flatnonzero(~bad)
 
 
 def _from_frame(
@@ -278,21 +257,16 @@ def _from_frame(
     headers = raw.column("headers")
     named = _take(headers, rows) if headers.null_count < len(headers) else None
     frames = split(values, named, protobuf=protobuf)
-    bad = ~frames.framed
-    if catalog.payload_framing == "auto":
-        bad &= frames.reasons != REASONS.index(ErrorCode.BAD_MAGIC)
-    ids, contents = frames.ids, payloads(values, frames.payload_start)
+    keep = _well_framed(frames, catalog.payload_framing, rows, letters)
     marks = _marks(frames, protobuf=protobuf)
-    if bad.any():
-        letters += [_bad_frame(int(rows[i]), frames, i) for i in np.flatnonzero(bad).tolist()]
-        keep = np.flatnonzero(~bad)
-        chosen = pa.array(keep)
-        rows, ids = rows[keep], ids[keep]
-        topics, contents = topics.take(chosen), contents.take(chosen)
-        marks = None if marks is None else marks.take(chosen)
-    if catalog.unions:
-        marks = branch_marks(contents, ids, catalog.unions, marks)
-    return Unwrapped(rows, topics, pa.array(ids), marks, contents, letters)
+    return Unwrapped(
+        rows[keep],
+        _take(topics, keep),
+        pa.array(frames.ids[keep]),
+        None if marks is None else _take(marks, keep),
+        _take(payloads(values, frames.payload_start), keep),
+        letters,
+    )
 
 
 def _marks(frames: SplitFrames, *, protobuf: bool) -> pa.StringArray | None:
