@@ -50,6 +50,7 @@ from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.together import decode_together
 from distributary.errors import ErrorCode
 
 MODULES = (
@@ -528,3 +529,31 @@ def test_columns_have_types_that_a_lake_can_hold(file: FileDescriptorProto) -> N
     columns = case(file, 0).decoder.columns
     assert [c.number for c in columns] == [f.number for f in file.message_type[0].field]
     assert all(allowed(c.type) for c in columns)
+
+
+@given(file=schemas(), seed=st.integers(0, 2**32))
+@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+def test_versions_decoded_together_give_what_each_gives_alone(
+    file: FileDescriptorProto, seed: int
+) -> None:
+    older = FileDescriptorProto()
+    older.CopyFrom(file)
+    message = older.message_type[0]
+    dropped = random.Random(seed).randrange(len(message.field))
+    if len(message.field) > 1 and not message.field[dropped].HasField("oneof_index"):
+        del message.field[dropped]
+    wide, narrow = case(file, seed), case(older, seed + 1)
+    # the older version also gets payloads with fields that it does not know
+    payloads = [
+        populate(rnd_case.cls(), rnd_case.rnd, 1).SerializePartialToString()
+        for rnd_case in (wide, wide, narrow, wide, narrow)
+    ]
+    arrays = [pa.array(payloads[:2], pa.binary()), pa.array(payloads[2:], pa.binary())]
+    decoders = (wide.decoder, narrow.decoder)
+    together = decode_together(decoders, arrays)
+    if together is not None:
+        for decoder, array, found in zip(decoders, arrays, together, strict=True):
+            alone = decoder.decode(array)
+            assert found.ok.schema == alone.ok.schema
+            assert repr(found.ok.to_pylist()) == repr(alone.ok.to_pylist())
+            assert (found.origin, found.failed) == (alone.origin, alone.failed)

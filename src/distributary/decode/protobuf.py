@@ -26,6 +26,7 @@ from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engi
 from distributary.decode.protobuf_json import JsonText
 from distributary.decode.protobuf_parser import rejected
 from distributary.decode.protobuf_rows import RowReader
+from distributary.decode.protobuf_shape import Value
 from distributary.decode.protobuf_types import can_nest_deeper, columns_of, plan_message
 from distributary.decode.protobuf_wire import Fault, find_fault
 from distributary.errors import ErrorCode
@@ -66,6 +67,16 @@ class ProtobufDecoder:
     def columns(self) -> tuple[Column, ...]:
         """The lake columns of the message, in the schema's order."""
         return self._columns
+
+    @property
+    def message(self) -> Value:
+        """The plan by which the message is decoded."""
+        return self._plan
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Fields of the message, at its top, without which a payload is none."""
+        return frozenset(f.name for f in self._descriptor.fields if f.is_required)
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be a row is in `failed`."""

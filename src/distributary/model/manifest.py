@@ -44,6 +44,10 @@ class StagedFile:
     last_offset: int = -1
     schema_ids: tuple[int, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; not `asdict`, which copies every value: this happens once a table and batch."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
@@ -202,7 +206,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "columns": _known_text(table.columns),
         "records": entry.records,
         "changes": [asdict(change) for change in entry.changes],
-        "files": [asdict(file) for file in entry.files],
+        "files": [file.as_dict() for file in entry.files],
     }
 
 

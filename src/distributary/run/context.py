@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import dataclass, field
 
@@ -62,4 +63,8 @@ class RunContext:
             if self._sent is not None:
                 self._sent[1].destroy()
             self._sent = (catalog, self.spark.sparkContext.broadcast(catalog))
+            # what is known of a thousand tables stays: to walk over it again and again, looking
+            # for garbage, costs more than the facts of a batch that set the collector off
+            gc.collect()
+            gc.freeze()
         return self._sent[1]

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -105,12 +106,26 @@ def _statistics(table: pa.Table) -> str:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    if column.num_chunks == 1 and not column.null_count and _is_number(column.type):
+        # Arrow's own way costs five times as much, which tells with few rows and many tables
+        values = column.chunk(0).to_numpy()
+        return _number(values.min()), _number(values.max())
     found = pc.min_max(column)
     try:
         return _json(found["min"].as_py()), _json(found["max"].as_py())
     except (OverflowError, ValueError):
         # a moment beyond the years that Python knows
         return None, None
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_timestamp(type_))
+
+
+def _number(value: np.int64 | np.datetime64) -> Any:
+    # beyond the years that Python knows numpy gives a whole number, which is no bound of a moment
+    found = value.item()
+    return None if isinstance(value, np.datetime64) and isinstance(found, int) else _json(found)
 
 
 def _has_bounds(type_: pa.DataType) -> bool:
@@ -132,7 +147,9 @@ def _json(value: Any) -> Any:
         case str():
             return value if len(value) <= _LONGEST_TEXT else None
         case datetime():
-            return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if value.year >= 1000 else None
+            if value.year < 1000:
+                return None
+            return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         case date():
             return value.isoformat()
     return None

@@ -20,7 +20,7 @@ from distributary.stage.metadata import DATE, metadata_columns
 from distributary.stage.partitions import MOST_PARTITIONS, Partitions, days, delta_folder
 
 if TYPE_CHECKING:
-    from distributary.stage.land import Part
+    from distributary.stage.parts import Part
 
 _COORDINATES = ("topic", "partition", "offset")
 _NO_FOLDER = f"a partition's value is longer than {LONGEST_FOLDER} bytes or has no spelling"

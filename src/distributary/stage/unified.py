@@ -21,7 +21,7 @@ from distributary.stage.parquet import write_file
 from distributary.stage.partitions import partition_facts, with_date
 
 if TYPE_CHECKING:
-    from distributary.stage.land import Part
+    from distributary.stage.parts import Part
 
 TYPE = Column("_type", pa.string(), "type of the record")
 

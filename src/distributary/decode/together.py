@@ -1,0 +1,92 @@
+"""Payloads of several versions of a message in one call.
+
+A call costs as much as decoding a few hundred records, and a table gets records of several versions
+in every batch. Where one version has every field of the others, exactly as they have it, it reads
+their payloads as they would themselves: what it has beyond is left out of the result again. As soon
+as anything is unusual, each version decodes its own, so that no record is judged by another schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from distributary.decode.base import Decoder
+from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf_shape import Field
+from distributary.model.decoded import Decoded
+
+_MOST_COVERS = 50_000
+
+
+class _Cover:
+    """The widest of some decoders, and where each of them finds its columns in its batches."""
+
+    def __init__(self, decoders: tuple[Decoder, ...]) -> None:
+        self.decoders = decoders
+        self.widest: ProtobufDecoder | None = None
+        self.picks: list[list[int]] = []
+        versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
+        widest = max(versions, key=lambda d: len(d.columns), default=None)
+        if widest is None or len(versions) < len(decoders):
+            return
+        if all(d is widest or _covers(widest, d) for d in versions):
+            self.widest = widest
+            place = {column.name: index for index, column in enumerate(widest.columns)}
+            self.picks = [[place[c.name] for c in d.columns] for d in versions]
+
+
+_covers_known: dict[tuple[int, ...], _Cover] = {}
+
+
+def decode_together(
+    decoders: tuple[Decoder, ...], arrays: Sequence[pa.BinaryArray]
+) -> list[Decoded] | None:
+    """What each decoder makes of its array, or None where they must be asked one by one."""
+    cover = _cover(decoders)
+    if cover.widest is None:
+        return None
+    decoded = cover.widest.decode(pa.concat_arrays(arrays))
+    if decoded.failed or decoded.origin is not None:
+        return None
+    results, start = [], 0
+    for pick, array in zip(cover.picks, arrays, strict=True):
+        batch = decoded.ok.slice(start, len(array)).select(pick)
+        results.append(Decoded(batch, None))
+        start += len(array)
+    return results
+
+
+def _cover(decoders: tuple[Decoder, ...]) -> _Cover:
+    """Worked out once; found again by the decoders themselves, which live as long as a worker."""
+    key = tuple(map(id, decoders))
+    known = _covers_known.get(key)
+    if known is None or any(a is not b for a, b in zip(known.decoders, decoders, strict=True)):
+        if len(_covers_known) > _MOST_COVERS:
+            _covers_known.clear()
+        known = _covers_known[key] = _Cover(decoders)
+    return known
+
+
+def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:
+    """Whether one reads the other's payloads just as that one does."""
+    if not narrow.columns:
+        # a batch without columns does not remember how many rows it has
+        return False
+    ours, theirs = wide.message, narrow.message
+    by_name = {field.name: field for field in ours.fields}
+    shared = {field.name for field in theirs.fields}
+    if any(_unplaced(by_name.get(f.name)) != _unplaced(f) for f in theirs.fields):
+        return False
+    # a new member of a oneof would take the place of an old one, a new required field be missed
+    for oneof in ours.oneofs:
+        members = {f.name for f in oneof}
+        if members & shared and members - shared:
+            return False
+    return not (wide.required - narrow.required)
+
+
+def _unplaced(field: Field | None) -> Field | None:
+    return None if field is None else replace(field, place=0)

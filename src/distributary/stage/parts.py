@@ -1,0 +1,190 @@
+"""Hop two's reading half: the records of a table as decoded parts, one per writer schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from distributary.config.evolution import Evolution
+from distributary.decode.base import Decoder
+from distributary.decode.cache import decoder_for
+from distributary.decode.together import decode_together
+from distributary.evolve.merge import merge
+from distributary.model.decoded import Decoded, Failure
+from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
+from distributary.model.record import RAW
+from distributary.model.table import Fill, TablePlan
+from distributary.stage.guard import GuardedDecoder
+from distributary.stage.letters import Letter, letters_batch
+from distributary.stage.loads import Share, Slice
+from distributary.stage.runs import open_run
+from distributary.stage.unwrap import limits_of
+
+_BYTES_PER_DECODE = 64 * 1024 * 1024
+_MOST_SHAPES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Decoded records of one schema: columns, and the raw rows they came from."""
+
+    route: Route
+    batch: pa.RecordBatch
+    fills: tuple[Fill, ...]
+    raw: pa.Table
+    """The raw record of each row of `batch`."""
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """Records of one key, as many as are decoded at once."""
+
+    key: RouteKey
+    raw: pa.Table
+    payloads: pa.BinaryArray
+
+
+class Runs:
+    """The runs of a stage, opened at their first use."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, tuple[pa.RecordBatch, pa.BinaryArray]] = {}
+
+    def slice(self, one: Slice) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+        """Raw records and their payloads."""
+        found = self._opened.get(one.path)
+        if found is None:
+            batch = open_run(one.path)
+            found = batch.select(RAW.names), batch.column("payload")
+            self._opened[one.path] = found
+        return found[0].slice(one.start, one.rows), found[1].slice(one.start, one.rows)
+
+
+def decode_shares(
+    shares: Sequence[Share], runs: Runs, catalog: Catalog, order: StageOrder
+) -> tuple[list[Part], list[pa.RecordBatch]]:
+    """The records of a table's shares as parts, and the rows for the dead-letter table."""
+    parts: list[Part] = []
+    dead: list[pa.RecordBatch] = []
+    together: list[_Portion] = []
+    size = 0
+    for share in shares:
+        for portion in _portions(share, runs):
+            weight = portion.payloads.nbytes
+            if together and size + weight > _BYTES_PER_DECODE:
+                _decode(together, catalog, order, parts, dead)
+                together, size = [], 0
+            together.append(portion)
+            size += weight
+    _decode(together, catalog, order, parts, dead)
+    return parts, dead
+
+
+def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
+    """Slices put together, up to a size at which a decoder gains nothing from more."""
+    raws: list[pa.RecordBatch] = []
+    payloads: list[pa.BinaryArray] = []
+    size = 0
+    for one in share.slices:
+        raw, payload = runs.slice(one)
+        if raws and size + payload.nbytes > _BYTES_PER_DECODE:
+            yield _portion(share.key, raws, payloads)
+            raws, payloads, size = [], [], 0
+        raws.append(raw)
+        payloads.append(payload)
+        size += payload.nbytes
+    yield _portion(share.key, raws, payloads)
+
+
+def _portion(key: RouteKey, raws: list[pa.RecordBatch], payloads: list[pa.BinaryArray]) -> _Portion:
+    joined = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
+    return _Portion(key, pa.Table.from_batches(raws, RAW), joined)
+
+
+def _decode(
+    portions: Sequence[_Portion],
+    catalog: Catalog,
+    order: StageOrder,
+    parts: list[Part],
+    dead: list[pa.RecordBatch],
+) -> None:
+    """Decode portions of one table, and put what comes out of it to the parts and dead letters."""
+    routed: list[tuple[_Portion, Route]] = []
+    for portion in portions:
+        route = catalog.routes[portion.key]
+        if isinstance(route, Route):
+            routed.append((portion, route))
+        else:
+            letters = _refused(portion.raw.num_rows, portion.key, route)
+            dead.append(letters_batch(portion.raw, letters, order))
+    decoders = [_decoder(route, catalog, guarded=order.guarded) for _, route in routed]
+    decoded: Sequence[Decoded | None] | None = None
+    if len(routed) > 1:
+        decoded = decode_together(tuple(decoders), [portion.payloads for portion, _ in routed])
+    for (portion, route), decoder, known in zip(
+        routed, decoders, decoded or [None] * len(routed), strict=True
+    ):
+        found = decoder.decode(portion.payloads) if known is None else known
+        parts.append(_part(portion.raw, found, route, decoder, catalog))
+        if found.failed:
+            letters = [_failed(failure, route) for failure in found.failed]
+            dead.append(letters_batch(portion.raw, letters, order))
+
+
+def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
+    schema = catalog.schemas[route.schema_id]
+    limits = limits_of(catalog)
+    decoder = decoder_for(schema, route.message, limits)
+    return GuardedDecoder(decoder, schema, route.message, limits) if guarded else decoder
+
+
+def _part(
+    raw: pa.Table, decoded: Decoded, route: Route, decoder: Decoder, catalog: Catalog
+) -> Part:
+    records = raw.num_rows - len(decoded.failed)
+    if decoded.origin is not None:
+        raw = raw.take(decoded.origin)
+    table = catalog.tables.get(route.table)
+    fills = fills_for(table, decoder, catalog) if table is not None else ()
+    return Part(route, decoded.ok, fills, raw, records)
+
+
+def _refused(count: int, key: RouteKey, why: Rejected) -> list[Letter]:
+    return [
+        Letter(row, why.code, why.message, "route", type=key.claim, schema_id=key.schema_id)
+        for row in range(count)
+    ]
+
+
+def _failed(failure: Failure, route: Route) -> Letter:
+    return Letter(
+        failure.index,
+        failure.code,
+        failure.message,
+        "decode",
+        failure.position,
+        type=route.type,
+        schema_id=route.schema_id,
+    )
+
+
+_FILLS: dict[tuple[int, int], tuple[TablePlan, Decoder, tuple[Fill, ...]]] = {}
+
+
+def fills_for(table: TablePlan, decoder: Decoder, catalog: Catalog) -> tuple[Fill, ...]:
+    """How a schema's columns reach the table; kept between tasks for the same two objects.
+
+    The driver has evolved the table already, so the same pure merge finds a place for everything.
+    """
+    key = (id(table), id(decoder))
+    known = _FILLS.get(key)
+    if known is None or known[0] is not table or known[1] is not decoder:
+        if len(_FILLS) > _MOST_SHAPES:
+            _FILLS.clear()
+        policy = Evolution.model_validate(dict(catalog.evolution))
+        known = (table, decoder, merge(table.columns, decoder.columns, policy).fills)
+        _FILLS[key] = known
+    return known[2]

@@ -1,0 +1,67 @@
+"""Versions of a message in one call: when it is taken, and when it must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from distributary.decode.base import DecodeLimits
+from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.together import decode_together
+
+Compile = Callable[[str], bytes]
+OLD = "string name = 1; int32 level = 2;"
+
+
+def decoder(compiled: Compile, fields: str, *, syntax: str = "proto3") -> ProtobufDecoder:
+    body = compiled(f'syntax = "{syntax}"; message M {{ {fields} }}')
+    return ProtobufDecoder(body, "M", DecodeLimits())
+
+
+def array(*payloads: bytes) -> pa.BinaryArray:
+    return pa.array(payloads, pa.binary())
+
+
+def test_the_widest_version_reads_for_all(compiled: Compile) -> None:
+    old, new = decoder(compiled, OLD), decoder(compiled, OLD + "int32 extra = 3;")
+    found = decode_together((old, new), [array(b"\x0a\x01a"), array(b"\x0a\x01b\x18\x07")])
+    assert found is not None
+    assert found[0].ok.to_pylist() == [{"name": "a", "level": 0}]
+    assert found[1].ok.to_pylist() == [{"name": "b", "level": 0, "extra": 7}]
+
+
+def test_a_field_that_a_version_does_not_know_is_not_in_its_rows(compiled: Compile) -> None:
+    old, new = decoder(compiled, OLD), decoder(compiled, OLD + "int32 extra = 3;")
+    found = decode_together((old, new), [array(b"\x0a\x01a\x18\x07"), array(b"")])
+    assert found is not None
+    assert found[0].ok.to_pylist() == [{"name": "a", "level": 0}]
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        "string name = 1; int64 level = 2;",
+        "string name = 1; optional int32 level = 2; int32 extra = 3;",
+        "string title = 1; int32 level = 2; int32 extra = 3;",
+        "string name = 4; int32 level = 2; int32 extra = 3;",
+        "string name = 1; oneof only { int32 level = 2; int32 extra = 3; }",
+    ],
+    ids=["type", "presence", "name", "number", "oneof"],
+)
+def test_another_reading_of_a_field_is_no_cover(compiled: Compile, newer: str) -> None:
+    old, new = decoder(compiled, OLD), decoder(compiled, newer)
+    assert decode_together((old, new), [array(b"\x0a\x01a"), array(b"")]) is None
+
+
+def test_a_required_field_of_a_newer_version_is_no_cover(compiled: Compile) -> None:
+    fields = "optional string name = 1;"
+    old = decoder(compiled, fields, syntax="proto2")
+    new = decoder(compiled, fields + "required int32 must = 2;", syntax="proto2")
+    assert decode_together((old, new), [array(b"\x0a\x01a"), array(b"\x10\x01")]) is None
+
+
+def test_a_payload_that_does_not_decode_sends_each_version_to_its_own(compiled: Compile) -> None:
+    old, new = decoder(compiled, OLD), decoder(compiled, OLD + "int32 extra = 3;")
+    assert decode_together((old, new), [array(b"\x0a\x05a"), array(b"")]) is None
