@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.databases import debezium, postgres
 from tests.services import services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["pytest_collection_modifyitems", "services", "spark"]
+__all__ = ["debezium", "postgres", "pytest_collection_modifyitems", "services", "spark"]
+
+_STARTED = {"spark": "spark", "services": "services", "postgres": "services"}
 
 # the same examples on every machine, and no failure because a machine is busy
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -48,6 +51,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test, whether its author said so or not."""
     for item in items:
-        for name in ("spark", "services"):
+        for name, mark in _STARTED.items():
             if name in getattr(item, "fixturenames", ()):
-                item.add_marker(name)
+                item.add_marker(mark)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from distributary.observe.events import BatchSettled, Event
 
 
 def eventually(happened: Callable[[], bool], *, seconds: float) -> None:
@@ -12,3 +14,12 @@ def eventually(happened: Callable[[], bool], *, seconds: float) -> None:
     while not happened():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
+
+
+def until_read(events: Sequence[Event], records: int, *, seconds: float = 300) -> None:
+    """Wait until batches with so many records are settled."""
+
+    def read() -> int:
+        return sum(e.counts.read for e in events if isinstance(e, BatchSettled))
+
+    eventually(lambda: read() >= records, seconds=seconds)

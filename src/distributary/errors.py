@@ -17,10 +17,9 @@ DistributaryError
 │   ├── OwnedError         another process is running on this checkpoint         exit 75
 │   └── DivergedError      the checkpoint and the tables tell different stories
 ├── AccountingError        read != written + dead-lettered + parked
-├── PublishError
-│   ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
-│   └── StagedFileError    a staged file is gone or changed before its commit
-└── StoppedError           a stop was asked for; nothing is wrong
+└── PublishError
+    ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
+    └── StagedFileError    a staged file is gone or changed before its commit
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class ErrorCode(StrEnum):
     STAGED_FILE_MISSING = "STAGED_FILE_MISSING"
     EVOLUTION_REFUSED = "EVOLUTION_REFUSED"
     BATCH_FAILED = "BATCH_FAILED"
-    STOPPED = "STOPPED"
     INTERNAL = "INTERNAL"
 
     # about one record: these are dead-letter reasons
@@ -101,6 +99,9 @@ class ErrorCode(StrEnum):
     INVALID_UTF8 = "INVALID_UTF8"
     VALUE_OUT_OF_RANGE = "VALUE_OUT_OF_RANGE"
     CRASHED_DECODER = "CRASHED_DECODER"
+    FILE_UNREADABLE = "FILE_UNREADABLE"
+    FILE_TRUNCATED = "FILE_TRUNCATED"
+    FILE_CORRUPT = "FILE_CORRUPT"
     TYPE_NAME_EMPTY = "TYPE_NAME_EMPTY"
     TYPE_NAME_TOO_LONG = "TYPE_NAME_TOO_LONG"
     TYPE_NAME_UNSAFE_PATH = "TYPE_NAME_UNSAFE_PATH"
@@ -114,6 +115,14 @@ class ErrorCode(StrEnum):
     NEW_FIELD_REFUSED = "NEW_FIELD_REFUSED"
     TYPE_CHANGE_REFUSED = "TYPE_CHANGE_REFUSED"
     PARTITION_REFUSED = "PARTITION_REFUSED"
+
+    # about one change event: likewise
+    NO_SOURCE_METADATA = "NO_SOURCE_METADATA"
+    NO_PAYLOAD = "NO_PAYLOAD"
+    BAD_SOURCE_TIME = "BAD_SOURCE_TIME"
+    BAD_POSITION = "BAD_POSITION"
+    KEY_NOT_IN_PAYLOAD = "KEY_NOT_IN_PAYLOAD"
+    NULL_KEY = "NULL_KEY"
 
 
 class DistributaryError(Exception):
@@ -292,9 +301,3 @@ class StagedFileError(PublishError):
 
     code = ErrorCode.STAGED_FILE_MISSING
     retryable = False
-
-
-class StoppedError(DistributaryError):
-    """A stop was asked for: the batch was not started."""
-
-    code = ErrorCode.STOPPED

@@ -196,3 +196,28 @@ def test_a_broker_that_is_gone_does_not_keep_a_lake_dirty(
     result = cli("clean", pipeline(services, topic, servers="127.0.0.1:1"), "--yes")
     assert (result.code, result.out) == (0, "there is nothing to remove\n")
     assert "warning" in result.err
+
+
+def test_a_pipeline_file_says_how_to_log_in(cli: Cli, services: Services, tmp_path: Path) -> None:
+    topic, security = unique("wrapper"), services.security
+    file = tmp_path / "secured.yaml"
+    file.write_text(
+        f"""
+name: secured
+source:
+  type: kafka
+  bootstrap_servers: {security.sasl_plaintext}
+  topic: {topic}
+  security: {{protocol: SASL_PLAINTEXT, mechanism: SCRAM-SHA-512, username: {security.username},
+    password: "{security.password}"}}
+registry: {{url: "{services.registry}"}}
+payload: {{format: protobuf}}
+tables: {{each: "silver_{{type}}"}}
+lake: {{path: {tmp_path}/lake}}
+"""
+    )
+    told = cli.json("produce", "people", "--records", 5, "--versions", 1, "--pipeline", file)
+    assert told["to"]["acknowledged"] == 5
+    assert told["to"]["topic"] == topic
+    assert security.password not in str(told)
+    kept(services, topic, 5)

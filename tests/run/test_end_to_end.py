@@ -1,6 +1,5 @@
 import shutil
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from distributary.observe.events import BatchSettled, Event, SchemaSeen
 from distributary.run.query import RunSummary
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
+from tests.waiting import until_read
 
 
 def test_a_run_brings_every_record_to_its_place(tmp_path: Path, spark: SparkSession) -> None:
@@ -97,7 +97,7 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
         sent = 6
         while games.send_round() is not None:
             sent += 6
-            _wait_for_records(seen, sent)
+            until_read(seen, sent)
     finally:
         pipeline.stop.set()
         runner.join(timeout=120)
@@ -109,13 +109,6 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
     columns = [f.name for f in DeltaTable(str(games.lake / f"silver_{name}")).schema().fields]
     assert [c for c in columns if c.startswith("col_")] == [f"col_{name}_{i}" for i in range(10)]
     games.assert_each_record_once()
-
-
-def _wait_for_records(events: list[Event], wanted: int, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while sum(e.counts.read for e in events if isinstance(e, BatchSettled)) < wanted:
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
 
 
 def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from distributary.config.trigger import Trigger
 from distributary.dev.services import Services
 from distributary.model.manifest import Counts
 from distributary.model.schema import Format
-from distributary.observe.events import BatchSettled, Event
+from distributary.observe.events import Event
 from distributary.registry.wire import VALUE_HEADER, frame
 from distributary.run.replay import replay
 from distributary.run.tidy import dead_letters_of
 from tests.run.streams import Stream
+from tests.waiting import until_read
 
 ORDER = {
     "type": "array",
@@ -204,7 +204,7 @@ def test_ten_versions_arrive_during_one_continuous_run(
             stream.registry.set_compatibility(stream.subject, "BACKWARD")
             number = stream.registry.register(stream.subject, text, format=Format.PROTOBUF)
             stream.topics.send(stream.topic, [frame(b"\x08\x01", schema_id=number)] * 3)
-            _wait_for(events, 3 * version)
+            until_read(events, 3 * version)
     finally:
         pipeline.stop.set()
         thread.join(120)
@@ -219,13 +219,6 @@ def test_ten_versions_arrive_during_one_continuous_run(
 def person(version: int) -> str:
     fields = "".join(f" float measure{i} = {i + 10};" for i in range(version))
     return f'syntax = "proto3"; message Person {{ int32 id = 1;{fields} }}'
-
-
-def _wait_for(events: list[Event], records: int, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while sum(e.counts.read for e in events if isinstance(e, BatchSettled)) < records:
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("door", ["sasl", "mtls"])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal
 
+from pydantic import Field
+
 from distributary.config.base import Section
+from distributary.config.quantity import Duration
+from distributary.config.text import Text
 
 
 class Cdc(Section):
@@ -12,6 +17,9 @@ class Cdc(Section):
 
     format: Literal["datastream", "debezium"]
     """What the events look like."""
+    source_type: Text | None = Field(default=None, examples=["postgresql"])
+    """Kind of database that the changes come from (mysql, postgresql, oracle, sqlserver), where
+    the events do not say it."""
     log: bool = True
     """Keep every event, as it is, in `<table>_log`; `rebuild` and `verify` need it."""
     deletes: Literal["hard", "soft"] = "hard"
@@ -22,6 +30,9 @@ class Cdc(Section):
     evolution: Literal["mergeSchema", "overwriteSchema", "none"] = "mergeSchema"
     """When the columns of a source table change: add what is new, take the new columns only, or
     leave the table as it is."""
+    keep_tombstones: Duration = Field(default=timedelta(days=7), examples=["7d"])
+    """How long it is remembered that a row was deleted, so that an older change that comes late
+    does not bring it back."""
     history: bool = False
     """Also keep every version of a row, with the times between which it was valid, in
     `<table>_history`."""

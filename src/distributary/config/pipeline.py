@@ -18,6 +18,7 @@ from distributary.config.source import DeltaSource, FilesSource, Source
 from distributary.config.tables import Tables
 from distributary.config.text import PipelineName, placeholders
 from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
+from distributary.errors import ConfigError
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
 
@@ -104,8 +105,31 @@ class PipelineConfig(Section):
             yield ("cdc", "format"), f"needs a source of type {kind}"
         if self.envelope is not None:
             yield ("envelope",), "cannot stand beside cdc"
+        if "key" in self.tables.metadata:
+            yield ("tables", "metadata"), "has no room for key beside the key of the changes"
+        if self.tables.format != "delta":
+            yield ("tables", "format"), "must be delta for change data: rows are replaced"
         if not self.tables.each:
             yield ("tables",), "needs each for change data, such as each: '{schema}_{table}'"
+
+    @property
+    def records(self) -> Payload:
+        """What a record is: the payload, or what a source of files makes of its events."""
+        if isinstance(self.source, FilesSource):
+            # the reader frames each event with the fingerprint of its file's own schema
+            avro = self.source.format == "avro"
+            return Payload(format="avro") if avro else Payload(format="json", framing="none")
+        if self.payload is None:
+            raise ConfigError("a pipeline without payload has nothing to decode", where="payload")
+        return self.payload
+
+    @property
+    def infers(self) -> bool:
+        """Whether records may come without any schema, which is then what they look like."""
+        records = self.records
+        if records.format != "json" or self.envelope is not None:
+            return False
+        return self.registry is None or self.cdc is not None
 
     @property
     def needs_registry(self) -> bool:

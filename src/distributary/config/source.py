@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from distributary.config.base import Conflict, Section
 from distributary.config.kafka import KafkaSource
+from distributary.config.lake import local_path
 from distributary.config.moment import Moment
-from distributary.config.text import FieldName, Text
+from distributary.config.quantity import Duration, PositiveSize
+from distributary.config.text import FieldName, Listed, Text
 
 _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
+_Patterns = Annotated[tuple[Text, ...], Listed]
 
 
 class DeltaSource(Section):
@@ -65,19 +69,41 @@ class FilesSource(Section):
     path: Text | None = Field(default=None, examples=["./datastream"])
     """The folder, or the folder inside the bucket."""
     format: Literal["avro", "json", "parquet"] = "avro"
-    """Format of the files."""
+    """Format of the files; JSON may be lines or an array, and gzip is noticed by itself."""
+    include: _Patterns = Field(default=(), examples=[["shop_*", "crm_accounts"]])
+    """Table folders to read, with `*` and `?`; all of them when left out."""
+    exclude: _Patterns = Field(default=(), examples=[["shop_audit*"]])
+    """Table folders to leave out, also where `include` names them."""
+    start_date: Moment | None = None
+    """Files in the folders of earlier minutes are left out."""
     max_files_per_batch: int = Field(default=1000, ge=1)
     """Most files in one batch."""
+    max_bytes_per_batch: PositiveSize = 1 << 30
+    """Most bytes of files in one batch, as they are stored; a larger file is a batch of its own."""
+    settle: Duration = timedelta(seconds=2)
+    """How long a file of a local directory must stay the same before it is read, unless it was
+    moved into its place. An object of a bucket is there whole or not at all."""
+    storage_options: Mapping[str, SecretStr] = Field(
+        default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
+    )
+    """Credentials and settings of the bucket, where they differ from those of the lake."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """A bucket needs an address, a local directory a path."""
         if self.discovery == "local-directory":
             if self.path is None:
                 yield (), "needs path for discovery local-directory"
+            elif local_path(self.path) is None:
+                yield ("path",), "is not a folder: for a bucket set bucket and discovery-bucket"
         elif self.bucket is None:
             yield ("discovery",), "needs bucket, such as gs://my-bucket"
         elif not _BUCKET.fullmatch(self.bucket):
             yield ("bucket",), "must be an address such as gs://my-bucket"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The storage options in clear; holds secrets."""
+        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     @property
     def root(self) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from distributary.decode import avro_view, json_view, protobuf_view
 from distributary.decode.avro import AvroDecoder
 from distributary.decode.base import DecodeLimits, Decoder
+from distributary.decode.changes import ChangeDecoder
+from distributary.decode.datastream import DatastreamDecoder
+from distributary.decode.debezium import DebeziumDecoder
 from distributary.decode.json_schema import JsonDecoder
 from distributary.decode.protobuf import ProtobufDecoder
 from distributary.model.schema import Format
@@ -17,6 +20,13 @@ DECODERS: dict[Format, Callable[[bytes, str, DecodeLimits], Decoder]] = {
     Format.JSON: JsonDecoder,
 }
 """Builds a decoder from a schema's compiled body, a message name and the limits."""
+
+CHANGE_DECODERS: dict[str, Callable[..., ChangeDecoder]] = {
+    "datastream": DatastreamDecoder,
+    "debezium": DebeziumDecoder,
+}
+"""Builds a decoder of change events from their schema, the settings, the limits and, by `key`, the
+schema of the records' own keys."""
 
 VIEWS: dict[Format, Callable[[bytes | None, str, bytes], str]] = {
     Format.PROTOBUF: protobuf_view.best_effort_text,

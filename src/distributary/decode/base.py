@@ -22,13 +22,17 @@ class DecodeLimits:
     """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
 
 
-class Decoder(Protocol):
-    """Decodes payloads of one writer schema. Built once per schema and process, then reused."""
+class HasColumns(Protocol):
+    """What is known of a decoder by those who only want to know where its columns go."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The lake columns that this writer schema gives, in the schema's order."""
         ...
+
+
+class Decoder(HasColumns, Protocol):
+    """Decodes payloads of one writer schema. Built once per schema and process, then reused."""
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls. Never raises for what a payload contains."""

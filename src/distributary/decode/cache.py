@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from distributary.decode import DECODERS
+from distributary.decode import CHANGE_DECODERS, DECODERS
 from distributary.decode.base import DecodeLimits, Decoder
+from distributary.decode.changes import ChangeDecoder
 from distributary.errors import DecodeError
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.schema import Format, WriterSchema
 
 CAPACITY = 10_000
@@ -20,6 +22,8 @@ CAPACITY = 10_000
 _Key = tuple[Format, bytes, str, DecodeLimits]
 _lock = Lock()
 _decoders: OrderedDict[_Key, Decoder] = OrderedDict()
+_ChangeKey = tuple[Format, bytes, ChangeSettings, DecodeLimits, bytes]
+_change_decoders: OrderedDict[_ChangeKey, ChangeDecoder] = OrderedDict()
 
 
 def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
@@ -45,15 +49,41 @@ def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Dec
     return decoder
 
 
+def change_decoder_for(
+    schema: WriterSchema,
+    settings: ChangeSettings,
+    limits: DecodeLimits,
+    *,
+    keys: WriterSchema | None = None,
+) -> ChangeDecoder:
+    """The decoder of change events of a writer schema, built at its first use.
+
+    `keys` is the schema of the records' own keys, where these have one.
+    """
+    key = (schema.format, schema.body, settings, limits, keys.body if keys else b"")
+    with _lock:
+        found = _change_decoders.get(key)
+    if found is None:
+        built = CHANGE_DECODERS[settings.format](
+            schema, settings, limits, **({"key": keys} if keys else {})
+        )
+        with _lock:
+            found = _change_decoders.setdefault(key, built)
+            while len(_change_decoders) > CAPACITY:
+                _change_decoders.popitem(last=False)
+    return found
+
+
 def built() -> int:
     """How many decoders there are in this process."""
-    return len(_decoders)
+    return len(_decoders) + len(_change_decoders)
 
 
 def clear() -> None:
     """Forget every decoder."""
     with _lock:
         _decoders.clear()
+        _change_decoders.clear()
 
 
 def _build(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:

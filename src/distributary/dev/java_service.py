@@ -92,14 +92,23 @@ class JavaService(ABC):
 
     def _jvm(self, java: Java, jars: Sequence[Path], *, memory: str) -> list[str]:
         """The JVM with its flags, up to the class path."""
-        classes = platformdirs.user_cache_path("distributary") / "dev" / f"{self.name}-classes"
-        return [
-            str(java.path),
-            f"-Xmx{memory}",
-            *_SMALL,
-            *_CAREFUL,
-            *archive_options(java, jars, train=True, folder=classes),
-            # libraries unpack themselves there, and leave that behind when they are killed
-            f"-Djava.io.tmpdir=tmp/{self.name}",
-            mark(self.name, self.port, self.folder),
-        ]
+        return small_jvm(
+            java, jars, memory=memory, service=self.name, port=self.port, folder=self.folder
+        )
+
+
+def small_jvm(
+    java: Java, jars: Sequence[Path], *, memory: str, service: str, port: int, folder: Path
+) -> list[str]:
+    """A JVM that starts quickly, stays small and carries its mark, up to the class path."""
+    classes = platformdirs.user_cache_path("distributary") / "dev" / f"{service}-classes"
+    return [
+        str(java.path),
+        f"-Xmx{memory}",
+        *_SMALL,
+        *_CAREFUL,
+        *archive_options(java, jars, train=True, folder=classes),
+        # libraries unpack themselves there, and leave that behind when they are killed
+        f"-Djava.io.tmpdir=tmp/{service}",
+        mark(service, port, folder),
+    ]

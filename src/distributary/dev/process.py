@@ -20,10 +20,15 @@ import psutil
 
 from distributary.errors import ErrorCode, SetupError
 
-_MARK = "-Ddistributary.dev="
+_MARK = "distributary.dev="
+_PREFIXES = ("-D", "--")
+"""How Java and PostgreSQL take a setting that means nothing to them."""
 _TERM_SECONDS = 30
 _KILL_SECONDS = 10
 _MOMENT_SECONDS = 0.001
+
+# asked with SIGTERM, PostgreSQL would wait until its clients have gone by themselves
+_ASKING = {"postgres": signal.SIGINT}
 
 # kept, because only its parent can bury a child
 _children: list[subprocess.Popen[bytes]] = []
@@ -62,18 +67,24 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def mark(service: str, port: int, folder: Path) -> str:
+def mark(service: str, port: int, folder: Path, *, prefix: str = "-D") -> str:
     """The argument by which a process is known again."""
-    return f"{_MARK}{service}:{port}:{folder}"
+    return f"{prefix}{_MARK}{service}:{port}:{folder}"
+
+
+def lent(folder: Path) -> Path:
+    """What belongs to another user, if a service of the folder must not run as root."""
+    return folder / "lent"
 
 
 def running(folder: Path) -> dict[str, Running]:
     """What runs for a folder, by the name of the service."""
     found: list[tuple[float, int, Running]] = []
+    owners = _owners(folder)
     for process in psutil.process_iter():
         # it may end while it is looked at
         with suppress(psutil.Error, OSError):
-            known = _recognized(process, folder)
+            known = _recognized(process, folder, owners)
             if known is not None:
                 found.append((process.create_time(), process.pid, known))
     services: dict[str, Running] = {}
@@ -85,10 +96,20 @@ def running(folder: Path) -> dict[str, Running]:
     return services
 
 
-def _recognized(process: psutil.Process, folder: Path) -> Running | None:
-    if process.uids().real != os.getuid():
+def _owners(folder: Path) -> set[int]:
+    """Whose processes can be ours: anybody can write our mark on a command line."""
+    owners = {os.getuid()}
+    if os.getuid() == 0:
+        with suppress(OSError):
+            owners.add(lent(folder).stat().st_uid)
+    return owners
+
+
+def _recognized(process: psutil.Process, folder: Path, owners: set[int]) -> Running | None:
+    if process.uids().real not in owners:
         return None
-    marks = (word for word in process.cmdline() if word.startswith(_MARK))
+    words = (word.removeprefix(p) for word in process.cmdline() for p in _PREFIXES)
+    marks = (word for word in words if word.startswith(_MARK))
     service, _, rest = next(marks, "").removeprefix(_MARK).partition(":")
     port, _, place = rest.partition(":")
     if place != str(folder) or not port.isdecimal():
@@ -97,9 +118,18 @@ def _recognized(process: psutil.Process, folder: Path) -> Running | None:
 
 
 def launch(
-    command: Sequence[str], *, service: str, port: int, folder: Path, output: Path
+    command: Sequence[str],
+    *,
+    service: str,
+    port: int,
+    folder: Path,
+    output: Path,
+    user: tuple[int, int] | None = None,
 ) -> Running:
-    """Start a service that outlives this process; what it prints goes to a file."""
+    """Start a service that outlives this process; what it prints goes to a file.
+
+    `user` is another user and group, for root alone.
+    """
     # a terminal that is closed, or Ctrl-C in it, must not reach the service
     try:
         with output.open("wb") as file:
@@ -110,6 +140,9 @@ def launch(
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                user=user[0] if user else None,
+                group=user[1] if user else None,
+                extra_groups=() if user else None,
             )
     except OSError as error:
         raise SetupError(
@@ -117,7 +150,7 @@ def launch(
             code=ErrorCode.SERVICE_FAILED,
             where=command[0],
             evidence=error.strerror or type(error).__name__,
-            next_step="check Java and the folder",
+            next_step="check the program and the folder",
         ) from error
     _children.append(child)
     process = psutil.Process(child.pid)
@@ -129,23 +162,31 @@ def launch(
 
 
 def end(services: Iterable[Running], *, gently: bool = True) -> None:
-    """Stop processes and wait until they are gone: asked first, then killed."""
-    left = [process for service in services for process in service.processes]
+    """Stop processes and wait until they are gone: asked first, then killed with their children."""
+    left = [(process, each.service) for each in services for process in each.processes]
+    rest = [process for process, _ in left]
     if gently:
-        left = _signal(left, signal.SIGTERM, patience=_TERM_SECONDS)
-    _signal(left, signal.SIGKILL, patience=_KILL_SECONDS)
+        asked = [p for p, name in left if _sent(p, _ASKING.get(name, signal.SIGTERM))]
+        _, rest = psutil.wait_procs(asked, timeout=_TERM_SECONDS)
+    # looked up before their parent is gone, because nobody could find them afterwards
+    rest += [child for process in rest for child in _children_of(process)]
+    killed = [process for process in rest if _sent(process, signal.SIGKILL)]
+    psutil.wait_procs(killed, timeout=_KILL_SECONDS)
     _children[:] = [child for child in _children if child.poll() is None]
 
 
-def _signal(
-    processes: Iterable[psutil.Process], number: int, *, patience: float
-) -> list[psutil.Process]:
-    """Those that are still there after a while."""
-    left: list[psutil.Process] = []
-    for process in processes:
-        # psutil looks first whether the number still belongs to the process that it was made for
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-            left.append(process)
-    _, left = psutil.wait_procs(left, timeout=patience)
-    return left
+def _children_of(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _sent(process: psutil.Process, number: int) -> bool:
+    """Send a signal; False if there is nobody any more."""
+    # psutil looks first whether the number still belongs to the process that it was made for
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True

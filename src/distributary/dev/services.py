@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from distributary.dev.artifacts import ensure_artifacts
 from distributary.dev.choice import choose_ports
@@ -104,7 +104,7 @@ class Services:
                 if missing:
                     self._launch(missing, launched, say)
                 for service in wanted:
-                    _wait(service, (live | launched)[service.name])
+                    wait_until_up(service, (live | launched)[service.name])
             except BaseException:
                 end(launched.values(), gently=False)
                 if not live:
@@ -224,7 +224,26 @@ def _end_all(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(live))
 
 
-def _wait(service: JavaService, process: Running) -> None:
+class Service(Protocol):
+    """What can be waited for."""
+
+    @property
+    def title(self) -> str:
+        """What it is, for a sentence."""
+
+    @property
+    def log(self) -> Path:
+        """What it writes down."""
+
+    def answers(self) -> bool:
+        """Whether it speaks its protocol."""
+
+    def evidence(self) -> str:
+        """Its last words."""
+
+
+def wait_until_up(service: Service, process: Running) -> None:
+    """Until it answers; SetupError with its last words if it does not."""
     deadline = time.monotonic() + _START_SECONDS
     while not service.answers():
         late = time.monotonic() > deadline

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from distributary.dev.postgres import discard
 from distributary.dev.services import Services
 
 
 def main() -> int:
     """The pipe on standard input ends with the process at its other end."""
     sys.stdin.buffer.read()
-    Services(Path(sys.argv[1])).stop()
+    folder = Path(sys.argv[1])
+    Services(folder).stop()
+    discard(folder)
     return 0
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from distributary.model.change_facts import OPS
 from distributary.model.record import TIMESTAMP
+
+OP_COLUMNS = {op: f"{op}s" for op in OPS}
+"""For each kind of change, the column that counts it."""
 
 RANGE = pa.struct(
     [
@@ -80,6 +84,11 @@ TABLES = pa.schema(
         pa.field("error", pa.string(), metadata={"comment": "why it was parked"}),
         pa.field("batches", pa.int64(), metadata={"comment": "1; more in a sum of old batches"}),
         pa.field("since", TIMESTAMP, metadata={"comment": "as at; earlier in a sum"}),
+        *(
+            pa.field(column, pa.int64(), metadata={"comment": f"events of kind {op} in this batch"})
+            for op, column in OP_COLUMNS.items()
+        ),
+        pa.field("last_event", TIMESTAMP, metadata={"comment": "newest change, by the source"}),
     ]
 )
 

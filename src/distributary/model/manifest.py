@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.model.change_facts import ChangeFacts
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 
 MANIFEST_FORMAT = 1
@@ -59,6 +60,8 @@ class TableEntry:
     """Source records that became (no, one or many) rows of this table."""
     changes: tuple[Change, ...] = ()
     """What this batch does to the columns; empty means: append, the columns stay as they are."""
+    events: ChangeFacts | None = None
+    """Of a log, and of what is made of it: what its events of this batch are."""
 
     @property
     def rows(self) -> int:
@@ -207,6 +210,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "records": entry.records,
         "changes": [asdict(change) for change in entry.changes],
         "files": [file.as_dict() for file in entry.files],
+        "events": entry.events.as_dict() if entry.events else None,
     }
 
 
@@ -224,7 +228,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
-    return TableEntry(table, files, data["records"], _changes(data["changes"]))
+    events = ChangeFacts.of(data.get("events"))
+    return TableEntry(table, files, data["records"], _changes(data["changes"]), events)
 
 
 _TEXTS: dict[int, tuple[tuple[Column, ...], str]] = {}

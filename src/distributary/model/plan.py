@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distributary.errors import ErrorCode
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import TablePlan
 
@@ -25,6 +26,8 @@ class RouteKey(NamedTuple):
     of a schema that is a union; else empty."""
     guid: str = ""
     """The schema by GUID, where the record does not name it by id."""
+    key_schema: str = ""
+    """Of change data: the schema id of the record's own key, where that names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,10 @@ class Route:
     type: str
     schema_id: int
     message: str
+    shard: str = ""
+    """Of change data: the database, where rows of several share a table."""
+    key_schema_id: int = UNFRAMED
+    """Of change data: the schema of the records' keys, where they have one of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class Rejected:
 
     code: ErrorCode
     message: str
+    passed_over: bool = False
+    """They are no dead letters either, but nothing that belongs in a table: only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,10 @@ class Catalog:
     max_depth: int = 100
     recursion_depth: int = 3
     strict_names: bool = True
+    changes: ChangeSettings | None = None
+    """How to understand records that are changes of rows; None: they are not."""
+    infer: bool = False
+    """Records without a schema: what they look like is reported, and becomes their schema."""
     skip_tombstones: bool = False
     """Records with a key and no value are passed over and counted, not dead-lettered."""
 

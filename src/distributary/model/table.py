@@ -121,7 +121,11 @@ class Role(StrEnum):
     UNIFIED = "unified"
     DEAD_LETTERS = "dead_letters"
     LOG = "log"
+    """Every change of a source's table, as it came."""
     MERGED = "merged"
+    """The rows of a source's table as they are now."""
+    HISTORY = "history"
+    """Every version of these rows."""
 
 
 @dataclass(frozen=True, slots=True)

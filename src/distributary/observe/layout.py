@@ -54,6 +54,16 @@ def pipeline_file(lake: str, name: str) -> str:
     return join(pipeline(lake, name), "pipeline.json")
 
 
+def tombstones(lake: str, table: str) -> str:
+    """Where it is remembered which rows of a merged table were removed."""
+    return join(lake, HOME, "tombstones", table)
+
+
+def hidden_log(lake: str, table: str) -> str:
+    """Where the changes of a table are until they are merged, if no log of them is kept."""
+    return join(lake, HOME, "changes", table)
+
+
 def parked(lake: str, name: str) -> str:
     """The folder of a pipeline's parked files, out of the reach of any VACUUM."""
     return join(pipeline(lake, name), "parked")

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from distributary.errors import AccountingError
-from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
+from distributary.model.change_facts import ChangeFacts
+from distributary.model.ledger import BATCHES, OP_COLUMNS, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SchemaUse, TableEntry
 from distributary.observe.rows import PARKED, BatchKey
 
@@ -168,6 +169,7 @@ def table_rows(
         "version": [result.version for _, result in results],
         "outcome": [outcome or str(result.outcome) for _, result in results],
         "error": [result.error for _, result in results],
+        **_events(entries),
     }
     return pa.table(
         [
@@ -184,6 +186,18 @@ def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:
     """The rows of `schemas`: one per change, one for a schema that changed nothing."""
     rows = [row for use in manifest.schemas for row in _history(manifest, use, at)]
     return pa.Table.from_pylist(rows, schema=SCHEMAS)
+
+
+def _events(entries: Sequence[TableEntry]) -> dict[str, list[int | None]]:
+    facts = [entry.events for entry in entries]
+    columns: dict[str, list[int | None]] = {
+        column: [_count(told, op) for told in facts] for op, column in OP_COLUMNS.items()
+    }
+    return columns | {"last_event": [told.newest if told else None for told in facts]}
+
+
+def _count(facts: ChangeFacts | None, op: str) -> int | None:
+    return None if facts is None else facts.counts.get(op, 0)
 
 
 def _first(entry: TableEntry) -> int | None:

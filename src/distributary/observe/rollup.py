@@ -25,6 +25,8 @@ SELECT pipeline, life, lane, "table",
        sum(rows) AS rows, sum(bytes) AS bytes,
        min(first_offset) AS first_offset, max(last_offset) AS last_offset,
        max(columns) AS columns, max(version) AS version, sum(batches) AS batches,
+       sum(inserts) AS inserts, sum(updates) AS updates, sum(deletes) AS deletes,
+       sum(reads) AS reads, sum(truncates) AS truncates, max(last_event) AS last_event,
        count(*) AS summed
 FROM ledger WHERE outcome <> 'parked' AND at < '{moment}'
 GROUP BY pipeline, life, lane, "table"

@@ -105,6 +105,14 @@ class TableRow:
     error: str
     batches: int
     since: datetime
+    inserts: int | None = None
+    """Of a log, and of tables made of it: its events by kind."""
+    updates: int | None = None
+    deletes: int | None = None
+    reads: int | None = None
+    truncates: int | None = None
+    last_event: datetime | None = None
+    """When the source made the newest change of the batch."""
 
     @property
     def key(self) -> BatchKey:
@@ -154,6 +162,12 @@ class TableSummary:
     parked_records: int = 0
     error: str = ""
     """Why it is parked."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """Of a log, and of tables made of it: its events by kind. What is parked is not in it."""
+    last_event: datetime | None = None
+    """When the source made the newest change that is in the table."""
+    last_event_at: datetime | None = None
+    """When that change was committed."""
 
     def freshness(self, now: datetime) -> float | None:
         """Seconds since its last commit."""

@@ -15,10 +15,18 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from distributary.model.record import TIMESTAMP
 from distributary.observe.delta import (
     Storage,
     StorageOptions,
@@ -34,6 +42,10 @@ UPKEEP_EVERY = 50
 """Commits between two compactions."""
 TARGET_FILE_SIZE = 4 << 20
 """Small enough that compacting again and again rewrites little, large enough to read fast."""
+
+_STORED = "stored"
+_NULLS = {pa.int64(): "Int64", TIMESTAMP: 'Timestamp(Microsecond, Some("UTC"))'}
+"""What the engine calls the types of columns that were added to the ledger later."""
 
 PROPERTIES = {
     # opening a table costs as much as there are commits after its newest checkpoint, and a
@@ -144,8 +156,10 @@ class Store:
         table = open_table(self.path, self._options)
         if table is None:
             return None
+        missing = self._missing(table)
         with reaching(self.path):
-            return pa.table(QueryBuilder().register("ledger", table).execute(sql).read_all())
+            query = QueryBuilder().register(_STORED if missing else "ledger", table)
+            return pa.table(query.execute(_padded(missing) + sql).read_all())
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -160,9 +174,18 @@ class Store:
     def _newest(self) -> DeltaTable:
         if self._table is None:
             self._table = open_table(self.path, self._options) or self._create()
+            missing = self._missing(self._table)
+            if missing:
+                # a lake from before these columns: its rows have nothing to say about them
+                self._table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
         else:
             self._table.update_incremental()
         return self._table
+
+    def _missing(self, table: DeltaTable) -> list[pa.Field]:
+        """Columns that the table does not have yet."""
+        known = {field.name for field in table.schema().fields}
+        return [field for field in self.schema if field.name not in known]
 
     def _create(self) -> DeltaTable:
         return DeltaTable.create(
@@ -211,3 +234,11 @@ class Store:
         except (DeltaError, OSError) as error:
             # another process tidies up at the same moment: the next turn makes good for it
             _log.info("ledger not compacted this time: %s", error)
+
+
+def _padded(missing: Sequence[pa.Field]) -> str:
+    """The table `ledger` with nulls for what the stored one has no columns for."""
+    if not missing:
+        return ""
+    nulls = (f"arrow_cast(NULL, '{_NULLS[field.type]}') AS {field.name}" for field in missing)
+    return f"WITH ledger AS (SELECT *, {', '.join(nulls)} FROM {_STORED}) "  # noqa: S608

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from distributary.model.ledger import OP_COLUMNS
 from distributary.observe.rows import TableRow, TableSummary
 
 # what is parked is not in the table; its rows count from the row that says `resumed`
@@ -20,7 +21,15 @@ SELECT pipeline, "table",
        sum(CASE WHEN outcome = 'parked' THEN 1 ELSE 0 END) AS parked,
        max(CASE WHEN outcome = 'parked' THEN NULL ELSE version END) AS version,
        max(CASE WHEN outcome = 'parked' THEN NULL ELSE at END) AS last_commit,
-       min(since) AS first_seen
+       min(since) AS first_seen,
+       sum(inserts) FILTER (WHERE outcome <> 'parked') AS inserts,
+       sum(updates) FILTER (WHERE outcome <> 'parked') AS updates,
+       sum(deletes) FILTER (WHERE outcome <> 'parked') AS deletes,
+       sum(reads) FILTER (WHERE outcome <> 'parked') AS reads,
+       sum(truncates) FILTER (WHERE outcome <> 'parked') AS truncates,
+       max(last_event) FILTER (WHERE outcome <> 'parked') AS last_event,
+       first_value(at ORDER BY last_event DESC NULLS LAST, at)
+           FILTER (WHERE outcome <> 'parked' AND last_event IS NOT NULL) AS last_event_at
 FROM ledger GROUP BY pipeline, "table"
 """
 
@@ -50,6 +59,7 @@ def summaries(
         if pipeline is not None and key[0] != pipeline:
             continue
         rows = waiting.get(key, [])
+        counts = {op: row.pop(column) for op, column in OP_COLUMNS.items()}
         result.append(
             TableSummary(
                 **row,
@@ -57,6 +67,7 @@ def summaries(
                 parked_batches=len(rows),
                 parked_records=sum(r.records for r in rows),
                 error=rows[-1].error if rows else "",
+                changes={op: count for op, count in counts.items() if count is not None},
             )
         )
     return tuple(sorted(result, key=lambda table: (table.table, table.pipeline)))

@@ -12,6 +12,7 @@ from typing import Any
 from distributary.errors import InvalidSchemaError
 from distributary.registry.avro_model import (
     Array,
+    Connect,
     Enum,
     Field,
     Fixed,
@@ -110,8 +111,9 @@ class _Writer:
                 next_step="ask the schema's author for fewer levels of records",
             )
         match type_:
-            case Primitive(name, logical):
-                return {"type": name, **_logical(logical)} if logical else name
+            case Primitive(name, logical, connect):
+                told = _logical(logical) | _connect(connect)
+                return {"type": name, **told} if told else name
             case Array(items):
                 return {"type": "array", "items": self.type(items, space, level + 1)}
             case Map(values):
@@ -167,3 +169,11 @@ def _logical(logical: Logical | None) -> dict[str, Any]:
             "scale": logical.scale,
         }
     return {"logicalType": logical.name}
+
+
+def _connect(connect: Connect | None) -> dict[str, Any]:
+    if connect is None:
+        return {}
+    parameters = dict(connect.parameters)
+    told = {"connect.parameters": parameters} if parameters else {}
+    return {"connect.name": connect.name, **told}

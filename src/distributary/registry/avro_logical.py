@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import log10
 from typing import Any
 
-from distributary.registry.avro_model import Logical
+from distributary.registry.avro_model import Connect, Logical
 
 MAX_DIGITS = 4000
 """Of a decimal; one with more is bytes to us, because Python refuses to print longer numbers."""
@@ -42,6 +42,15 @@ def logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) -> 
     if name == "decimal":
         return _decimal(given.get("precision"), given.get("scale", 0), size)
     return Logical(name) if size is None or size == _SIZES.get(name) else None
+
+
+def connect_of(given: Mapping[str, Any]) -> Connect | None:
+    """The type of Kafka Connect in a type's JSON, if there is one."""
+    name, parameters = given.get("connect.name"), given.get("connect.parameters")
+    if not isinstance(name, str):
+        return None
+    told = parameters.items() if isinstance(parameters, dict) else ()
+    return Connect(name, tuple((str(key), value) for key, value in told if isinstance(value, str)))
 
 
 def _decimal(precision: object, scale: object, size: int | None) -> Logical | None:

@@ -18,11 +18,21 @@ class Logical:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """What Kafka Connect, which knows more types than Avro, means by a primitive type."""
+
+    name: str
+    """`io.debezium.time.Date`."""
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Primitive:
     """One of the eight primitive types."""
 
     name: str
     logical: Logical | None = None
+    connect: Connect | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from distributary.errors import InvalidSchemaError
 from distributary.registry.avro_defaults import Defaults
-from distributary.registry.avro_logical import logical_of
+from distributary.registry.avro_logical import connect_of, logical_of
 from distributary.registry.avro_model import (
     PRIMITIVES,
     Array,
@@ -126,7 +126,7 @@ class _Parser:
                 inner = self._type(given[part], space, f"{at}.{part}", level + 1)
                 return Array(inner) if kind == "array" else Map(inner)
             case str() if kind in PRIMITIVES:
-                return Primitive(kind, logical_of(given, kind))
+                return Primitive(kind, logical_of(given, kind), connect_of(given))
             case None:
                 _missing("type", at)
         return self._type(kind, space, at, level + 1)

@@ -19,6 +19,7 @@ class Moment(StrEnum):
     AFTER_STAGE = "after_stage"
     AFTER_MANIFEST = "after_manifest"
     AFTER_FIRST_COMMIT = "after_first_commit"
+    BEFORE_MERGE = "before_merge"
     BEFORE_SETTLE = "before_settle"
 
 

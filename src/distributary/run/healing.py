@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from distributary.decode.cache import decoder_for
 from distributary.errors import SchemaNotFoundError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import Route
@@ -17,7 +16,8 @@ from distributary.registry.base import SchemaRegistry
 from distributary.run.pipeline import Pipeline
 from distributary.run.tidy import dead_letters_of
 from distributary.stage.group import positions
-from distributary.stage.unwrap import limits_of, unwrap
+from distributary.stage.parts import failures
+from distributary.stage.unwrap import unwrap
 
 _SAMPLE = 1000
 
@@ -38,7 +38,7 @@ def healable(pipeline: Pipeline) -> Healing:
     for reason in sorted(MAY_HEAL):
         table = letters.select(reason=reason, pipeline=pipeline.config.name)
         for schema_id in table["schema_id"].unique().to_pylist():
-            if schema_id is None or not _exists(registry, schema_id):
+            if schema_id is None or registry is None or not _exists(registry, schema_id):
                 continue
             same = table.filter(pa.compute.equal(table["schema_id"], schema_id))
             sample = same.slice(0, _SAMPLE)
@@ -57,7 +57,7 @@ def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
 
 def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
-    planner = pipeline.planner()
+    planner = pipeline.planner(trial=True)
     unwrapped = unwrap(raw, planner.catalog())
     groups = planner.groups(raw, unwrapped)
     catalog = planner.catalog()
@@ -66,7 +66,6 @@ def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
         route = catalog.routes[key]
         if isinstance(route, Route):
             payloads = unwrapped.payloads.take(pa.array(rows))
-            schema = catalog.schemas[route.schema_id]
-            decoder = decoder_for(schema, route.message, limits_of(catalog))
-            records += len(rows) - len(decoder.decode(payloads).failed)
+            same = pa.Table.from_batches([raw.take(pa.array(unwrapped.rows[rows]))])
+            records += len(rows) - failures(payloads, same, route, catalog)
     return records

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
+from distributary.config.source import FilesSource as FilesSourceConfig
 from distributary.errors import ConfigError
 from distributary.publish.base import Publisher
 from distributary.publish.direct import DirectPublisher
@@ -18,17 +19,25 @@ from distributary.publish.parquet import ParquetPublisher
 from distributary.publish.spark import SparkPublisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.cache import CachedRegistry
+from distributary.registry.carried import CarriedSchemas
+from distributary.registry.file_schemas import FileSchemas
 from distributary.registry.files import FileRegistry
 from distributary.registry.http import HttpRegistry
+from distributary.registry.inferred import InferredSchemas
 from distributary.run.tables import table_folder
 from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
+from distributary.source.files import FilesSource
 from distributary.source.kafka import KafkaSource
 
 
-def make_registry(config: PipelineConfig) -> SchemaRegistry:
-    """The folder or server that keeps the schemas."""
+def make_registry(config: PipelineConfig) -> SchemaRegistry | None:
+    """The folder or server that keeps the schemas; None where records come without any."""
     settings = config.registry
+    if isinstance(config.source, FilesSourceConfig):
+        return FileSchemas(file_schemas(config)) if config.source.format == "avro" else None
+    if settings is None and config.infers:
+        return None
     if settings is None:
         raise ConfigError(
             f"payloads of format {config.payload.format if config.payload else '?'} need schemas",
@@ -42,6 +51,25 @@ def make_registry(config: PipelineConfig) -> SchemaRegistry:
         folder=schema_cache(config),
         latest_seconds=settings.cache_ttl.total_seconds(),
     )
+
+
+def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSchemas | None:
+    """What records without a schema have looked like; None where every record has one."""
+    if not config.infers:
+        return None
+    return InferredSchemas(local_folder(config.checkpoint_path) / "inferred", trial=trial)
+
+
+def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
+    """Schemas that records bring along; None where none do."""
+    if config.cdc is None or config.cdc.format != "debezium" or config.records.format != "json":
+        return None
+    return CarriedSchemas(file_schemas(config), trial=trial)
+
+
+def file_schemas(config: PipelineConfig) -> Path:
+    """Where the schemas in the heads of files are kept."""
+    return local_folder(config.checkpoint_path) / "file-schemas"
 
 
 def schema_cache(config: PipelineConfig) -> Path:
@@ -69,10 +97,11 @@ def make_source(config: PipelineConfig) -> Source:
         return DeltaSource(config.source, storage_options=config.lake.options)
     if isinstance(config.source, KafkaSourceConfig):
         return KafkaSource(config.source)
-    raise ConfigError(
-        f"this version reads no source of type {config.source.type}",
-        where="source.type",
-        next_step="use a source of type kafka or delta",
+    return FilesSource(
+        config.source,
+        folder=local_folder(config.checkpoint_path) / "files",
+        schemas=file_schemas(config),
+        storage_options=config.lake.options,
     )
 
 

@@ -27,7 +27,14 @@ from distributary.run.catalog import register_tables
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import Claim
 from distributary.run.context import RunContext
-from distributary.run.parts import local_folder, make_publisher, make_registry, make_source
+from distributary.run.parts import (
+    local_folder,
+    make_carried,
+    make_inferred,
+    make_publisher,
+    make_registry,
+    make_source,
+)
 from distributary.run.planner import Planner
 from distributary.run.query import RunSummary, StreamRun
 from distributary.run.session import spark_session
@@ -69,18 +76,23 @@ class Pipeline:
         """The lake's ledger."""
         return Ledger(self.lake, storage_options=self.config.lake.options or None)
 
-    def registry(self) -> SchemaRegistry:
-        """The schemas."""
+    def registry(self) -> SchemaRegistry | None:
+        """The schemas, where they are written down."""
         return make_registry(self.config)
 
-    def planner(self, publisher: Publisher | None = None) -> Planner:
-        """A plan of this pipeline's tables, with what the ledger knows of them."""
+    def planner(self, publisher: Publisher | None = None, *, trial: bool = False) -> Planner:
+        """A plan of this pipeline's tables, with what the ledger knows of them.
+
+        With `trial` it leaves no trace.
+        """
         known = self.ledger().tables(self.config.name, schema_ids=False)
         return Planner(
             self.config,
             registry=self.registry(),
             publisher=publisher or make_publisher(self.config),
             owners={t.table: t.type for t in known if t.type},
+            inferred=make_inferred(self.config, trial=trial),
+            carried=make_carried(self.config, trial=trial),
         )
 
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:

@@ -9,22 +9,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.base import DecodeLimits
-from distributary.decode.cache import decoder_for
+from distributary.decode.cache import change_decoder_for, decoder_for
+from distributary.decode.debezium_names import Kind, schema_claim, schema_kind
 from distributary.errors import (
-    ConfigError,
     DecodeError,
     ErrorCode,
     InvalidSchemaError,
     SchemaNotFoundError,
 )
 from distributary.evolve.merge import merge
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import (
     UNFRAMED,
@@ -35,19 +35,29 @@ from distributary.model.plan import (
     RouteKey,
 )
 from distributary.model.schema import Format, WriterSchema
-from distributary.model.table import Column
+from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.wire import message_by_index
+from distributary.registry.carried import CarriedSchemas
+from distributary.registry.inferred import FIRST_ID, InferredSchemas
 from distributary.route.naming import table_name
 from distributary.route.record_names import spelled_record, spelled_type
-from distributary.route.subjects import own_subject, subject_verdict, topic_verdict
 from distributary.route.type_names import casefold_key, refused_type_name
+from distributary.run.change_tables import (
+    ChangeNames,
+    change_names,
+    change_settings,
+    derived_columns,
+    source_columns,
+)
+from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables
 from distributary.stage.group import Groups, group
 from distributary.stage.job import Unresolved
+from distributary.stage.shapes import joined, shapes
+from distributary.stage.shard import sharded_columns
 from distributary.stage.sort import BAD_NAME
-from distributary.stage.unwrap import Unwrapped
+from distributary.stage.unwrapped import Unwrapped
 
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
@@ -62,19 +72,17 @@ class Planner:
         self,
         config: PipelineConfig,
         *,
-        registry: SchemaRegistry,
+        registry: SchemaRegistry | None,
         publisher: Publisher,
         owners: Mapping[str, str] | None = None,
+        inferred: InferredSchemas | None = None,
+        carried: CarriedSchemas | None = None,
     ) -> None:
-        if config.payload is None:
-            raise ConfigError("a pipeline without payload has nothing to decode")
         self._config = config
-        self._payload = config.payload
-        # a folder has no other nodes that could know more
-        registered = config.registry
-        remote = registered is not None and registered.path is None
-        self._grace = registered.unknown_id_grace.total_seconds() if registered and remote else 0.0
-        self._registry = registry
+        self._payload = config.records
+        self._lookup = SchemaLookup(config, registry, inferred, carried)
+        self._infers = inferred is not None
+        self._changes = change_settings(config)
         self._types = {casefold_key(name): name for name in (owners or {}).values()}
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(
             self._types.values(), ()
@@ -82,7 +90,6 @@ class Planner:
         self._schemas: dict[int, WriterSchema] = {}
         self._routes: dict[RouteKey, Route | Rejected] = {}
         self._asked: dict[RouteKey, float] = {}
-        self._waited: set[int] = set()
         self._unions: set[RouteKey] = set()
         self._envelope: EnvelopePlan | None = None
         self._version = 0
@@ -119,7 +126,10 @@ class Planner:
                 max_depth=self._limits.max_depth,
                 recursion_depth=self._limits.recursion_depth,
                 strict_names=tables.names == "strict",
-                skip_tombstones=getattr(self._config.source, "tombstones", "") == "skip",
+                changes=self._changes,
+                infer=self._infers,
+                skip_tombstones=self._changes is not None
+                or getattr(self._config.source, "tombstones", "") == "skip",
             )
         return self._snapshot
 
@@ -129,22 +139,18 @@ class Planner:
         now = time.monotonic()
         for key, route in list(self._routes.items()):
             if isinstance(route, Route):
-                if route.table in again or self._is_outdated(key, route):
+                if route.table in again or self._lookup.outdated(key, route.schema_id):
                     self._forget(key)
             elif route.code is ErrorCode.TOO_MANY_TYPES:
                 self._forget(key)
             elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)
 
-    def _is_outdated(self, key: RouteKey, route: Route) -> bool:
-        """Records that name no schema follow their subject's newest one."""
-        if key.schema_id != UNFRAMED or self._config.envelope is not None or key.guid:
-            return False
-        return self._schema(key).id != route.schema_id
-
     def resolve(self, unresolved: Sequence[Unresolved]) -> None:
         """Find an answer for every key: a route, or a reason to dead-letter its records."""
-        self._wait_for_new_ids({i.key.schema_id for i in unresolved if i.key.schema_id >= 0})
+        self._lookup.wait_for_new_ids(
+            {i.key.schema_id for i in unresolved if 0 <= i.key.schema_id < FIRST_ID}
+        )
         for item in unresolved:
             answer = self._answer(item.key)
             if answer is not None:
@@ -158,6 +164,9 @@ class Planner:
         while True:
             catalog = self.catalog()
             groups = group(unwrapped, catalog.unions)
+            if catalog.infer:
+                self.learn(joined(shapes(unwrapped, groups)), unwrapped.carried.values())
+                catalog = self.catalog()
             places = zip(groups.keys, groups.first_rows(), strict=True)
             first = {key: int(offsets[unwrapped.rows[row]]) for key, row in places}
             new = [Unresolved(k, first[k]) for k in first if k not in catalog.routes]
@@ -178,7 +187,7 @@ class Planner:
     def _envelope_plan(self) -> EnvelopePlan | None:
         envelope = self._config.envelope
         if envelope is not None and self._envelope is None:
-            schema = self._registry.latest(envelope.subject or "")
+            schema = self._lookup.latest(envelope.subject or "")
             self._envelope = EnvelopePlan(
                 schema=schema,
                 message=envelope.message or schema.message,
@@ -205,24 +214,6 @@ class Planner:
             self.book.evolve_unified(self._columns_of_type)
             self._snapshot = None
 
-    def _wait_for_new_ids(self, ids: set[int]) -> None:
-        """An id may reach us before every node of the registry knows it: one moment, once."""
-        patience = time.monotonic() + self._grace
-        unknown = {i for i in ids - self._waited if not self._is_known(i)}
-        self._waited |= ids
-        while unknown and time.monotonic() < patience:
-            time.sleep(0.2)
-            unknown = {i for i in unknown if not self._is_known(i)}
-
-    def _is_known(self, schema_id: int) -> bool:
-        try:
-            self._registry.by_id(schema_id)
-        except SchemaNotFoundError:
-            return False
-        except InvalidSchemaError:
-            return True
-        return True
-
     def _answer(self, key: RouteKey) -> Route | Rejected | None:
         """A route or a refusal; None when the key does not say enough to tell."""
         self._asked[key] = time.monotonic()
@@ -237,7 +228,7 @@ class Planner:
                 text = "the type's name differs only in case from another type's"
                 return Rejected(ErrorCode.TYPE_NAME_CASE_CLASH, text)
         try:
-            schema = self._schema(key)
+            schema = self._lookup.of(key)
         except SchemaNotFoundError as error:
             return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
         except InvalidSchemaError as error:
@@ -245,17 +236,12 @@ class Planner:
         if schema.format is not Format(self._payload.format):
             text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
+        if self._changes is not None:
+            return self._place_changes(key, schema, self._changes)
         if self._needs_branch(key, schema):
             return None
-        return self._wrong_subject(key, schema) or self._place(key, schema)
-
-    def _schema(self, key: RouteKey) -> WriterSchema:
-        """By id, by GUID, or the newest of its subject where a record names none."""
-        if key.guid:
-            return self._registry.by_guid(UUID(key.guid))
-        if key.schema_id == UNFRAMED and self._config.envelope is None:
-            return self._registry.latest(own_subject(key.claim, rule=self._payload.subject))
-        return self._registry.by_id(key.schema_id)
+        types = self._types.values()
+        return self._lookup.wrong_subject(key, schema, types) or self._place(key, schema)
 
     def _needs_branch(self, key: RouteKey, schema: WriterSchema) -> bool:
         """Whether records with this key must be told apart once more: the schema is a union."""
@@ -264,29 +250,9 @@ class Planner:
         self._unions.add(key)
         return True
 
-    def _wrong_subject(self, key: RouteKey, schema: WriterSchema) -> Rejected | None:
-        subjects = [s.subject for s in schema.subjects]
-        if self._config.envelope is not None:
-            code = subject_verdict(
-                key.claim,
-                subjects,
-                lambda subject: bool(self._registry.versions(subject)),
-                rule=self._payload.subject,
-                known_types=self._types.values(),
-            )
-        elif self._payload.validation == "registry":
-            code = topic_verdict(key.claim, schema.messages, subjects, rule=self._payload.subject)
-        else:
-            return None
-        if code is None:
-            return None
-        return Rejected(
-            code, f"schema {schema.id} belongs to {', '.join(subjects) or 'no subject'}"
-        )
-
     def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
         """Find the table and make room in it."""
-        message = self._message(key, schema)
+        message = self._lookup.message(key, schema)
         if isinstance(message, Rejected):
             return message
         try:
@@ -294,7 +260,8 @@ class Planner:
         except DecodeError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
         columns = tuple(replace(c, comment=f"{c.comment}; since {schema.label()}") for c in columns)
-        type_name = key.claim if self._config.envelope is not None else message
+        named = self._config.envelope is None and not self._is_inferred(key)
+        type_name = message if named else key.claim
         name = self._table_name(type_name, key, message)
         refused = self.book.evolve(name, type_name, schema, columns) if name else None
         if refused is not None:
@@ -307,23 +274,74 @@ class Planner:
         self._columns_of_type[type_name] = columns
         return Route(name, type_name, schema.id, message)
 
-    def _message(self, key: RouteKey, schema: WriterSchema) -> str | Rejected:
-        """Which message or record of the schema it is."""
-        if not key.message_index:
-            return self._payload.message or schema.message
-        if schema.format is Format.AVRO:
-            branch = int(key.message_index) if key.message_index.isdigit() else -1
-            if not 0 <= branch < len(schema.messages):
-                text = f"schema {schema.id} has no branch {key.message_index}"
-                return Rejected(ErrorCode.PAYLOAD_MISMATCH, text)
-            if not schema.messages[branch]:
-                return Rejected(ErrorCode.NULL_VALUE, "the datum is the union's null")
-            return schema.messages[branch]
-        found = message_by_index(schema.body, tuple(map(int, key.message_index.split(","))))
-        if found is None:
-            text = f"schema {schema.id} has no message at index {key.message_index}"
-            return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
-        return found
+    def _place_changes(
+        self, key: RouteKey, schema: WriterSchema, settings: ChangeSettings
+    ) -> Route | Rejected:
+        """The log of a source's table, with room for the columns of this schema."""
+        try:
+            claim = self._claim(key, schema, settings)
+            if claim is None:
+                return Rejected(
+                    ErrorCode.NO_SOURCE_METADATA, "no change of a row", passed_over=True
+                )
+            names = change_names(self._config.tables, claim, reserved=fixed_tables(self._config))
+            keys = self._lookup.of_keys(key)
+            decoder = change_decoder_for(schema, settings, self._limits, keys=keys)
+        except SchemaNotFoundError as error:
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
+        except (DecodeError, InvalidSchemaError) as error:
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
+        columns = sharded_columns(decoder.columns) if names.shard else decoder.columns
+        label = f"since {schema.label()}"
+        columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
+        refused = self.book.evolve(names.log, names.type, schema, columns, role=Role.LOG)
+        if refused is not None:
+            return refused
+        self._follow(names, columns)
+        self._schemas[schema.id] = schema
+        if keys is not None:
+            self._schemas[keys.id] = keys
+        return Route(
+            names.log,
+            names.type,
+            schema.id,
+            schema.message,
+            shard=names.shard,
+            key_schema_id=UNFRAMED if keys is None else keys.id,
+        )
+
+    def _claim(self, key: RouteKey, schema: WriterSchema, settings: ChangeSettings) -> str | None:
+        """The source's table; None for what is about none."""
+        if settings.format == "datastream" or schema.format is Format.JSON:
+            return key.claim
+        return schema_claim(schema, key.claim) if schema_kind(schema) is Kind.CHANGE else None
+
+    def _follow(self, names: ChangeNames, newest: tuple[Column, ...]) -> None:
+        """The tables that are made of a log, with the columns that they shall have."""
+        cdc, book = self._config.cdc, self.book
+        if cdc is None:
+            return
+        own = {column.name for column in book.metadata}
+        roles = [(names.table, Role.MERGED)]
+        roles += [(names.history, Role.HISTORY)] if cdc.history else []
+        for name, role in roles:
+            known = book.planned(name, role, names.type)
+            everything = (
+                newest if cdc.evolution == "overwriteSchema" else book.tables[names.log].columns
+            )
+            if known is None or cdc.evolution != "none":
+                columns = derived_columns(source_columns(everything, own), role, cdc)
+                book.follow(name, role, names.type, columns)
+
+    def learn(self, shapes: Mapping[str, Any], carried: Iterable[str] = ()) -> None:
+        """Take in schemas that came with the records, and what records without any look like."""
+        self._lookup.carry(carried)
+        grown = set(self._lookup.learn(shapes))
+        for key in [k for k in self._routes if k.claim in grown and self._is_inferred(k)]:
+            self._forget(key)
+
+    def _is_inferred(self, key: RouteKey) -> bool:
+        return self._infers and key.schema_id == UNFRAMED and not key.guid
 
     def _table_name(self, type_name: str, key: RouteKey, message: str) -> str:
         tables = self._config.tables

@@ -65,7 +65,7 @@ class Preview:
 
 def preview(pipeline: Pipeline) -> Preview:
     """Look at what the source holds beyond the pipeline's position, as one batch would see it."""
-    planner = pipeline.planner()
+    planner = pipeline.planner(trial=True)
     keys: Counter[RouteKey] = Counter()
     dead: Counter[str] = Counter()
     total = 0

@@ -16,8 +16,10 @@ from distributary.model.manifest import Manifest, TableEntry
 from distributary.observe.events import TableParked
 from distributary.publish.base import Mark, Outcome, Published
 from distributary.publish.parking import park, parked
+from distributary.run.change_tables import log_of
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
+from distributary.run.merging import DERIVED, merge_all, merge_order
 
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
@@ -33,6 +35,8 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
     commits = itertools.count(1)
 
     def one(entry: TableEntry) -> Published | DistributaryError:
+        if entry.table.role in DERIVED:
+            return Published(entry.table.name, Outcome.PUBLISHED)
         if not entry.files and not entry.changes:
             return Published(entry.table.name, Outcome.PUBLISHED)
         if entry.table.name in queued:
@@ -60,7 +64,46 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
     )
     if fresh:
         _refuse_foreign_marks(context, entries, published, mark)
-    return published
+    return _derive(context, manifest, published, mark, queued)
+
+
+def _derive(
+    context: RunContext,
+    manifest: Manifest,
+    published: tuple[Published, ...],
+    mark: Mark,
+    queued: set[str],
+) -> tuple[Published, ...]:
+    """Bring the tables that are made of a log up to date with it."""
+    results = {result.table: result for result in published}
+    files = {
+        entry.table.name: [f"{entry.table.path}/{file.path}" for file in entry.files]
+        for entry in manifest.tables
+    }
+    orders = []
+    for entry in manifest.tables:
+        name = entry.table.name
+        if entry.table.role not in DERIVED:
+            continue
+        log = log_of(name)
+        if name in queued or results[log].outcome is Outcome.PARKED:
+            why = "waits behind earlier batches" if name in queued else f"waits for {log}"
+            park(entry, mark, folder=context.parking, reason=why)
+            results[name] = Published(name, Outcome.PARKED, error=why)
+        else:
+            orders.append(merge_order(context.config, entry, mark, files[log]))
+    if orders:
+        context.claim.check()
+        reached(Moment.BEFORE_MERGE, manifest.batch)
+    merges = {result.table: result for result in merge_all(context.spark, orders)}
+    for entry in manifest.tables:
+        result = merges.get(entry.table.name)
+        if result is not None and result.outcome is Outcome.PARKED:
+            error = PublishError(f"{entry.table.name} could not be merged", evidence=result.error)
+            result = _park(context, entry, mark, error)
+        if result is not None:
+            results[entry.table.name] = result
+    return tuple(results[entry.table.name] for entry in manifest.tables)
 
 
 def _lake_is_there(entries: list[TableEntry], results: list[Published | DistributaryError]) -> None:

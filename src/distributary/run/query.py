@@ -75,9 +75,13 @@ class StreamRun:
         endless = trigger.kind is not TriggerKind.AVAILABLE_NOW
         while True:
             done_before = self._summary.batches
+
+            def stuck(error: Exception, done: int = done_before) -> bool:
+                return self._worth_a_retry(error) and self._summary.batches == done
+
             try:
                 for attempt in stamina.retry_context(
-                    on=self._worth_a_retry,
+                    on=stuck,
                     attempts=None if endless else attempts,
                     timeout=None,
                     wait_initial=1.0,
@@ -88,7 +92,7 @@ class StreamRun:
                         self._told(trigger, None if last else attempt.next_wait)
                         return
             except DistributaryError as error:
-                # patience is counted per batch, not per run
+                # patience is counted per batch, not per run: after progress it begins anew
                 if not self._worth_a_retry(error) or self._summary.batches == done_before:
                     raise
 

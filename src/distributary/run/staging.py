@@ -17,6 +17,7 @@ from distributary.errors import AccountingError
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.run.context import RunContext
+from distributary.run.merging import derived_entries
 from distributary.run.tables import Pending, primary_role
 from distributary.source.base import BatchInput
 from distributary.stage.job import Staged, run_land, run_sort
@@ -50,9 +51,11 @@ class Stages:
                 files=tuple(self.staged.files.get(name, ())),
                 records=records,
                 changes=tuple(pending.changes.get(name, ())),
+                events=self.staged.changes.get(name),
             )
             for name, records in sorted(self.staged.records.items())
         )
+        entries += derived_entries(context.config, entries, tables, pending)
         self._leave_untouched(context, pending, {e.table.name for e in entries})
         draft = Manifest(
             pipeline=context.config.name,
@@ -118,6 +121,7 @@ def _sorted(
         catalog = context.broadcast(context.planner.catalog())
 
         staged = _guarded_if_needed(partial(run_sort, source.frame, source.reader, catalog), order)
+        context.planner.learn(staged.shapes, staged.carried)
         if new := staged.unresolved(context.planner.catalog()):
             context.planner.resolve(new)
         if not staged.unresolved(context.planner.catalog()):

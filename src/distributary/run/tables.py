@@ -15,6 +15,7 @@ from distributary.model.manifest import SchemaUse
 from distributary.model.plan import Rejected
 from distributary.model.schema import WriterSchema
 from distributary.model.table import Change, ChangeKind, Column, Merged, Role, TablePlan
+from distributary.observe import layout
 from distributary.publish.base import Publisher
 from distributary.publish.parquet_table import format_of
 from distributary.stage.bronze import BRONZE_COLUMNS
@@ -26,6 +27,9 @@ from distributary.stage.unified import TYPE
 def table_folder(config: PipelineConfig, name: str) -> str:
     """A table's folder, absolute: executors have other working directories than the driver."""
     local = config.lake.local_path
+    lake = config.lake.path if local is None else str(local)
+    if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
+        return layout.hidden_log(lake, name)
     return config.lake.table_path(name) if local is None else str(local / name)
 
 
@@ -37,7 +41,7 @@ def fixed_tables(config: PipelineConfig) -> frozenset[str]:
 def primary_role(config: PipelineConfig) -> Role:
     """The tables in which a record counts as written."""
     if config.tables.each:
-        return Role.EACH
+        return Role.EACH if config.cdc is None else Role.LOG
     return Role.UNIFIED if config.tables.unified else Role.BRONZE
 
 
@@ -49,6 +53,9 @@ class Pending:
     uses: list[SchemaUse] = field(default_factory=list)
 
 
+_BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY)
+
+
 class TableBook:
     """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
 
@@ -58,7 +65,7 @@ class TableBook:
         self._owners = owners
         self._config = config
         self._publisher = publisher
-        self._metadata = metadata_plan(config.tables.metadata)
+        self.metadata = metadata_plan(config.tables.metadata)
         self._date = (DATE,) if DATE.name in config.tables.partition_by else ()
         self._pending = Pending()
         self._new_tables = 0
@@ -108,18 +115,24 @@ class TableBook:
                 self._pending.changes.pop(name, None)
 
     def evolve(
-        self, name: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]
+        self,
+        name: str,
+        type_name: str,
+        schema: WriterSchema,
+        columns: tuple[Column, ...],
+        *,
+        role: Role = Role.EACH,
     ) -> Rejected | None:
         """Make room for a schema's columns, or say why its records are dead letters."""
-        table = self.tables.get(name) or self._on_disk(name, Role.EACH, type_name)
+        table = self.planned(name, role, type_name)
         if table is None:
             refused = self._refuse_new_type(type_name)
             if refused is not None:
                 return refused
             merged = create(columns)
-            merged = replace(merged, columns=(*merged.columns, *self._metadata, *self._date))
+            merged = replace(merged, columns=(*merged.columns, *self.metadata, *self._date))
             self._new_tables += 1
-            self._plan(name, Role.EACH, type_name, merged.columns)
+            self._plan(name, role, type_name, merged.columns)
         else:
             merged = merge(table.columns, columns, self._config.evolution)
             if merged.refused is not None:
@@ -133,13 +146,28 @@ class TableBook:
         self._pending.uses.append(use)
         return None
 
+    def planned(self, name: str, role: Role, type_name: str) -> TablePlan | None:
+        """The table as it is planned, or else as it is; None where there is none."""
+        return self.tables.get(name) or self._on_disk(name, role, type_name)
+
+    def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> None:
+        """Plan a table that is made of another one, with just these columns."""
+        table = self.planned(name, role, type_name)
+        if table is None:
+            self._plan(name, role, type_name, columns)
+            self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+        elif table.columns != columns:
+            before = {c.name: c for c in table.columns}
+            self.tables[name] = replace(table, columns=columns)
+            self._note(name, _difference(before, columns))
+
     def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
         """Make room in the unified table; True if that changed it."""
         unified = self._config.tables.unified
         if unified is None:
             return False
         table = self.tables[unified.name]
-        system = {c.name for c in (TYPE, DATE, *self._metadata)}
+        system = {c.name for c in (TYPE, DATE, *self.metadata)}
         own = tuple(c for c in table.columns if c.name not in system)
         plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
         if plan.columns == own:
@@ -157,7 +185,7 @@ class TableBook:
             fixed.append((tables.bronze, Role.BRONZE, (*BRONZE_COLUMNS, *self._date)))
         if tables.unified:
             shared = plan_unified((), {}, mode=tables.unified.mode).columns
-            columns = (*shared, TYPE, *self._metadata, *self._date)
+            columns = (*shared, TYPE, *self.metadata, *self._date)
             fixed.append((tables.unified.name, Role.UNIFIED, columns))
         for name, role, columns in fixed:
             if self._on_disk(name, role, "") is None:
@@ -172,7 +200,7 @@ class TableBook:
             partition_by = self._publisher.partition_columns(path)
         except PublishError:
             # one table's trouble must not stop the others: its commit will fail, and it is parked
-            if role is not Role.EACH:
+            if role not in _BY_TYPE:
                 raise
             self._unread.add(name)
             return None

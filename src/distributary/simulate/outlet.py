@@ -38,6 +38,10 @@ class KafkaTarget:
     registry_url: str = REGISTRY_URL
     partitions: int | None = None
     """Of a topic that is made; 1 if not said."""
+    source: KafkaSource | None = None
+    """How to log in to the brokers, from a pipeline file."""
+    registry: RegistryConfig | None = None
+    """How to log in to the registry, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def open_outlet(target: KafkaTarget, *, noted: bool = True) -> Iterator[Outlet]:
 
 
 def _validated(target: KafkaTarget) -> tuple[KafkaSource, RegistryConfig]:
+    if target.source is not None and target.registry is not None:
+        return target.source, target.registry
     try:
         source = KafkaSource(
             type="kafka", bootstrap_servers=target.bootstrap_servers, topics=(target.topic,)

@@ -19,7 +19,7 @@ from distributary.stage.facts import file_fact
 from distributary.stage.names import file_name
 from distributary.stage.parquet import write_file
 from distributary.stage.partitions import partition_facts, with_date
-from distributary.stage.unwrap import Unwrapped
+from distributary.stage.unwrapped import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
     Column("type", pa.string(), "type of the record (without an envelope: topic); null if unknown"),

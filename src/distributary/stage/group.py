@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from distributary.model.plan import RouteKey
 from distributary.stage.branches import branches
-from distributary.stage.unwrap import Rows, Unwrapped
+from distributary.stage.unwrapped import Rows, Unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def _key(value: int, dictionaries: list[list[object]]) -> RouteKey:
         value, code = divmod(value, len(dictionary))
         parts.append(dictionary[code])
     claim, schema_id, *mark = reversed(parts)
-    index, _, guid = str(mark[0]).partition("@") if mark else ("", "", "")
-    return RouteKey(str(claim), int(str(schema_id)), index, guid)
+    index, guid, key_schema = [*(str(mark[0]).split("@") if mark else ()), "", "", ""][:3]
+    return RouteKey(str(claim), int(str(schema_id)), index, guid, key_schema)
 
 
 def positions(codes: Rows, number: int) -> list[Rows]:

@@ -12,6 +12,8 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.decode.json_infer import join
+from distributary.model.change_facts import ChangeFacts
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
 from distributary.stage.land import land
@@ -35,15 +37,21 @@ class Staged:
 
     seen: int = 0
     skipped: int = 0
-    """Records passed over by policy."""
+    """Records passed over: by policy, or because their table has them already."""
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     records: Counter[str] = field(default_factory=Counter)
     """Source records per table."""
     dead: Counter[str] = field(default_factory=Counter)
     """Dead-lettered records by error code."""
+    changes: dict[str, ChangeFacts] = field(default_factory=lambda: defaultdict(ChangeFacts))
+    """What the events of each log are."""
     runs: list[Run] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     """Files of dead letters that wait for hop two."""
+    shapes: dict[str, Any] = field(default_factory=dict)
+    """What records without a schema look like, by their claim."""
+    carried: set[str] = field(default_factory=set)
+    """Schemas that came with records which have no route yet."""
 
     def unresolved(self, catalog: Catalog) -> list[Unresolved]:
         """The keys without a route, in the order in which their first records came."""
@@ -61,6 +69,9 @@ class Staged:
             self.files[name] += files
         self.records.update(other.records)
         self.dead.update(other.dead)
+        for name, facts in other.changes.items():
+            self.changes[name] += facts
+        self.skipped += other.skipped
 
     def add(self, facts: Iterable[tuple[str, Any]]) -> None:
         """Take in what tasks said."""
@@ -75,6 +86,17 @@ class Staged:
                     self.runs.append(Run.of(body))
                 case "letters":
                     self.letters.append(body)
+                case "shape":
+                    claim, shape = body
+                    known = self.shapes.get(claim)
+                    self.shapes[claim] = shape if known is None else join(known, shape)
+                case "carried":
+                    self.carried.add(body)
+                case "changes":
+                    name, told = body
+                    self.changes[name] += ChangeFacts.of(told) or ChangeFacts()
+                case "skipped":
+                    self.skipped += body
                 case "file":
                     self.records[body["table"]] += body["records"]
                     if body["file"] is not None:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.evolve.align import Aligner
+from distributary.merge.dedupe import redelivered
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.plan import Catalog, StageOrder
-from distributary.model.table import Fill, TablePlan
-from distributary.stage.facts import file_fact
+from distributary.model.table import Fill, Role, TablePlan
+from distributary.stage.facts import change_fact, file_fact
 from distributary.stage.heap import settle
 from distributary.stage.loads import Load
 from distributary.stage.metadata import metadata_columns
@@ -23,7 +24,7 @@ from distributary.stage.names import file_name
 from distributary.stage.parquet import write_file
 from distributary.stage.partition_limits import within_limits
 from distributary.stage.partitions import partition_facts, with_date
-from distributary.stage.parts import Part, Runs, decode_shares
+from distributary.stage.parts import Part, Runs, decode_shares, passed_over
 from distributary.stage.runs import facts_batch, open_run
 from distributary.stage.unified import UnifiedWriter
 
@@ -36,9 +37,11 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     runs = Runs()
     dead = [open_run(path) for path in load.letters]
     unified = UnifiedWriter(catalog, order) if catalog.unified else None
+    skipped = 0
     for shares in load.tables.values():
         parts, letters = decode_shares(shares, runs, catalog, order)
         dead += letters
+        skipped += passed_over(shares, catalog)
         parts, refused = within_limits(parts, catalog, order)
         dead += refused
         if unified is not None:
@@ -47,6 +50,8 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     if unified is not None:
         facts += unified.finish()
     facts += _land_dead(dead, catalog, order)
+    if skipped:
+        facts.append(("skipped", json.dumps(skipped)))
     settle(catalog)
     yield facts_batch(facts)
 
@@ -100,12 +105,25 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
         return [file_fact(table.name, records, None)]
     body = _aligned(table, filled)
     raw = pa.concat_tables([part.raw for part in filled])
-    for name, array in metadata_columns(raw, schema_ids_of(filled), catalog.metadata, order):
+    ids = schema_ids_of(filled)
+    facts: list[tuple[str, str]] = []
+    if table.role is Role.LOG:
+        again = redelivered(table.path, body)
+        if again.true_count:
+            facts.append(("skipped", json.dumps(again.true_count)))
+            records -= again.true_count
+            body, raw, ids = (rows.filter(pc.invert(again)) for rows in (body, raw, ids))
+        if not body.num_rows:
+            return [*facts, file_fact(table.name, records, None)]
+        facts.append(change_fact(table.name, body))
+    for name, array in metadata_columns(raw, ids, catalog.metadata, order):
         body = body.append_column(pa.field(name, array.type), array)
     if table.partition_by:
         body = with_date(body, raw.column("timestamp"), table)
-        ids, offsets = schema_ids_of(filled), raw.column("offset")
-        return partition_facts(body, table, order, records=records, offsets=offsets, schema_ids=ids)
+        offsets = raw.column("offset")
+        return facts + partition_facts(
+            body, table, order, records=records, offsets=offsets, schema_ids=ids
+        )
     bounds = pc.min_max(raw.column("offset"))
     staged = write_file(
         body,
@@ -115,7 +133,7 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
         last_offset=bounds["max"].as_py(),
         schema_ids=[part.route.schema_id for part in filled],
     )
-    return [file_fact(table.name, records, staged)]
+    return [*facts, file_fact(table.name, records, staged)]
 
 
 def schema_ids_of(parts: Iterable[Part]) -> pa.Int64Array:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from distributary.config.evolution import Evolution
-from distributary.decode.base import Decoder
-from distributary.decode.cache import decoder_for
+from distributary.decode.base import Decoder, HasColumns
+from distributary.decode.cache import change_decoder_for, decoder_for
 from distributary.decode.together import decode_together
 from distributary.evolve.merge import merge
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded, Failure
 from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
@@ -20,6 +21,7 @@ from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.loads import Share, Slice
 from distributary.stage.runs import open_run
+from distributary.stage.shard import sharded, with_shard
 from distributary.stage.unwrap import limits_of
 
 _BYTES_PER_DECODE = 64 * 1024 * 1024
@@ -66,7 +68,10 @@ class Runs:
 def decode_shares(
     shares: Sequence[Share], runs: Runs, catalog: Catalog, order: StageOrder
 ) -> tuple[list[Part], list[pa.RecordBatch]]:
-    """The records of a table's shares as parts, and the rows for the dead-letter table."""
+    """The records of a table's shares as parts, and the rows for the dead-letter table.
+
+    Records of keys that are to be passed over are in neither.
+    """
     parts: list[Part] = []
     dead: list[pa.RecordBatch] = []
     together: list[_Portion] = []
@@ -81,6 +86,13 @@ def decode_shares(
             size += weight
     _decode(together, catalog, order, parts, dead)
     return parts, dead
+
+
+def passed_over(shares: Sequence[Share], catalog: Catalog) -> int:
+    """How many records of these shares are only counted."""
+    routes = [(catalog.routes[share.key], share) for share in shares]
+    silent = [s for route, s in routes if isinstance(route, Rejected) and route.passed_over]
+    return sum(one.rows for share in silent for one in share.slices)
 
 
 def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
@@ -117,9 +129,13 @@ def _decode(
         route = catalog.routes[portion.key]
         if isinstance(route, Route):
             routed.append((portion, route))
-        else:
+        elif not route.passed_over:
             letters = _refused(portion.raw.num_rows, portion.key, route)
             dead.append(letters_batch(portion.raw, letters, order))
+    if catalog.changes is not None:
+        for portion, route in routed:
+            _decode_changes(portion, route, catalog, catalog.changes, order, parts, dead)
+        return
     decoders = [_decoder(route, catalog, guarded=order.guarded) for _, route in routed]
     decoded: Sequence[Decoded | None] | None = None
     if len(routed) > 1:
@@ -134,6 +150,45 @@ def _decode(
             dead.append(letters_batch(portion.raw, letters, order))
 
 
+def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
+    """How many of some records of one key cannot be decoded."""
+    if catalog.changes is not None:
+        return len(_changes(payloads, raw, route, catalog, catalog.changes)[0].failed)
+    return len(_decoder(route, catalog, guarded=False).decode(payloads).failed)
+
+
+def _decode_changes(
+    portion: _Portion,
+    route: Route,
+    catalog: Catalog,
+    settings: ChangeSettings,
+    order: StageOrder,
+    parts: list[Part],
+    dead: list[pa.RecordBatch],
+) -> None:
+    found, shape = _changes(portion.payloads, portion.raw, route, catalog, settings)
+    parts.append(_part(portion.raw, found, route, shape, catalog))
+    if found.failed:
+        letters = [_failed(failure, route) for failure in found.failed]
+        dead.append(letters_batch(portion.raw, letters, order))
+
+
+def _changes(
+    payloads: pa.BinaryArray,
+    raw: pa.Table,
+    route: Route,
+    catalog: Catalog,
+    settings: ChangeSettings,
+) -> tuple[Decoded, HasColumns]:
+    keys = catalog.schemas.get(route.key_schema_id)
+    schema = catalog.schemas[route.schema_id]
+    decoder = change_decoder_for(schema, settings, limits_of(catalog), keys=keys)
+    found = decoder.decode(payloads, raw)
+    if not route.shard:
+        return found, decoder
+    return replace(found, ok=with_shard(found.ok, route.shard)), sharded(decoder)
+
+
 def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
     schema = catalog.schemas[route.schema_id]
     limits = limits_of(catalog)
@@ -142,7 +197,7 @@ def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
 
 
 def _part(
-    raw: pa.Table, decoded: Decoded, route: Route, decoder: Decoder, catalog: Catalog
+    raw: pa.Table, decoded: Decoded, route: Route, decoder: HasColumns, catalog: Catalog
 ) -> Part:
     records = raw.num_rows - len(decoded.failed)
     if decoded.origin is not None:
@@ -171,10 +226,10 @@ def _failed(failure: Failure, route: Route) -> Letter:
     )
 
 
-_FILLS: dict[tuple[int, int], tuple[TablePlan, Decoder, tuple[Fill, ...]]] = {}
+_FILLS: dict[tuple[int, int], tuple[TablePlan, HasColumns, tuple[Fill, ...]]] = {}
 
 
-def fills_for(table: TablePlan, decoder: Decoder, catalog: Catalog) -> tuple[Fill, ...]:
+def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[Fill, ...]:
     """How a schema's columns reach the table; kept between tasks for the same two objects.
 
     The driver has evolved the table already, so the same pure merge finds a place for everything.

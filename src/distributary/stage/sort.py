@@ -16,7 +16,9 @@ from distributary.stage.bronze import BronzeWriter
 from distributary.stage.group import Groups, group
 from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.runs import SORTED, KeyRange, Run, facts_batch, write_run
-from distributary.stage.unwrap import Unwrapped, unwrap
+from distributary.stage.shapes import shapes
+from distributary.stage.unwrap import unwrap
+from distributary.stage.unwrapped import Unwrapped
 
 _BYTES_PER_RUN = 256 * 1024 * 1024
 BAD_NAME = "the type's name cannot become the name of a table"
@@ -79,6 +81,12 @@ def _sorted(
         run = _run(raw, unwrapped, groups, refused, order)
         if run is not None:
             yield "run", run.as_json()
+        new = {key.guid for key in groups.keys if key not in catalog.routes}
+        for guid in new & unwrapped.carried.keys():
+            yield "carried", json.dumps(unwrapped.carried[guid])
+        if catalog.infer:
+            for claim, shape in shapes(unwrapped, groups, refused):
+                yield "shape", json.dumps([claim, shape], ensure_ascii=False)
     if letters:
         yield "letters", json.dumps(write_run(letters_batch(raw, letters, order), order.folder))
 

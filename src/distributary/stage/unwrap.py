@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +12,20 @@ import pyarrow.compute as pc
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.cache import decoder_for
 from distributary.errors import ErrorCode
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.plan import UNFRAMED, Catalog, EnvelopePlan
 from distributary.model.schema import Format
 from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter
+from distributary.stage.unwrap_changes import about_tables, named_by_reader, with_key_schemas
+from distributary.stage.unwrapped import Rows, Unwrapped, only
 
 _KEPT_CODES = (
     ErrorCode.NESTING_TOO_DEEP,
     ErrorCode.PAYLOAD_TOO_LARGE,
     ErrorCode.CRASHED_DECODER,
 )
-Rows = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Unwrapped:
-    """The records of a raw batch that could be unwrapped, column-wise, and the others."""
-
-    rows: Rows
-    """Positions in the raw batch; all columns below have this length and order."""
-    claims: pa.StringArray
-    schema_ids: pa.Int64Array
-    marks: pa.StringArray | None
-    """What else tells records apart: `message_index@guid`, either part of which may be missing."""
-    payloads: pa.BinaryArray
-    letters: list[Letter] = field(default_factory=list)
-    skipped: int = 0
-    """Tombstones that a policy says to pass over."""
 
 
 def limits_of(catalog: Catalog) -> DecodeLimits:
@@ -58,9 +44,30 @@ def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> U
     skipped = 0
     if catalog.skip_tombstones and letters:
         letters, skipped = _without_tombstones(raw, letters)
-    unwrapped = _unwrapped(raw, rows, letters, catalog, guarded=guarded)
-    unwrapped.skipped = skipped
+    if catalog.changes is not None:
+        unwrapped = _changes(raw, rows, letters, catalog, catalog.changes)
+    else:
+        unwrapped = _unwrapped(raw, rows, letters, catalog, guarded=guarded)
+    unwrapped.skipped += skipped
     return unwrapped
+
+
+def _changes(
+    raw: pa.RecordBatch,
+    rows: Rows,
+    letters: list[Letter],
+    catalog: Catalog,
+    settings: ChangeSettings,
+) -> Unwrapped:
+    """Change events: not the topic but the source's table makes the claim."""
+    if settings.format == "datastream":
+        rows, claims, letters = named_by_reader(raw, rows, letters)
+        return _from_frame(raw, rows, letters, catalog, claims)
+    unwrapped = _from_frame(raw, rows, letters, catalog)
+    if catalog.payload_format is Format.JSON:
+        return about_tables(unwrapped)
+    # which table it is says the schema, and only the driver has that
+    return with_key_schemas(unwrapped, raw)
 
 
 def _framed_by_header(raw: pa.RecordBatch, catalog: Catalog) -> npt.NDArray[np.bool_]:
@@ -171,25 +178,13 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
             letters = Letter(row, ErrorCode.BAD_MAGIC, text, "unwrap", 0, claim, int(ids[i]))
             unwrapped.letters.append(letters)
         keep = np.flatnonzero(framed)
-        return _inner(_only(unwrapped, keep), catalog) if len(keep) else _only(unwrapped, keep)
+        return _inner(only(unwrapped, keep), catalog) if len(keep) else only(unwrapped, keep)
     unwrapped.payloads = payloads(
         unwrapped.payloads, np.where(framed, frames.payload_start, 0).astype(np.int32)
     )
     if framed.any():
         unwrapped.marks = _marks(replace(frames, framed=framed), protobuf=protobuf)
     return unwrapped
-
-
-def _only(unwrapped: Unwrapped, keep: Rows) -> Unwrapped:
-    chosen = pa.array(keep)
-    return Unwrapped(
-        unwrapped.rows[keep],
-        unwrapped.claims.take(chosen),
-        unwrapped.schema_ids.take(chosen),
-        None,
-        unwrapped.payloads.take(chosen),
-        unwrapped.letters,
-    )
 
 
 def _require(
@@ -245,11 +240,15 @@ def _well_framed(frames: SplitFrames, framing: str, rows: Rows, letters: list[Le
 
 
 def _from_frame(
-    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], catalog: Catalog
+    raw: pa.RecordBatch,
+    rows: Rows,
+    letters: list[Letter],
+    catalog: Catalog,
+    claims: pa.StringArray | None = None,
 ) -> Unwrapped:
     """Without an envelope the registry's header names the schema, and the topic makes the claim."""
     values = _take(raw.column("value"), rows)
-    topics = _take(raw.column("topic"), rows)
+    topics = _take(raw.column("topic"), rows) if claims is None else claims
     if catalog.payload_framing == "none":
         ids = pa.array(np.full(len(rows), UNFRAMED, dtype=np.int64))
         return Unwrapped(rows, topics, ids, None, values, letters)

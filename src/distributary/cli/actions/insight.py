@@ -38,9 +38,9 @@ class Insight:
 def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight:
     """As much as can be found out; without a pipeline the bytes must do."""
     value: bytes = letter["value"] or b""
-    if pipeline is None:
+    registry = pipeline.registry() if pipeline is not None else None
+    if pipeline is None or registry is None:
         return _without_schemas(value, letter)
-    registry = pipeline.registry()
     schema = _schema(registry, letter["schema_id"])
     payload = _payload(pipeline, registry, letter) if value else None
     start = value.rfind(payload) if payload else _after_frame(value)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from distributary.cli.failure import usage_error
+from distributary.config.kafka import KafkaSource
+from distributary.config.load import load
 from distributary.errors import ConfigError
 from distributary.registry.files import FileRegistry
 from distributary.simulate import DeltaSink
@@ -27,6 +29,8 @@ class Target:
     registry_url: str | None
     topic: str | None
     partitions: int | None
+    pipeline: Path | None = None
+    """A pipeline file that says where Kafka and the registry are, and how to log in to them."""
 
     @property
     def is_kafka(self) -> bool:
@@ -37,11 +41,29 @@ class Target:
         """The broker, the registry, and this topic unless another one was named."""
         if self.path is not None or self.registry is not None:
             raise _usage("PATH and --registry are for --to delta: a topic has a name and a server.")
+        if self.pipeline is not None:
+            return self._as_in(self.pipeline, topic)
         return KafkaTarget(
             topic=self.topic or topic,
             bootstrap_servers=self.bootstrap_servers or BOOTSTRAP_SERVERS,
             registry_url=self.registry_url or REGISTRY_URL,
             partitions=self.partitions,
+        )
+
+    def _as_in(self, file: Path, topic: str) -> KafkaTarget:
+        if self.bootstrap_servers is not None or self.registry_url is not None:
+            raise _usage("--pipeline names the brokers and the registry already.")
+        config = load(file).config
+        if not isinstance(config.source, KafkaSource) or config.registry is None:
+            raise _usage("--pipeline needs a file with a source of type kafka and a registry.")
+        named = config.source.topics[0] if config.source.topics else topic
+        return KafkaTarget(
+            topic=self.topic or named,
+            bootstrap_servers=config.source.bootstrap_servers,
+            registry_url=next(iter(config.registry.addresses), REGISTRY_URL),
+            partitions=self.partitions,
+            source=config.source,
+            registry=config.registry,
         )
 
     def delta(self) -> tuple[Path, Path]:

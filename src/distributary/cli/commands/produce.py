@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from distributary.cli.commands import produce_cdc
+from distributary.cli.commands.produce_options import (
+    KAFKA,
+    SERVERS_HELP,
+    URL_HELP,
+    Destination,
+    Partitions,
+    PipelineFile,
+    Rate,
+    RegistryFolder,
+    RegistryUrl,
+    Seed,
+    Servers,
+    Table,
+    To,
+    Topic,
+)
 from distributary.cli.help import GroupPage, show_help
 from distributary.cli.verb import Invocation, verb
 
@@ -17,13 +33,6 @@ app = typer.Typer(
     callback=show_help,
     invoke_without_command=True,
 )
-
-
-class Destination(StrEnum):
-    """Where records go."""
-
-    KAFKA = "kafka"
-    DELTA = "delta"
 
 
 class Framing(StrEnum):
@@ -49,60 +58,12 @@ class OrderType(StrEnum):
     PRODUCT = "product"
 
 
-_KAFKA, _DELTA = "With --to kafka", "With --to delta"
-
-To = Annotated[
-    Destination, typer.Option("--to", help="A topic of Kafka, or a Delta table in its place.")
-]
-Table = Annotated[
-    Path | None, typer.Argument(metavar="PATH", help="With --to delta: the table's folder.")
-]
-RegistryFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--registry",
-        metavar="DIR",
-        help="The folder that keeps the schemas.",
-        rich_help_panel=_DELTA,
-    ),
-]
-_SERVERS_HELP = "The brokers, host:port; else 127.0.0.1:9092."
-_URL_HELP = "The schema registry; else that of `dev up`."
-Servers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-servers", envvar="KAFKA_SERVER", help=_SERVERS_HELP, rich_help_panel=_KAFKA
-    ),
-]
-RegistryUrl = Annotated[
-    str | None,
-    typer.Option("--registry-url", envvar="SR_URL", help=_URL_HELP, rich_help_panel=_KAFKA),
-]
-Topic = Annotated[
-    str | None,
-    typer.Option("--topic", help="The topic; made if it is not there.", rich_help_panel=_KAFKA),
-]
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        "--partitions",
-        min=1,
-        help="Partitions of a topic that is made; else 1.",
-        rich_help_panel=_KAFKA,
-    ),
-]
-
 Games = Annotated[int, typer.Option("--games", min=1, help="How many types of record.")]
 Versions = Annotated[int, typer.Option("--versions", min=1, help="How many schema versions each.")]
 Records = Annotated[
     int, typer.Option("--records", min=1, help="Good records per type and version.")
 ]
 Bad = Annotated[int, typer.Option("--bad", min=0, help="Bad records, in addition.")]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed sends the same records.")]
-Rate = Annotated[
-    float | None,
-    typer.Option("--rate", help="Messages a second; as fast as possible if not given."),
-]
 StartVersion = Annotated[
     int, typer.Option("--start-version", min=1, help="Go on with this version of the schemas.")
 ]
@@ -142,6 +103,7 @@ def games(
     registry_url: RegistryUrl = None,
     topic: Topic = None,
     partitions: Partitions = None,
+    pipeline: PipelineFile = None,
     registry: RegistryFolder = None,
 ) -> None:
     """Wrapped events of many games, whose schemas grow while they are sent.
@@ -151,7 +113,9 @@ def games(
     from distributary.cli.actions.produce import send_games
     from distributary.cli.actions.produce_target import Target
 
-    target = Target(to, path, registry, bootstrap_servers, registry_url, topic, partitions)
+    target = Target(
+        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
+    )
     send_games(
         call,
         target,
@@ -190,17 +154,20 @@ def people(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", envvar="KAFKA_TOPIC", help="The topic; else people.", rich_help_panel=_KAFKA
+            "--topic", envvar="KAFKA_TOPIC", help="The topic; else people.", rich_help_panel=KAFKA
         ),
     ] = None,
     partitions: Partitions = None,
+    pipeline: PipelineFile = None,
     registry: RegistryFolder = None,
 ) -> None:
     """One type of framed message, whose schema gains a field with every version."""
     from distributary.cli.actions.produce import send_people
     from distributary.cli.actions.produce_target import Target
 
-    target = Target(to, path, registry, bootstrap_servers, registry_url, topic, partitions)
+    target = Target(
+        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
+    )
     send_people(
         call,
         target,
@@ -251,8 +218,8 @@ def orders(
         typer.Option(
             "--bootstrap-servers",
             envvar=["KAFKA_URL", "KAFKA_SERVER"],
-            help=_SERVERS_HELP,
-            rich_help_panel=_KAFKA,
+            help=SERVERS_HELP,
+            rich_help_panel=KAFKA,
         ),
     ] = None,
     registry_url: Annotated[
@@ -260,8 +227,8 @@ def orders(
         typer.Option(
             "--registry-url",
             envvar=["SCHEMA_REGISTRY_URL", "SR_URL"],
-            help=_URL_HELP,
-            rich_help_panel=_KAFKA,
+            help=URL_HELP,
+            rich_help_panel=KAFKA,
         ),
     ] = None,
     topic: Annotated[
@@ -270,10 +237,11 @@ def orders(
             "--topic",
             envvar="KAFKA_TOPIC",
             help="The topic; else dev.orders, or dev.types for the two types.",
-            rich_help_panel=_KAFKA,
+            rich_help_panel=KAFKA,
         ),
     ] = None,
     partitions: Partitions = None,
+    pipeline: PipelineFile = None,
     registry: RegistryFolder = None,
 ) -> None:
     """Orders in Avro, several to a message, with names beyond ASCII.
@@ -284,7 +252,9 @@ def orders(
     from distributary.cli.actions.produce_orders import send_orders
     from distributary.cli.actions.produce_target import Target
 
-    target = Target(to, path, registry, bootstrap_servers, registry_url, topic, partitions)
+    target = Target(
+        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
+    )
     send_orders(
         call,
         target,
@@ -297,3 +267,6 @@ def orders(
         empty=empty,
         seed=seed,
     )
+
+
+produce_cdc.declare(app)

@@ -1,0 +1,233 @@
+"""Where in the order of its source an event is: typed numbers, compared one after the other.
+
+| source | a | b | c |
+|---|---|---|---|
+| mysql | number of the binary log | position in it | |
+| postgresql | log sequence number | | |
+| sqlserver | first part of the LSN | second | third |
+| oracle | SCN | redo log and block of `rs_id` | offset of `rs_id` and SSN |
+| any other | first number of `sort_keys` after the time | second | third |
+
+A position that is not there is 0, as of a row that was backfilled; one that cannot be read is bad.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from distributary.decode.datastream_events import Events
+from distributary.decode.datastream_values import Ints, Mask
+from distributary.model.change import SEQ
+from distributary.model.change_settings import ChangeSettings
+
+KINDS = ("mysql", "postgresql", "sqlserver", "oracle")
+_ALIASES = {"postgres": "postgresql", "mssql": "sqlserver", "sql_server": "sqlserver"}
+_INT64 = 2**63
+_SUFFIX = re.compile(r"\d+$", re.ASCII)
+_HEX = re.compile(r"[0-9a-fA-F]+", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
+
+Triple = tuple[int, int, int]
+_NOWHERE: Triple = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Positions, and which of them cannot be read."""
+
+    a: Ints
+    b: Ints
+    c: Ints
+    bad: Mask
+
+
+def kind_of(read_method: str | None, settings: ChangeSettings, told: frozenset[str]) -> str:
+    """The kind of database that an event came from; empty if nobody can say.
+
+    Args:
+        read_method: `mysql-cdc-binlog`, `oracle_dump`, or `cdc` alone.
+        settings: What the pipeline's file says, for events that do not.
+        told: What the events say about their source: the last resort.
+    """
+    word = re.split(r"[-_]", (read_method or "").lower(), maxsplit=1)[0]
+    for name in (word, settings.source_type.lower()):
+        kind = _ALIASES.get(name, name)
+        if kind in KINDS:
+            return kind
+    if word in ("cdc", "backfill", ""):
+        known = (("scn", "oracle"), ("log_position", "mysql"), ("lsn", "lsn"))
+        return next((kind for name, kind in known if name in told), "")
+    return ""
+
+
+def is_backfill(read_method: str | None) -> bool:
+    """Whether rows were read, not changed."""
+    words = re.split(r"[-_]", (read_method or "").lower())
+    return any(word == "backfill" or word.endswith("dump") for word in words)
+
+
+def places(events: Events, kind: str, ts: Ints) -> Place:
+    """The positions of events that came from one kind of database."""
+    said, count = events.metadata, len(events)
+    match kind:
+        case "mysql":
+            file = _by_text(said.get("log_file"), count, _log_file)
+            position, bad = _integers(said.get("log_position"), count)
+            return Place(file.a, position, file.c, file.bad | bad)
+        case "postgresql":
+            return _by_text(said.get("lsn"), count, _postgresql)
+        case "sqlserver":
+            return _by_text(said.get("lsn"), count, _sqlserver)
+        case "lsn":
+            return _by_text(said.get("lsn"), count, _any_lsn)
+        case "oracle":
+            scn, bad_scn = _integers(said.get("scn"), count)
+            ssn, bad_ssn = _integers(said.get("ssn"), count)
+            redo = _by_text(said.get("rs_id"), count, _rs_id)
+            bad = redo.bad | bad_scn | bad_ssn | (ssn < 0) | (ssn >= 2**32)
+            return Place(scn, redo.b, redo.c | np.where(bad, 0, ssn), bad)
+    return _by_sort_keys(events, ts)
+
+
+def sequence(
+    place: Place, *, phase: Ints | Mask, ts: Ints, half: Ints | Mask, tie: pa.StringArray
+) -> pa.StructArray:
+    """`_seq` of model/change.py."""
+    numbers = [phase.astype(np.int32), ts, place.a, place.b, place.c, half.astype(np.int32)]
+    return pa.StructArray.from_arrays([*map(pa.array, numbers), tie], fields=list(SEQ))
+
+
+def with_halves_together(events: Events, ts: Ints, change: pa.StringArray) -> Ints:
+    """Times in which both halves of a change of key are at the time of the first.
+
+    MySQL's second half, the new row, comes with a time of one second later. What happens to the
+    row within that second would be taken for older.
+    """
+    if not pc.any(pc.equal(change, "UPDATE-DELETE"), min_count=0).as_py():
+        return ts
+    file, position = events.metadata.get("log_file"), events.metadata.get("log_position")
+    if file is None or position is None:
+        return ts
+    halves = list(zip(change.to_pylist(), file.to_pylist(), position.to_pylist(), strict=True))
+    first: dict[tuple[object, object], int] = {}
+    for row, (word, *place) in enumerate(halves):
+        # without a position nobody can say what belongs together
+        if word == "UPDATE-DELETE" and place[0]:
+            at = (place[0], place[1])
+            first[at] = min(int(ts[row]), first.get(at, int(ts[row])))
+    mended = ts.copy()
+    for row, (word, *place) in enumerate(halves):
+        if word == "UPDATE-INSERT":
+            mended[row] = min(int(ts[row]), first.get((place[0], place[1]), int(ts[row])))
+    return mended
+
+
+def _by_text(array: pa.Array | None, count: int, read: Callable[[str], Triple | None]) -> Place:
+    """Positions that are written as text; each text is read once."""
+    if array is None:
+        return _nowhere(count)
+    if not kinds.is_string(array.type):
+        return replace(_nowhere(count), bad=array.is_valid().to_numpy(zero_copy_only=False))
+    coded = pc.dictionary_encode(array, null_encoding="encode")
+    texts = coded.dictionary.to_pylist()
+    found = [read(text.strip()) if text and text.strip() else _NOWHERE for text in texts]
+    bad = np.array([each is None or not _fits(each) for each in found], np.bool_)
+    triples = [_NOWHERE if b else each for each, b in zip(found, bad, strict=True)]
+    table = np.array(triples, np.int64).reshape(-1, 3)
+    codes = coded.indices.to_numpy()
+    return Place(table[codes, 0], table[codes, 1], table[codes, 2], bad[codes])
+
+
+def _fits(triple: Triple) -> bool:
+    return all(0 <= each < _INT64 for each in triple)
+
+
+def _log_file(name: str) -> Triple | None:
+    suffix = _SUFFIX.search(name)
+    return (int(suffix[0]), 0, 0) if suffix and len(suffix[0]) < 20 else None
+
+
+def _postgresql(lsn: str) -> Triple | None:
+    parts = _hexes(lsn.split("/"), 2)
+    return ((parts[0] << 32) | parts[1], 0, 0) if parts and parts[1] < 2**32 else None
+
+
+def _sqlserver(lsn: str) -> Triple | None:
+    if lsn[:2].lower() == "0x" and len(lsn) == 22:
+        lsn = f"{lsn[2:10]}:{lsn[10:18]}:{lsn[18:]}"
+    parts = _hexes(lsn.split(":"), 3)
+    return (parts[0], parts[1], parts[2]) if parts else None
+
+
+def _any_lsn(lsn: str) -> Triple | None:
+    return _postgresql(lsn) if "/" in lsn else _sqlserver(lsn)
+
+
+def _rs_id(text: str) -> Triple | None:
+    parts = _hexes(text.removeprefix("0x").split("."), 3)
+    if not parts or parts[1] >= 2**32 or parts[2] >= 2**31:
+        return None
+    # beside the offset there is room for the SSN, which counts the rows of one redo record
+    return (0, (parts[0] << 32) | parts[1], parts[2] << 32)
+
+
+def _hexes(parts: list[str], count: int) -> list[int] | None:
+    if len(parts) != count or not all(len(p) <= 16 and _HEX.fullmatch(p) for p in parts):
+        return None
+    return [int(part, 16) for part in parts]
+
+
+def _integers(array: pa.Array | None, count: int) -> tuple[Ints, Mask]:
+    """Whole numbers, also where they are written as text; nothing is 0."""
+    if array is None:
+        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    if kinds.is_integer(array.type):
+        return array.cast(pa.int64()).fill_null(0).to_numpy(), np.zeros(count, np.bool_)
+    place = _by_text(array, count, _whole)
+    return place.a, place.bad
+
+
+def _whole(text: str) -> Triple | None:
+    return (int(text), 0, 0) if _WHOLE.fullmatch(text) else None
+
+
+def _by_sort_keys(events: Events, ts: Ints) -> Place:
+    if events.sort_keys is None:
+        return _nowhere(len(events))
+    rows = np.zeros((len(events), 3), np.int64)
+    for row, text in enumerate(events.sort_keys.to_pylist()):
+        numbers = _numbers(text)
+        if numbers and numbers[0] == ts[row]:
+            numbers = numbers[1:]
+        kept = numbers[:3]
+        rows[row, : len(kept)] = kept
+    return Place(rows[:, 0], rows[:, 1], rows[:, 2], np.zeros(len(events), np.bool_))
+
+
+def _numbers(text: str | None) -> list[int]:
+    """The numbers that a list begins with."""
+    try:
+        values = json.loads(text or "[]")
+    except ValueError:
+        return []
+    numbers: list[int] = []
+    for value in values if isinstance(values, list) else ():
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            value = int(value)
+        if type(value) is not int or not -_INT64 <= value < _INT64:
+            break
+        numbers.append(value)
+    return numbers
+
+
+def _nowhere(count: int) -> Place:
+    zeros = np.zeros(count, np.int64)
+    return Place(zeros, zeros, zeros, np.zeros(count, np.bool_))

@@ -1,0 +1,226 @@
+"""What Kafka Connect says about the values of an event: its own schemas, in JSON or within Avro.
+
+Both are read into the same tree. Avro's is also copied, without the logical types that refuse a
+value: what a value means is decided afterwards, where one that the lake cannot hold is kept beside
+the row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributary.errors import DecodeError
+
+MAX_LEVELS = 50
+"""Of types inside types."""
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+PRECISION = "connect.decimal.precision"
+
+_CONNECT = {
+    "int8": "int32",
+    "int16": "int32",
+    "float": "float32",
+    "double": "float64",
+    "float32": "float32",
+    "float64": "float64",
+    **{kind: kind for kind in ("boolean", "int32", "int64", "string", "bytes")},
+}
+_AVRO = {
+    "boolean": "boolean",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "bytes": "bytes",
+    "enum": "string",
+}
+# what a converter writes that was told to leave out what Connect means
+_LOGICAL = {
+    "date": "org.apache.kafka.connect.data.Date",
+    "time-millis": "org.apache.kafka.connect.data.Time",
+    "time-micros": "io.debezium.time.MicroTime",
+    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
+    "timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "local-timestamp-millis": "io.debezium.time.Timestamp",
+    "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "local-timestamp-nanos": "io.debezium.time.NanoTimestamp",
+    "timestamp-nanos": "io.debezium.time.NanoTimestamp",
+    "decimal": DECIMAL,
+}
+_UNLOGICAL = ("logicalType", "precision", "scale", "connect.name", "connect.parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A value's type."""
+
+    kind: str
+    """`boolean`, `int32`, `int64`, `float32`, `float64`, `string`, `bytes`, `array`, `map`,
+    `struct`; `other` for what stays as it is decoded, `void` for what is only ever null."""
+    name: str = ""
+    """What it means: `io.debezium.time.Date`."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[Field, ...] = ()
+    item: Type | None = None
+    """Of arrays, and of maps with texts for keys."""
+
+    def member(self, name: str) -> Type | None:
+        """The type of a field, if there is one of that name."""
+        return next((each.type for each in self.fields if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a struct."""
+
+    name: str
+    type: Type
+
+
+OTHER = Type("other")
+
+
+def connect_type(given: Any, level: int = 0) -> Type:
+    """The tree of a schema in Connect's own JSON; DecodeError for anything else."""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(kind, str) or level > MAX_LEVELS:
+        raise unusable("it is not a schema of Kafka Connect, or nests too deep")
+    name, parameters = _text(given.get("name")), _texts(given.get("parameters"))
+    match kind:
+        case "struct":
+            members = given.get("fields")
+            fields = tuple(
+                Field(_text(each.get("field")), connect_type(each, level + 1))
+                for each in (members if isinstance(members, list) else ())
+                if isinstance(each, dict)
+            )
+            return Type("struct", name, parameters, fields=fields)
+        case "array":
+            return Type("array", name, parameters, item=connect_type(given.get("items"), level + 1))
+        case "map":
+            if connect_type(given.get("keys"), level + 1).kind != "string":
+                return OTHER
+            item = connect_type(given.get("values"), level + 1)
+            return Type("map", name, parameters, item=item)
+    return Type(_CONNECT[kind], name, parameters) if kind in _CONNECT else OTHER
+
+
+def avro_type(body: bytes) -> tuple[Type, bytes]:
+    """The tree of a compiled Avro schema, and the schema without the logical types in it."""
+    try:
+        top = json.loads(body)
+        found = _AvroReader(dict(_definitions(top, ""))).type(top, "", 0) or OTHER
+        return found, json.dumps(_bare(top), separators=(",", ":")).encode()
+    except (ValueError, RecursionError) as error:
+        raise unusable(type(error).__name__) from error
+
+
+class _AvroReader:
+    def __init__(self, named: Mapping[str, tuple[Any, str]]) -> None:
+        self._named = named
+
+    def type(self, given: Any, space: str, level: int) -> Type | None:
+        """None for what is only ever null, and has no column."""
+        if level > MAX_LEVELS:
+            return OTHER
+        if isinstance(given, list):
+            real = [each for each in given if each != "null"]
+            if len(real) > 1:
+                return OTHER
+            return self.type(real[0], space, level) if real else None
+        if given == "null":
+            return None
+        if isinstance(given, str) and given not in _AVRO:
+            named = self._named.get(_full(given, space)) or self._named.get(given)
+            return self.type(named[0], named[1], level) if named else OTHER
+        told = given if isinstance(given, dict) else {"type": given}
+        match told.get("type"):
+            case "record":
+                return self._record(told, space, level)
+            case "array":
+                return Type("array", item=self.type(told.get("items"), space, level + 1))
+            case "map":
+                return Type("map", item=self.type(told.get("values"), space, level + 1))
+            case str(kind) if kind in _AVRO:
+                return _primitive(_AVRO[kind], told)
+        return OTHER
+
+    def _record(self, told: dict[str, Any], space: str, level: int) -> Type:
+        full = _full(_text(told.get("name")), _text(told.get("namespace")) or space)
+        inner = full.rpartition(".")[0]
+        types = [self.type(each.get("type"), inner, level + 1) for each in told.get("fields", ())]
+        names = [_text(each.get("name")) for each in told.get("fields", ())]
+        fields = tuple(Field(n, t) for n, t in zip(names, types, strict=True) if t is not None)
+        return Type("struct", full, fields=fields)
+
+
+def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
+    name, parameters = _text(told.get("connect.name")), _texts(told.get("connect.parameters"))
+    logical = told.get("logicalType")
+    if not name and isinstance(logical, str):
+        name = _LOGICAL.get(logical, "")
+        if logical == "decimal":
+            known = {"scale": str(told.get("scale", 0)), PRECISION: str(told.get("precision"))}
+            return Type(kind, name, known)
+    return Type(kind, name, parameters)
+
+
+def _definitions(given: Any, space: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Every named type in a schema's JSON, by its full name, with the namespace around it."""
+    if isinstance(given, list):
+        for each in given:
+            yield from _definitions(each, space)
+    if not isinstance(given, dict):
+        return
+    if isinstance(given.get("name"), str) and given.get("type") in ("record", "enum", "fixed"):
+        full = _full(given["name"], _text(given.get("namespace")) or space)
+        yield full, (given, space)
+        space = full.rpartition(".")[0]
+    for part in ("type", "items", "values"):
+        yield from _definitions(given.get(part), space)
+    for each in given.get("fields", ()):
+        yield from _definitions(each.get("type"), space)
+
+
+def _bare(given: Any) -> Any:
+    if isinstance(given, list):
+        return [_bare(each) for each in given]
+    if not isinstance(given, dict):
+        return given
+    fixed = given.get("type") == "fixed"
+    kept = {k: v for k, v in given.items() if fixed or k not in _UNLOGICAL}
+    for part in ("type", "items", "values"):
+        if part in kept:
+            kept[part] = _bare(kept[part])
+    if isinstance(kept.get("fields"), list):
+        # a default is text of the type that it was written for
+        fields = [{k: v for k, v in each.items() if k != "default"} for each in kept["fields"]]
+        kept["fields"] = list(map(_bare, fields))
+    return kept
+
+
+def _full(name: str, space: str) -> str:
+    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else ""
+
+
+def _texts(given: Any) -> dict[str, str]:
+    told = given.items() if isinstance(given, dict) else ()
+    return {str(key): value for key, value in told if isinstance(value, str)}
+
+
+def unusable(evidence: str) -> DecodeError:
+    """For a schema from which no decoder can be made."""
+    return DecodeError(
+        "the schema is not one of Debezium's events",
+        where="schema of change events",
+        evidence=evidence,
+        next_step="look at the messages of the topic, and at the connector's converters",
+    )

@@ -1,0 +1,198 @@
+"""Kafka Connect on this machine, with Debezium's connector for PostgreSQL."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from distributary.dev.artifacts import ensure_artifacts
+from distributary.dev.connect_artifacts import ensure_connect
+from distributary.dev.debezium_settings import following
+from distributary.dev.folder import fresh
+from distributary.dev.java_service import small_jvm
+from distributary.dev.ports import HOST
+from distributary.dev.postgres import Postgres
+from distributary.dev.process import Running, launch
+from distributary.dev.single import Single
+from distributary.errors import ErrorCode, SetupError
+from distributary.run.connectors import JVM
+from distributary.run.ivy import Progress
+from distributary.run.java import require_java
+
+_MEMORY = "512m"
+_ANSWER_SECONDS = 5.0
+_REQUEST_SECONDS = 60.0
+_CONNECTOR_SECONDS = 60
+_POLL_SECONDS = 0.1
+_SETTINGS = Path("connect", "worker.properties")
+_PLUGINS = Path("connect", "plugins")
+
+_FIXED = {
+    "plugin.path": str(_PLUGINS),
+    # what is needed is listed in its jar: nothing has to be searched for
+    "plugin.discovery": "service_load",
+    "offset.storage.file.filename": "connect/offsets",
+    "offset.flush.interval.ms": "500",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Connector:
+    settings: dict[str, str]
+    postgres: Postgres
+
+    def streams(self) -> bool:
+        """Whether it has read its snapshot, and follows the log: only then it holds its slot."""
+        slot = self.settings["slot.name"]
+        query = f"select 1 from pg_replication_slots where active and slot_name = '{slot}'"  # noqa: S608
+        return bool(self.postgres.rows(query))
+
+
+class Debezium(Single):
+    """One worker; connectors are added and removed while it runs.
+
+    A worker that is killed forgets its connectors, and has them again after `restart`: what they
+    had already sent since the last half second is sent again then, as Debezium promises no better.
+    """
+
+    name = "connect"
+    title = "Kafka Connect"
+
+    def __init__(self, folder: Path, *, kafka: str, port: int | None = None) -> None:
+        super().__init__(folder, port=port)
+        self._kafka = kafka
+        self._connectors: dict[str, _Connector] = {}
+
+    @property
+    def address(self) -> str:
+        """Of the worker's own interface."""
+        return f"http://{HOST}:{self.port}"
+
+    def follow(
+        self,
+        postgres: Postgres,
+        name: str,
+        *,
+        schemas: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write every change in some schemas to topics `name.schema.table`, a snapshot first.
+
+        Returns when the snapshot is over: what is changed from then on is an event of its own.
+        """
+        wanted = following(postgres, name, schemas) | dict(settings or {})
+        self._connectors[name] = _Connector(wanted, postgres)
+        self._add(name)
+
+    def forget(self, name: str) -> None:
+        """Remove a connector; its slot goes with it."""
+        self._connectors.pop(name, None)
+        self._ask("DELETE", f"/connectors/{quote(name)}")
+
+    def restart(self) -> None:
+        """The worker again, with its connectors; killed first if it runs."""
+        super().restart()
+        for name in self._connectors:
+            self._add(name)
+
+    def answers(self) -> bool:
+        """Whether it lists its connectors."""
+        try:
+            status, _ = self._ask("GET", "/connectors", patience=_ANSWER_SECONDS)
+        except OSError:
+            return False
+        return status == HTTPStatus.OK
+
+    def _add(self, name: str) -> None:
+        path, connector = f"/connectors/{quote(name)}", self._connectors[name]
+        status, answer = self._ask("PUT", f"{path}/config", connector.settings)
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise self._failed(name, str(answer.get("message", status)))
+        deadline = time.monotonic() + _CONNECTOR_SECONDS
+        while not connector.streams():
+            _, answer = self._ask("GET", f"{path}/status")
+            states = [answer.get("connector", {}), *answer.get("tasks", ())]
+            failed = [each for each in states if each.get("state") == "FAILED"]
+            if failed or time.monotonic() > deadline:
+                raise self._failed(name, str((failed or states)[0].get("trace", ""))[:2000])
+            time.sleep(_POLL_SECONDS)
+
+    def _ask(
+        self, verb: str, path: str, body: object = None, *, patience: float = _REQUEST_SECONDS
+    ) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=patience)
+        try:
+            content = None if body is None else json.dumps(body).encode()
+            connection.request(verb, path, content, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(type(error).__name__) from error
+        finally:
+            connection.close()
+        try:
+            known = json.loads(answer)
+        except ValueError:
+            known = None
+        return response.status, known if isinstance(known, dict) else {}
+
+    def _failed(self, name: str, evidence: str) -> SetupError:
+        return SetupError(
+            f"the connector {name} does not run",
+            code=ErrorCode.SERVICE_FAILED,
+            where=f"{self.address}/connectors/{quote(name)}",
+            evidence=evidence,
+            next_step=f"correct its settings; {self.log} says more",
+        )
+
+    def _launch(self, say: Progress) -> Running:
+        java, artifacts, connect = require_java(), ensure_artifacts(say), ensure_connect(say)
+        fresh(self.folder / "tmp" / self.name)
+        self._prepare(connect.plugins)
+        jars = (*artifacts.kafka, *connect.jars)
+        flags = small_jvm(
+            java,
+            jars,
+            memory=_MEMORY,
+            service=self.name,
+            port=self.port,
+            folder=self.folder,
+        )
+        return launch(
+            [
+                *flags,
+                f"-Dlog4j2.configurationFile={JVM / 'log4j2.properties'}",
+                f"-Ddistributary.log={self.log.relative_to(self.folder)}",
+                "-Ddistributary.log.level=INFO",
+                *("-cp", os.pathsep.join(map(str, jars))),
+                *("org.apache.kafka.connect.cli.ConnectStandalone", str(_SETTINGS)),
+            ],
+            service=self.name,
+            port=self.port,
+            folder=self.folder,
+            output=self.log.with_suffix(".out"),
+        )
+
+    def _prepare(self, plugins: Path) -> None:
+        path = self.folder / _SETTINGS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings = _FIXED | {"bootstrap.servers": self._kafka, "listeners": self.address}
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), "utf-8")
+        link = self.folder / _PLUGINS
+        link.unlink(missing_ok=True)
+        # a comma in the path of the cache would make two folders of it
+        link.symlink_to(plugins)
+
+    def _discard(self) -> None:
+        shutil.rmtree(self.folder / "connect", ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Tables of current rows out of logs of changes: order, decide, apply; rebuild and verify."""

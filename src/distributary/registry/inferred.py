@@ -1,0 +1,70 @@
+"""Schemas that nobody wrote: what records of one kind have looked like so far, kept durably.
+
+Each is a JSON Schema that only grows. The folder is a registry like any other, so that rows can
+name the version they were decoded with; its ids lie above those that a record can carry, so that
+they never meet the ids of a server.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distributary.model.schema import Format, WriterSchema
+from distributary.registry.compatibility import Level
+from distributary.registry.files import FileRegistry
+from distributary.registry.local import LocalRegistry
+from distributary.registry.memory import MemoryRegistry
+
+FIRST_ID = 2**32
+"""A record's header holds 32 bits."""
+_TRIALS = 2**31
+
+
+class InferredSchemas:
+    """The schemas of a pipeline's records that came without any, by what the records claim."""
+
+    def __init__(self, folder: Path, *, trial: bool = False) -> None:
+        """With `trial` nothing is written: what is learnt is forgotten with this object."""
+        self._folder = folder
+        self._kept = FileRegistry(folder)
+        self._registry: LocalRegistry = MemoryRegistry() if trial else self._kept
+        self._first = FIRST_ID + _TRIALS if trial else FIRST_ID
+        self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
+
+    def newest(self, claim: str) -> WriterSchema:
+        """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
+        return self._known(claim)[0]
+
+    def document(self, claim: str) -> dict[str, Any] | None:
+        """The schema as JSON, or None."""
+        if claim not in self._newest and not self._is_kept(claim):
+            return None
+        return self._known(claim)[1]
+
+    def add(self, claim: str, document: dict[str, Any]) -> None:
+        """A wider schema; the older ones stay what they were."""
+        # a schema that only grows is compatible with what came before in its own way
+        self._registry.set_compatibility(claim, Level.NONE)
+        text = json.dumps(document, ensure_ascii=False, sort_keys=True)
+        self._registry.register(claim, text, format=Format.JSON)
+        self._newest[claim] = self._read(self._registry, claim, self._first)
+
+    def _is_kept(self, claim: str) -> bool:
+        # the folder is made with the first schema
+        return self._folder.is_dir() and bool(self._kept.versions(claim))
+
+    def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
+        found = self._newest.get(claim)
+        if found is None:
+            found = self._newest[claim] = self._read(self._kept, claim, FIRST_ID)
+        return found
+
+    @staticmethod
+    def _read(
+        registry: LocalRegistry, claim: str, first: int
+    ) -> tuple[WriterSchema, dict[str, Any]]:
+        schema = registry.latest(claim)
+        return replace(schema, id=first + schema.id), json.loads(registry.text(schema.id))

@@ -1,0 +1,129 @@
+"""The tables of a source's table: its log, the rows as they are now, and their history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.config.cdc import Cdc
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.tables import Tables
+from distributary.config.text import placeholders
+from distributary.merge.history_events import HISTORY_COLUMNS
+from distributary.merge.order import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
+from distributary.model.change import CHANGE_NAMES
+from distributary.model.change_settings import ChangeSettings
+from distributary.model.table import Column, Role, TablePlan
+from distributary.route.naming import table_name
+
+LOG, HISTORY = "_log", "_history"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeNames:
+    """What a source's table is called here."""
+
+    type: str
+    """The claim, less the database where rows of several share a table."""
+    table: str
+    shard: str
+    """The database, where it is told apart by a column and not by the table's name."""
+
+    @property
+    def log(self) -> str:
+        """The table of its changes."""
+        return self.table + LOG
+
+    @property
+    def history(self) -> str:
+        """The table of its rows' versions."""
+        return self.table + HISTORY
+
+
+def change_settings(config: PipelineConfig) -> ChangeSettings | None:
+    """What change decoders are told; None for records that are no changes."""
+    cdc = config.cdc
+    if cdc is None:
+        return None
+    return ChangeSettings(
+        format=cdc.format, source_type=cdc.source_type or "", backfill=cdc.backfill
+    )
+
+
+def change_names(tables: Tables, claim: str, *, reserved: frozenset[str]) -> ChangeNames:
+    """The names for a claim `["database","schema","table"]`.
+
+    A schema that the template does not ask for becomes part of the database's name, so that tables
+    of one name in two schemas stay two; a database that it does not ask for becomes a column.
+    """
+    database, schema, table = json.loads(claim)
+    template = tables.each or "{database}_{table}"
+    asked = placeholders(template)
+    shard = "" if "database" in asked else database
+    outer = ".".join(name for name in (database, "" if "schema" in asked else schema) if name)
+    name = table_name(
+        template,
+        prefix=tables.prefix,
+        reserved=reserved,
+        endings=(LOG, HISTORY),
+        database=outer or "none",
+        schema=schema or "none",
+        table=table,
+    )
+    names = ["" if shard else database, schema, table]
+    return ChangeNames(
+        json.dumps(names, ensure_ascii=False, separators=(",", ":")) if shard else claim,
+        name,
+        shard,
+    )
+
+
+def log_of(name: str) -> str:
+    """The log that a table is made of."""
+    return name.removesuffix(HISTORY) + LOG
+
+
+def own_columns(table: TablePlan) -> tuple[Column, ...]:
+    """The source's columns of a table that is made of a log."""
+    system = {
+        SEQ_COLUMN.name,
+        TIME_COLUMN.name,
+        DELETED_COLUMN.name,
+        *(c.name for c in HISTORY_COLUMNS),
+    }
+    return tuple(column for column in table.columns if column.name not in system)
+
+
+def log_files(path: str, batch: int) -> list[str]:
+    """The files of a log that may hold rows of a batch."""
+    table = DeltaTable(path)
+    facts = pa.table(table.get_add_actions(flatten=True))
+    names = facts.column("path").to_pylist()
+    lowest = _bounds(facts, "min._batch", len(names))
+    highest = _bounds(facts, "max._batch", len(names))
+    return [
+        f"{path}/{unquote(name)}"
+        for name, low, high in zip(names, lowest, highest, strict=True)
+        if (low is None or low <= batch) and (high is None or high >= batch)
+    ]
+
+
+def _bounds(facts: pa.Table, name: str, count: int) -> list[int | None]:
+    return facts.column(name).to_pylist() if name in facts.column_names else [None] * count
+
+
+def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tuple[Column, ...]:
+    """The columns of the source's table among those of its log."""
+    return tuple(c for c in columns if c.name not in CHANGE_NAMES and c.name not in metadata)
+
+
+def derived_columns(source: Sequence[Column], role: Role, cdc: Cdc) -> tuple[Column, ...]:
+    """The columns of a table that is made of the log."""
+    if role is Role.HISTORY:
+        return (*source, *HISTORY_COLUMNS)
+    return (*source, SEQ_COLUMN, TIME_COLUMN, *((DELETED_COLUMN,) if cdc.deletes == "soft" else ()))

@@ -1,0 +1,169 @@
+"""PostgreSQL as it is installed, with data for one test; and what happens where it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distributary.dev import lending, postgres
+from distributary.dev.lending import lend, other_user, take_back
+from distributary.dev.ports import HOST
+from distributary.dev.postgres import Postgres, program
+from distributary.dev.process import lent, running
+from distributary.errors import ErrorCode, SetupError
+from tests.waiting import eventually
+
+# starts a server as tests do, and goes on for ever
+OWNER = """
+import sys, time
+from pathlib import Path
+from distributary.dev.postgres import Postgres
+with Postgres(Path(sys.argv[1])) as started:
+    print(started.folder.joinpath("lent").resolve(), flush=True)
+    time.sleep(300)
+"""
+
+
+def segments() -> set[str]:
+    """The shared memory of this system, if that can be told."""
+    try:
+        return set(Path("/proc/sysvipc/shm").read_text().splitlines())
+    except OSError:
+        return set()
+
+
+@pytest.mark.services
+def test_a_server_from_its_start_to_its_end(folder: Path) -> None:
+    before = segments()
+    server = Postgres(folder)
+    assert server.start()
+    assert not server.start()
+    data = lent(folder).resolve()
+    assert server.rows("select 1 as a, 'ä' as b, null as c") == [{"a": 1, "b": "ä", "c": None}]
+    assert server.rows("select 1 where false") == []
+    assert server.execute("show wal_level").strip() == "logical"
+    with pytest.raises(SetupError) as caught:
+        server.execute("select * from nowhere")
+    assert caught.value.code is ErrorCode.SERVICE_FAILED
+    assert "nowhere" in caught.value.evidence
+
+    # root must not run it, and everybody else runs it himself
+    process = running(folder)["postgres"].processes[0]
+    assert process.uids().real == (other_user() or (os.getuid(),))[0] != 0
+    server.execute("create table kept (n int); insert into kept values (7)")
+    children = process.children(recursive=True)
+    server.kill()
+    assert not any(each.is_running() for each in (process, *children))
+    server.restart()
+    assert server.rows("select n from kept") == [{"n": 7}]
+
+    assert server.stop()
+    assert not server.stop()
+    assert running(folder) == {}
+    assert not data.exists()
+    assert not lent(folder).exists()
+    assert segments() <= before
+
+
+@pytest.mark.services
+def test_a_server_that_was_killed_leaves_nothing_when_it_is_stopped(folder: Path) -> None:
+    before = segments()
+    server = Postgres(folder)
+    server.start()
+    data = lent(folder).resolve()
+    server.kill()
+    assert data.exists()
+    server.stop()
+    assert not data.exists()
+    assert segments() <= before
+
+
+@pytest.mark.services
+def test_nobody_gets_in_without_the_password(folder: Path) -> None:
+    with Postgres(folder) as server:
+        stranger = Postgres(folder, port=server.port)
+        with pytest.raises(SetupError) as caught:
+            stranger.execute("select 1")
+        assert "password" in caught.value.evidence
+        assert server.password not in str(caught.value)
+        assert server.password not in " ".join(
+            word for each in running(folder).values() for word in each.processes[0].cmdline()
+        )
+
+
+@pytest.mark.services
+def test_a_server_ends_with_the_process_that_wanted_it(folder: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        assert owner.stdout is not None
+        data = Path(owner.stdout.readline().strip())
+        assert data.is_dir()
+        (server,) = running(folder).values()
+        owner.send_signal(signal.SIGKILL)
+    psutil.wait_procs(server.processes, timeout=60)
+    eventually(lambda: not data.exists(), seconds=60)
+    assert running(folder) == {}
+
+
+def test_a_port_that_is_taken(folder: Path) -> None:
+    with socket.create_server((HOST, 0)) as stranger, pytest.raises(SetupError) as caught:
+        Postgres(folder, port=stranger.getsockname()[1]).start()
+    assert caught.value.code is ErrorCode.PORT_TAKEN
+    assert not lent(folder).exists()
+
+
+def test_nothing_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres, "INSTALLED", tmp_path)
+    with pytest.raises(SetupError) as caught:
+        program("postgres")
+    assert caught.value.code is ErrorCode.SERVICE_FAILED
+    assert "apt-get install postgresql" in caught.value.next_step
+
+
+def test_the_newest_that_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres, "INSTALLED", tmp_path)
+    for version in ("9.6", "15", "100"):
+        place = tmp_path / version / "bin"
+        place.mkdir(parents=True)
+        (place / "initdb").touch(mode=0o755)
+    (tmp_path / "100" / "bin" / "initdb").chmod(0o600)
+    assert program("initdb") == str(tmp_path / "15" / "bin" / "initdb")
+
+
+def test_only_root_needs_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending.os, "geteuid", lambda: 1000)
+    assert other_user() is None
+    monkeypatch.setattr(lending.os, "geteuid", lambda: 0)
+    assert other_user() is not None
+    monkeypatch.setattr(lending, "_USERS", ("no-such-user",))
+    with pytest.raises(SetupError) as caught:
+        other_user()
+    assert caught.value.code is ErrorCode.SERVICE_FAILED
+
+
+def test_what_is_lent_is_taken_back(tmp_path: Path) -> None:
+    place = lend(tmp_path)
+    (place / "data").mkdir()
+    assert lend(tmp_path) == place
+    assert place.stat().st_mode & 0o077 == 0
+    take_back(tmp_path)
+    take_back(tmp_path)
+    assert not place.exists()
+    assert list(tmp_path.iterdir()) == []
+    # of what is no link of ours nothing is removed
+    lent(tmp_path).mkdir()
+    take_back(tmp_path)
+    assert lent(tmp_path).is_dir()

@@ -1,0 +1,53 @@
+"""Whatever the order in which events come, a table is what the source had."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributary.merge.apply import merge_table
+from tests.merge.changes import (
+    Batches,
+    deliveries,
+    histories,
+    rekeyed_histories,
+    shuffled_in_batches,
+)
+from tests.merge.logs import COLUMNS, Shop, truth
+
+
+def merged(folder: Path, batches: Batches, *, deletes: str) -> Shop:
+    shop = Shop(folder, settings={"deletes": deletes})
+    for batch in batches:
+        merge_table(shop.order(batch))
+    return shop
+
+
+@given(batches=histories().flatmap(deliveries), deletes=st.sampled_from(["hard", "soft"]))
+@settings(max_examples=150)
+def test_any_delivery_gives_the_rows_of_the_source(batches: Batches, deletes: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shop = merged(Path(folder), batches, deletes=deletes)
+        assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+@given(
+    batches=histories(left_out=True).flatmap(shuffled_in_batches),
+    deletes=st.sampled_from(["hard", "soft"]),
+)
+@settings(max_examples=150)
+def test_columns_left_out_keep_the_value_before(batches: Batches, deletes: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shop = merged(Path(folder), batches, deletes=deletes)
+        assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+@given(batches=rekeyed_histories().flatmap(deliveries), deletes=st.sampled_from(["hard", "soft"]))
+@settings(max_examples=200)
+def test_a_key_may_be_defined_anew(batches: Batches, deletes: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shop = merged(Path(folder), batches, deletes=deletes)
+        assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")

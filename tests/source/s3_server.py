@@ -1,0 +1,70 @@
+"""A real S3 server on loopback, which ends with the process."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs as pa_fs
+
+from tests.waiting import eventually
+
+KEYS = {"aws_access_key_id": "canary-key", "aws_secret_access_key": "canary-secret"}
+BUCKET = "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """Where it is, and who may use it."""
+
+    port: int
+
+    @property
+    def options(self) -> dict[str, str]:
+        endpoint = f"http://127.0.0.1:{self.port}"
+        return {**KEYS, "AWS_ENDPOINT_URL": endpoint, "aws_allow_http": "true"}
+
+    @property
+    def files(self) -> Any:
+        return pa_fs.S3FileSystem(
+            access_key=KEYS["aws_access_key_id"],
+            secret_key=KEYS["aws_secret_access_key"],
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.files.open_output_stream(f"{BUCKET}/{path}") as stream:
+            stream.write(data)
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: _answers(port), seconds=60)
+        server = S3Server(port)
+        server.files.create_dir(BUCKET)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

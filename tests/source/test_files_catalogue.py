@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributary.errors import CheckpointError, ErrorCode, FencedError, LakeUnavailableError
+from distributary.source import files_catalogue
+from distributary.source.files_catalogue import Catalogue
+from distributary.source.files_names import FoundFile
+
+PATHS = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=20)
+FILES = st.builds(FoundFile, PATHS, st.integers(1, 2**40), st.integers(0, 2**62))
+
+
+def files(*paths: str, size: int = 1) -> list[FoundFile]:
+    return [FoundFile(path, size, 7) for path in paths]
+
+
+def paths(catalogue: Catalogue, start: int = 0) -> list[str]:
+    return [file.path for file in catalogue.files(start, len(catalogue))]
+
+
+@given(portions=st.lists(st.lists(FILES, max_size=5), max_size=5), cut=st.integers(0, 30))
+@settings(max_examples=30)
+def test_what_was_appended_is_there_after_a_restart(
+    portions: list[list[FoundFile]], cut: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        before = Catalogue(Path(folder) / "files")
+        for portion in portions:
+            before.append(portion)
+        after = Catalogue(Path(folder) / "files")
+        expected = [file for portion in portions for file in portion]
+        assert len(before) == len(after) == len(expected)
+        assert all(after.knows(file) for file in expected)
+        found = after.files(cut, cut + 3)
+        assert found == before.files(cut, cut + 3)
+        told = [(f.number, f.path, f.size, f.modified_ns) for f in found]
+        wanted = list(enumerate(expected))[cut : cut + 3]
+        assert told == [(n, f.path, f.size, f.modified_ns) for n, f in wanted]
+        assert after.chain(len(expected)) == before.chain(len(expected))
+
+
+def test_a_file_that_changed_is_another_one(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path)
+    catalogue.append(files("a"))
+    assert catalogue.knows(FoundFile("a", 1, 7))
+    assert not catalogue.knows(FoundFile("a", 2, 7))
+    assert not catalogue.knows(FoundFile("a", 1, 8))
+
+
+def test_fingerprints_tell_two_orders_apart(tmp_path: Path) -> None:
+    one, other = Catalogue(tmp_path / "one"), Catalogue(tmp_path / "other")
+    one.append(files("same", "a", "b", "c"))
+    other.append(files("same", "b", "a", "c"))
+    assert one.chain(0) == other.chain(0) == 0
+    assert one.chain(1) == other.chain(1)
+    assert all(one.chain(n) != other.chain(n) for n in (2, 3, 4))
+
+
+def test_two_processes_cannot_both_append(tmp_path: Path) -> None:
+    one, other = Catalogue(tmp_path), Catalogue(tmp_path)
+    one.append(files("a"))
+    with pytest.raises(FencedError):
+        other.append(files("b"))
+    assert paths(Catalogue(tmp_path)) == ["a"]
+
+
+def test_small_segments_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_catalogue, "_MANY_SEGMENTS", 5)
+    monkeypatch.setattr(files_catalogue, "_FILES_PER_SEGMENT", 4)
+    catalogue = Catalogue(tmp_path)
+    expected = [f"{number:02d}" for number in range(11)]
+    for path in expected[:10]:
+        catalogue.append(files(path))
+    chain = catalogue.chain(10)
+    catalogue.put_together()
+    assert sorted(p.name[-8:] for p in tmp_path.iterdir()) == ["00.jsonl", "04.jsonl", "08.jsonl"]
+    assert catalogue.chain(10) == chain
+    catalogue.append(files(expected[10]))
+    assert paths(catalogue) == paths(Catalogue(tmp_path)) == expected
+    assert paths(catalogue, 7) == expected[7:]
+
+
+def test_a_crash_while_segments_are_put_together_loses_nothing(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path)
+    for path in ("a", "b", "c"):
+        catalogue.append(files(path))
+    first, second, _ = sorted(tmp_path.iterdir())
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    again = Catalogue(tmp_path)
+    assert paths(again) == ["a", "b", "c"]
+    again.append(files("d"))
+    assert paths(Catalogue(tmp_path)) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("damage", ["gap", "text", "order", "empty"])
+def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
+    catalogue = Catalogue(tmp_path)
+    catalogue.append(files("a", "b"))
+    catalogue.append(files("c"))
+    first, second = sorted(tmp_path.iterdir())
+    lines = first.read_bytes().splitlines()
+    match damage:
+        case "gap":
+            first.unlink()
+        case "text":
+            second.write_text("{")
+        case "order":
+            first.write_bytes(lines[1] + b"\n" + lines[0] + b"\n")
+        case "empty":
+            second.write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        Catalogue(tmp_path)
+    assert caught.value.code is ErrorCode.CHECKPOINT_INVALID
+
+
+def test_a_draft_of_a_crashed_process_is_ignored(tmp_path: Path) -> None:
+    Catalogue(tmp_path).append(files("a"))
+    (tmp_path / ".00000000000000000001.jsonl.abc.draft").write_text("{")
+    assert paths(Catalogue(tmp_path)) == ["a"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(LakeUnavailableError):
+        Catalogue(tmp_path / "taken" / "files").append(files("a"))
+
+
+def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
+    hostile = ["a\nb", "\udcff", "ü", '"', "\u2028"]
+    Catalogue(tmp_path).append(files(*hostile))
+    assert paths(Catalogue(tmp_path)) == hostile
+    lines = next(tmp_path.iterdir()).read_bytes().split(b"\n")
+    assert [json.loads(line)["path"] for line in lines if line] == hostile
