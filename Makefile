@@ -28,6 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[dev]'
+	@# on all cores, which pip does not; without it every start compiles what it imports
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src benchmarks >/dev/null || true
 	@touch $@
 	@$(BIN)/python -m distributary.run.java >/dev/null || true
 

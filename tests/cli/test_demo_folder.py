@@ -67,10 +67,11 @@ def test_what_is_not_the_demos_is_not_touched(own_folder: Path) -> None:
 
 
 def test_rounds_are_sent_when_asked_for(own_folder: Path) -> None:
-    folder = DemoFolder(Path("demo"), games_scene(games=2, versions=2, records=5, bad=1))
+    scene = games_scene(games=2, versions=2, records=5, bad=1)
+    folder = DemoFolder(Path("demo"), scene)
     folder.begin()
     call = Invocation("demo", TextOutput(), LogFile("demo"))
-    with open_feed(call, folder) as feed:
+    with open_feed(call, folder, scene) as feed:
         assert feed.sent.messages == 0
         assert feed.next()
         first = feed.sent.messages

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,17 @@ def avro_schema(id_: int) -> WriterSchema:
 
 
 def decoders(
-    raw: pa.Table, settings: ChangeSettings = SETTINGS, *, limits: DecodeLimits = LIMITS
+    raw: pa.Table,
+    settings: ChangeSettings = SETTINGS,
+    *,
+    limits: DecodeLimits = LIMITS,
+    schemas: Callable[[int], WriterSchema] = avro_schema,
 ) -> list[tuple[DebeziumDecoder, pa.BinaryArray, list[int]]]:
     """A decoder for each schema in a topic, its payloads, and where they were."""
     values = raw.column("value").combine_chunks()
     first = next(v for v in values.to_pylist() if v is not None)
     if first[:1] == b"\0":
-        return _by_avro(raw, settings, limits)
+        return _by_avro(raw, settings, limits, schemas)
     frames = split_connect(values)
     if frames.schemas:
         groups = [
@@ -108,13 +112,18 @@ def decoders(
             for each, rows in zip(made, groups, strict=True)
         ]
     assert set(frames.codes.tolist()) <= {NONE}
-    schema = writer_schema(infer(values.drop_null()))
+    shape = infer(values.drop_null())
+    assert shape is not None
+    schema = writer_schema(shape)
     rows = list(range(len(values)))
     return [(DebeziumDecoder(schema, settings, limits), values.fill_null(b""), rows)]
 
 
 def _by_avro(
-    raw: pa.Table, settings: ChangeSettings, limits: DecodeLimits
+    raw: pa.Table,
+    settings: ChangeSettings,
+    limits: DecodeLimits,
+    schemas: Callable[[int], WriterSchema],
 ) -> list[tuple[DebeziumDecoder, pa.BinaryArray, list[int]]]:
     keys, values = raw.column("key").to_pylist(), raw.column("value").to_pylist()
     groups: dict[tuple[int, int], list[int]] = {}
@@ -124,17 +133,26 @@ def _by_avro(
             groups.setdefault(ids, []).append(row)
     found = []
     for (schema, key), rows in groups.items():
-        key_schema = avro_schema(key) if key else None
-        decoder = DebeziumDecoder(avro_schema(schema), settings, limits, key=key_schema)
+        key_schema = schemas(key) if key else None
+        decoder = DebeziumDecoder(schemas(schema), settings, limits, key=key_schema)
         found.append((decoder, pa.array([values[row][5:] for row in rows], pa.binary()), rows))
     return found
 
 
 def log_of(topic: str, settings: ChangeSettings = SETTINGS) -> list[Row]:
     """The rows of a captured topic's log, in the order of the topic; nothing may fail."""
-    raw = messages(topic)
+    return log(messages(topic), settings)
+
+
+def log(
+    raw: pa.Table,
+    settings: ChangeSettings = SETTINGS,
+    *,
+    schemas: Callable[[int], WriterSchema] = avro_schema,
+) -> list[Row]:
+    """The rows of a topic's log, in the order of the topic; nothing may fail."""
     found: list[tuple[int, Row]] = []
-    for decoder, payloads, rows in decoders(raw, settings):
+    for decoder, payloads, rows in decoders(raw, settings, schemas=schemas):
         decoded = decoder.decode(payloads, raw.take(rows))
         assert decoded.failed == ()
         assert decoded.ok.schema.names == [column.name for column in decoder.columns]

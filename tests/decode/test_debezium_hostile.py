@@ -16,6 +16,7 @@ from distributary.decode.debezium import DebeziumDecoder
 from distributary.decode.debezium_names import connect_schema
 from distributary.decode.json_infer import infer, writer_schema
 from distributary.errors import DecodeError, ErrorCode
+from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.schema import Format, WriterSchema
 from tests.decode.debezium_samples import LIMITS, SETTINGS, decoders, messages, raw_table
 
@@ -97,6 +98,18 @@ def test_rows_that_are_not_there() -> None:
     assert decoded_with_good(event("c", after=None), event("t", after=None)) == [
         (1, ErrorCode.NO_PAYLOAD)
     ]
+
+
+def test_a_table_of_which_only_truncates_are_known() -> None:
+    events = [event("t", after=None)]
+    shape = infer(events)
+    assert shape is not None
+    decoder = DebeziumDecoder(writer_schema(shape), SETTINGS, LIMITS)
+    assert decoder.columns == CHANGE_COLUMNS
+    raw = raw_table([{"value": events[0]}])
+    decoded = decoder.decode(pa.array(events, pa.binary()), raw)
+    assert decoded.failed == ()
+    assert decoded.ok["_op"].to_pylist() == ["truncate"]
 
 
 def test_a_value_where_there_was_never_one() -> None:

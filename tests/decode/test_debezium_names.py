@@ -138,6 +138,13 @@ def test_a_statement_that_changed_a_schema() -> None:
     assert schema_kind(connect_schema(json.dumps(name).encode(), id=1)) is Kind.SCHEMA_CHANGE
 
 
+def test_the_history_of_schemas_that_a_connector_keeps_for_itself() -> None:
+    value = {"source": {"server": "p"}, "position": {}, "databaseName": "shop", "ddl": "DROP ..."}
+    assert kind_of("schema-changes.shop", json.dumps(value).encode()) is Kind.SCHEMA_CHANGE
+    assert kind_of("p.s.t", b'{"id":1,"note":"\\"databaseName\\""}') is Kind.CHANGE
+    assert kind_of("p.s.t", b'{"databaseName":"row","id":1}') is Kind.CHANGE
+
+
 @pytest.mark.parametrize("value", [b"\xff", b"{", b"7", b"[]", b'{"a":1,"a":2}', b"{}\n{}"])
 def test_what_is_no_event_is_left_to_the_decoder(value: bytes) -> None:
     assert kind_of("p.s.t", value) is Kind.CHANGE

@@ -240,7 +240,7 @@ STAMP = pa.timestamp("us", "UTC")
 
 
 def _in_order(batches: Sequence[Sequence[Event]]) -> list[Event]:
-    """Events with a key, each place of a row once: as the first batch has it, and there the last."""
+    """Events with a key, each place of a row once: from the first batch, and there the last."""
     first: dict[Any, tuple[int, int, int, Event]] = {}
     for number, batch in enumerate(batches):
         for e in batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,6 +19,8 @@ from distributary.model.table import Role
 from distributary.run.pipeline import Pipeline
 from distributary.simulate.cdc import CdcPlan, Claim, FileRound, FileStream
 from distributary.simulate.cdc.kinds import interval_text
+from tests.decode.datastream_samples import COLUMNS, avro_schema
+from tests.source.change_files import MINUTE, avro
 
 EACH = "{each: '{database}_{table}'}"
 
@@ -27,7 +30,7 @@ class Feed:
     """Change files of a simulated database, round by round, and the lake that they feed."""
 
     root: Path
-    plan: CdcPlan
+    plan: CdcPlan = CdcPlan()
 
     def __post_init__(self) -> None:
         self.stream = FileStream(self.plan)
@@ -51,6 +54,18 @@ class Feed:
     def send_all(self) -> None:
         while self.send_round() is not None:
             pass
+
+    def put_events(
+        self,
+        name: str,
+        events: Sequence[Mapping[str, Any]],
+        *,
+        kind: str = "mysql",
+        columns: Mapping[str, Any] = COLUMNS,
+    ) -> None:
+        """A file of events that a test has made itself."""
+        data = avro([dict(each) for each in events], written=avro_schema(kind, columns))
+        put(self.files / f"shop_orders/{MINUTE}/{name}.avro", data)
 
     def write_file(
         self, *, source: str = "", cdc: str = "", tables: str = EACH, extra: str = ""

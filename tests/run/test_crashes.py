@@ -72,7 +72,8 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=8, records=4, bad=6), records_per_file=16)
     games.send_all()
     games.write_file(batch=12, extra=SMALL)
-    for number, moment in enumerate(Moment):
+    # nothing is merged here
+    for number, moment in enumerate(m for m in Moment if m is not Moment.BEFORE_MERGE):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output
         assert "summary" not in output

@@ -43,6 +43,14 @@ TableArgument = Annotated[
     str,
     typer.Argument(help="The name of a table.", metavar="TABLE", autocompletion=complete_tables),
 ]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
+    ),
+]
 Reason = Annotated[
     str | None,
     typer.Option(

@@ -75,10 +75,20 @@ class Paper:
         """Columns under headers, without a frame."""
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         aligned = set(right)
-        for header in headers:
-            table.add_column(header, justify="right" if header in aligned else "left")
-        for row in rows:
-            table.add_row(*(c if isinstance(c, Text) else Text(printable(c)) for c in row))
+        cells = [[c if isinstance(c, Text) else Text(printable(c)) for c in row] for row in rows]
+        longest = max((row[0].cell_len for row in cells if row), default=0)
+        for at, header in enumerate(headers):
+            number = header in aligned
+            # what a line is about is never cut off, and stays in one piece if it fits at all
+            whole = number or (at == 0 and longest <= self.console.width // 2)
+            table.add_column(
+                header,
+                justify="right" if number else "left",
+                overflow="ellipsis" if at else "fold",
+                no_wrap=whole,
+            )
+        for row in cells:
+            table.add_row(*row)
         self._print(table, indent=indent)
 
     def _print(self, what: RenderableType, *, indent: int = 0) -> None:

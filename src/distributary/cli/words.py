@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,12 @@ import humanize
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MINUTE = 60.0
+_HOUR, _DAY = 60 * _MINUTE, 24 * 60 * _MINUTE
+_UNITS = (("s", 1.0, 2 * _MINUTE), ("min", _MINUTE, 2 * _HOUR), ("h", _HOUR, 2 * _DAY))
+"""Units, their seconds, and up to where they are used."""
+_SHORT = 10
+_NAMES = 3
+"""Of a source's table: database, schema and table."""
 
 
 def printable(text: str) -> str:
@@ -21,6 +28,18 @@ def printable(text: str) -> str:
 def _escaped(character: str) -> str:
     known = _ESCAPES.get(character)
     return known or character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def spelled(type: str) -> str:
+    """A type's name for people: `shop.orders` for the table `["shop","","orders"]` of a source."""
+    if not type.startswith("["):
+        return type
+    try:
+        names = json.loads(type)
+    except ValueError:
+        return type
+    parts = [name for name in names if isinstance(name, str) and name]
+    return ".".join(parts) if len(names) == _NAMES else type
 
 
 def cut(text: str, length: int) -> str:
@@ -53,6 +72,18 @@ def duration(seconds: float | None) -> str:
     if seconds < _MINUTE * _MINUTE:
         return humanize.precisedelta(whole, minimum_unit="seconds", format="%d")
     return humanize.naturaldelta(whole)
+
+
+def brief(seconds: float | None) -> str:
+    """`0.4 s`, `95 s`, `12 min`, `3.5 h`, `2 d`, for narrow columns; a dash for what is unknown."""
+    if seconds is None:
+        return "-"
+    size = abs(seconds)
+    for unit, length, most in _UNITS:
+        if size < most:
+            value = seconds / length
+            return f"{value:.1f} {unit}" if abs(value) < _SHORT else f"{value:,.0f} {unit}"
+    return f"{seconds / _DAY:,.0f} d"
 
 
 def ago(seconds: float | None) -> str:

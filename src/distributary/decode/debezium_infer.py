@@ -76,13 +76,13 @@ class InferredJson:
 def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
     """A schema in which both images of a row are alike, and no column of it is an object."""
     images = [members[name] for name in IMAGES if name in members]
-    if "op" not in members or not any(map(_properties, images)):
+    if "op" not in members or "connector" not in _properties(members.get("source")) or not images:
         return {name: s if is_told(name) else _column(s) for name, s in members.items()}
     joined = NOTHING
     for each in images:
         joined = join(joined, each)
-    row = _closed({name: _column(shape) for name, shape in _properties(joined).items()})
-    return members | dict.fromkeys(IMAGES, row)
+    columns = {name: _column(shape) for name, shape in _properties(joined).items()}
+    return members | dict.fromkeys(IMAGES, _closed(columns) if columns else joined)
 
 
 def _column(shape: Shape) -> Shape:

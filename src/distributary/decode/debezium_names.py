@@ -42,6 +42,7 @@ _BEAT = r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$'
 _TRANSACTION = (
     r'^\s*\{\s*"status"\s*:\s*"(?:BEGIN|END)"\s*,\s*"id"\s*:\s*"[^"]*"\s*,\s*"event_count"'
 )
+_HISTORY = b'"databaseName"'
 # topics are `prefix.database.table` there, and a schema's name is between the two elsewhere
 _WITHOUT_SCHEMAS = ("mysql", "mariadb", "mongodb", "vitess")
 
@@ -133,9 +134,21 @@ def _kinds(
         for pattern, kind in ((_BEAT, Kind.HEARTBEAT), (_TRANSACTION, Kind.TRANSACTION)):
             found = _flags(pc.match_substring_regex(values, pattern))
             kinds[found & ~wrapped] = KINDS.index(kind)
+        # a connector's own history of schemas has no word about the connector
+        for row in np.flatnonzero(_flags(pc.match_substring(values, _HISTORY)) & ~wrapped).tolist():
+            if _is_history(values[row].as_py()):
+                kinds[row] = KINDS.index(Kind.SCHEMA_CHANGE)
     kinds[_flags(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(Kind.HEARTBEAT)
     kinds[tombstones(values, is_json=True)] = KINDS.index(Kind.TOMBSTONE)
     return kinds
+
+
+def _is_history(value: bytes) -> bool:
+    try:
+        event = parse(value, max_depth=_MAX_DEPTH)
+    except RefusedTextError:
+        return False
+    return isinstance(event, dict) and event.keys() >= {"source", "databaseName", "ddl"}
 
 
 def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:

@@ -75,18 +75,20 @@ class Shape:
             self._row = [i for i, f in enumerate(type_.fields) if not is_told(f.name)]
             self.row: tuple[Field, ...] = tuple(type_.fields[i] for i in self._row)
             self.raw = tuple(raw[i] for i in self._row)
+            if not self.row:
+                raise unusable("a row of it would have no columns")
         else:
             image = self._image(type_, raw)
             self.row = type_.fields[image].type.fields
-            self.raw = tuple(raw[image].field(i).type for i in range(raw[image].num_fields))
-        if not self.row:
-            raise unusable("a row of it would have no columns")
+            self.raw = tuple(raw[image].field(i).type for i in range(len(self.row)))
 
     def _image(self, type_: Type, raw: Sequence[pa.DataType]) -> int:
         """Where the row is; both images are of one type."""
         found = [self._place[name] for name in ("after", "before") if name in self._place]
+        # where nothing but truncates was seen, nothing is known of any row
+        void = all(type_.fields[i].type.kind == "void" for i in found)
         same = {raw[i] for i in found}
-        if len(same) != 1 or not pa.types.is_struct(raw[found[0]]):
+        if not void and (len(same) != 1 or not pa.types.is_struct(raw[found[0]])):
             raise unusable("the images of the row are not alike, or have too many columns")
         return found[0]
 
@@ -115,9 +117,9 @@ class Shape:
             # an image of the row as it was before an update; that of a delete is the row
             places = pa.array(np.arange(len(codes)), mask=deletes)
             rest.append(("before", before.take(places) if deletes.any() else before))
-        return Parts(
-            codes, tuple(row.flatten()), absent, _members(columns["source"]), tuple(rest), True
-        )
+        columns_of_row = tuple(row.flatten()) if self.row else ()
+        source = _members(columns["source"])
+        return Parts(codes, columns_of_row, absent, source, tuple(rest), True)
 
     def _flattened(self, batch: pa.RecordBatch) -> Parts:
         columns = dict(zip(self._names, batch.columns, strict=True))

@@ -135,7 +135,7 @@ def _merge(
             emptied=emptied,
             empties=empties,
         )
-        session.sql(statement.text, args=statement.values)
+        session.sql(statement)
     finally:
         winners.unpersist()
     return _result(order, survey, count)

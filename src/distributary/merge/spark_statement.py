@@ -1,23 +1,14 @@
-"""The text of a MERGE: names from outside only ever appear quoted, values as parameters."""
+"""The text of a MERGE: names from outside only ever appear quoted, and texts as their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from distributary.merge.sequence import Place
 from distributary.model.change import SEQ
 
 SYSTEM = ("_seq", "_source_ts", "_deleted")
 _TYPES = {"int32": "INT", "int64": "BIGINT", "string": "STRING"}
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A MERGE and its parameters."""
-
-    text: str
-    values: dict[str, int | str]
 
 
 def quoted(name: str) -> str:
@@ -36,7 +27,7 @@ def merge_statement(
     soft: bool,
     emptied: Place | None,
     empties: bool,
-) -> Statement:
+) -> str:
     """Apply the winners in a view to a table.
 
     The view has the table's columns as `c0`, `c1` and so on, and `_seq`, `_source_ts`, `gone`; for
@@ -44,12 +35,15 @@ def merge_statement(
     `emptied` is the last truncate, and `empties` whether it is news for the table.
     """
     newer = "coalesce(s._seq > t._seq, true)"
-    old = "false" if emptied is None else f"t._seq < {_place()}"
+    old = "false" if emptied is None else f"t._seq < {_place(emptied)}"
     payload = [(n, name) for n, name in enumerate(columns) if name not in SYSTEM]
-    gone = "s.gone" if emptied is None or not soft else f"(s.gone OR s._seq < {_place()})"
+    gone = "s.gone" if emptied is None or not soft else f"(s.gone OR s._seq < {_place(emptied)})"
     system = {"_seq": "s._seq", "_source_ts": "s._source_ts", "_deleted": gone if soft else "false"}
     own = {name: system[name] for name in SYSTEM if name in columns}
-    sets = {name: _updated(n, name, name in left_out) for n, name in payload} | own
+    # a row that was removed takes its values with it
+    before = f"NOT {old}" if empties and not soft else "true"
+    told = {n: _told(n, name, before) for n, name in payload if name in left_out}
+    sets = {name: told.get(n, f"s.c{n}") for n, name in payload} | own
     values = {name: f"s.l{n}.value" if name in left_out else f"s.c{n}" for n, name in payload} | own
     met = [f"t.{quoted(name)} <=> s.c{n}" for n, name in payload if name in key]
     lines = [
@@ -66,17 +60,14 @@ def merge_statement(
         lines.append(f"WHEN NOT MATCHED BY SOURCE AND {live} THEN UPDATE SET _deleted = true")
     elif empties:
         lines.append(f"WHEN NOT MATCHED BY SOURCE AND {old} THEN DELETE")
-    names = [field.name for field in SEQ]
-    marks = {} if emptied is None else dict(zip(names, emptied, strict=True))
-    return Statement("\n".join(lines), {f"emptied_{name}": value for name, value in marks.items()})
+    return "\n".join(lines)
 
 
-def _updated(number: int, name: str, left_out: bool) -> str:
-    if not left_out:
-        return f"s.c{number}"
-    told = f"s.l{number}._seq"
-    return f"CASE WHEN coalesce({told} > t._seq, {told} IS NOT NULL) " + (
-        f"THEN s.l{number}.value ELSE t.{quoted(name)} END"
+def _told(number: int, name: str, before: str) -> str:
+    place = f"s.l{number}._seq"
+    return (
+        f"CASE WHEN coalesce({place} > t._seq, {place} IS NOT NULL) THEN s.l{number}.value "
+        f"WHEN {before} THEN t.{quoted(name)} END"
     )
 
 
@@ -84,6 +75,11 @@ def _assignments(sets: dict[str, str]) -> str:
     return ", ".join(f"{quoted(name)} = {value}" for name, value in sets.items())
 
 
-def _place() -> str:
-    parts = [f"'{f.name}', CAST(:emptied_{f.name} AS {_TYPES[str(f.type)]})" for f in SEQ]
+def _place(place: Place) -> str:
+    pairs = zip(SEQ, place, strict=True)
+    parts = [f"'{f.name}', CAST({_literal(v)} AS {_TYPES[str(f.type)]})" for f, v in pairs]
     return f"named_struct({', '.join(parts)})"
+
+
+def _literal(value: int | str) -> str:
+    return str(value) if isinstance(value, int) else f"X'{value.encode().hex()}'"

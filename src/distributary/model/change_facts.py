@@ -24,6 +24,10 @@ class ChangeFacts:
         known = [moment for moment in (self.newest, other.newest) if moment is not None]
         return ChangeFacts(Counter(self.counts) + Counter(other.counts), max(known, default=None))
 
+    def __sub__(self, other: ChangeFacts) -> ChangeFacts:
+        """Less what was counted twice."""
+        return ChangeFacts(Counter(self.counts) - Counter(other.counts), self.newest)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"counts": dict(self.counts), "newest": self.newest}

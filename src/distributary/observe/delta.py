@@ -22,6 +22,7 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 
 from distributary.errors import LakeUnavailableError, PublishError
+from distributary.publish.folder import local_folder
 
 StorageOptions = dict[str, str]
 
@@ -79,8 +80,11 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
 
 def dataset(table: DeltaTable) -> ds.Dataset | None:
     """The live files as a dataset, or None for a table that only the built-in engine can read."""
+    folder = local_folder(table.table_uri)
+    # what reads ahead must not need Python: it may still do so when the process ends, and crash
+    files = pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem()) if folder else None
     try:
-        return table.to_pyarrow_dataset()
+        return table.to_pyarrow_dataset(filesystem=files)
     except DeltaProtocolError:
         return None
 

@@ -149,7 +149,8 @@ class TableSummary:
     type: str
     path: str
     records: int
-    rows: int
+    rows: int | None
+    """None: a table that is made of a log and is not there, or does not tell."""
     bytes: int
     columns: int
     batches: int

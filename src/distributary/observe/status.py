@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, TypeVar
 
@@ -17,9 +17,11 @@ from distributary.observe.failures import read_failure
 from distributary.observe.forecast import WINDOW, Forecast, forecast, our_rate
 from distributary.observe.health import SHOWN, Ranking, rank
 from distributary.observe.ledger import Ledger
+from distributary.observe.measured import with_measures
 from distributary.observe.pipelines import Registration, registrations
 from distributary.observe.plain import plain
 from distributary.observe.rows import BatchRow, TableRow, TableSummary
+from distributary.observe.source_tables import SourceTables, source_tables
 
 STATUS_VERSION = 1
 
@@ -67,7 +69,7 @@ class PipelineStatus:
     equation: str
     balanced: bool
     rows: int
-    """In all its tables, dead letters not counted."""
+    """Written to all its tables, dead letters not counted."""
     records_per_second: float | None
     """While batches are under way, over the last ones."""
     lag: Forecast
@@ -77,6 +79,8 @@ class PipelineStatus:
     parked: tuple[ParkedTable, ...]
     failure: dict[str, Any] | None = None
     """Code and words of the error that ended the last run, if one did."""
+    changes: SourceTables | None = None
+    """Of change data: the tables of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ def status(
             totals=ledger.totals(name),
             dead_letters=_dead_letters(lake, name, tables.get(name, []), storage_options),
         )
-        result.append(_one(facts, liveness=liveness, now=moment, tz=tz, shown=shown))
+        one = _one(facts, liveness=liveness, now=moment, tz=tz, shown=shown)
+        result.append(_measured(one, facts.tables, lake, shown, storage_options))
     return Status(lake, moment, tuple(result))
 
 
@@ -160,7 +165,7 @@ def _one(
         totals=facts.totals,
         equation=facts.totals.equation(),
         balanced=facts.totals.balanced,
-        rows=sum(t.rows for t in facts.tables if t.role != Role.DEAD_LETTERS),
+        rows=sum(t.rows or 0 for t in facts.tables if t.role != Role.DEAD_LETTERS),
         records_per_second=our_rate([b for b in current if b.batches == 1]),
         lag=lag,
         lag_in_words=lag.words(now=now, tz=tz),
@@ -169,6 +174,29 @@ def _one(
         parked=parked_tables(facts.parked),
         failure=read_failure(checkpoint) if checkpoint else None,
     )
+
+
+def _measured(
+    one: PipelineStatus,
+    tables: Sequence[TableSummary],
+    lake: str,
+    shown: int,
+    storage_options: StorageOptions | None,
+) -> PipelineStatus:
+    """The same with what is to be read from the tables themselves: of the shown ones only."""
+    changes = source_tables(
+        lake,
+        tables,
+        as_of=one.as_of or datetime.now(UTC),
+        shown=shown,
+        storage_options=storage_options,
+    )
+    if changes is None:
+        return one
+    first = [item.table for item in one.tables.shown]
+    found = with_measures(lake, first, storage_options=storage_options)
+    items = (replace(i, table=t) for i, t in zip(one.tables.shown, found, strict=True))
+    return replace(one, changes=changes, tables=replace(one.tables, shown=tuple(items)))
 
 
 def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.table import Role
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.delta import StorageOptions
 from distributary.observe.ledger import Ledger
-from distributary.observe.locate import COORDINATES, Coordinates, Place
+from distributary.observe.locate import Coordinates, Place
 from distributary.observe.plain import plain
 from distributary.observe.readable import open_readable
 from distributary.observe.rows import BatchRow
 from distributary.observe.search import Search
+from distributary.observe.values import as_type, coordinates_of, missing
 
 _LETTER_COLUMNS = (
     *("id", "pipeline", "type", "schema_id", "stage", "error_code", "error_message"),
@@ -132,15 +130,15 @@ def trace_row(
     folder = _folder_of(lake, table, storage_options)
     found = open_readable(layout.join(lake, folder), storage_options)
     if found is None:
-        raise _missing("no such table", table, [])
+        raise missing("no such table", table, [])
     schema = found.schema
     if column not in schema.names:
-        raise _missing(f"no such column in {table}", column, schema.names)
+        raise missing(f"no such column in {table}", column, schema.names)
     # the cast is for files whose kind of text or bytes pyarrow cannot compare as it is
     kind = schema.field(column).type
-    where = pc.field(column).cast(kind) == _as_type(value, schema.field(column))
+    where = pc.field(column).cast(kind) == as_type(value, schema.field(column))
     rows = found.rows(where=where, limit=limit)
-    return tuple(RowOrigin(_coordinates(row), row) for row in rows.to_pylist())
+    return tuple(RowOrigin(coordinates_of(row), row) for row in rows.to_pylist())
 
 
 def _unread(ledger: Ledger, source: Coordinates) -> Trace:
@@ -191,33 +189,5 @@ def _folder_of(lake: str, table: str, storage_options: StorageOptions | None) ->
     ledger = Ledger(lake, storage_options=storage_options)
     known = {t.table: t.path for t in ledger.tables(schema_ids=False)}
     if table not in known:
-        raise _missing("no such table", table, list(known))
+        raise missing("no such table", table, list(known))
     return layout.inside(lake, known[table])
-
-
-def _as_type(value: Any, column: pa.Field) -> pa.Scalar:
-    try:
-        return pa.scalar(value).cast(column.type)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"the value does not fit column {column.name}",
-            evidence=f"{str(value)[:80]!r} is not of type {column.type}",
-            next_step="give a value of that type, for a time like 2026-11-15T12:00:00Z",
-        ) from error
-
-
-def _coordinates(row: dict[str, Any]) -> Coordinates | None:
-    topic, partition, offset = (row.get(name) for name in COORDINATES.names)
-    if offset is None:
-        return None
-    return Coordinates(topic or "", partition or 0, offset)
-
-
-def _missing(what: str, name: str, known: Sequence[str]) -> DistributaryError:
-    near = get_close_matches(name, known, n=3)
-    return DistributaryError(
-        what,
-        code=ErrorCode.NOT_FOUND,
-        evidence=repr(name[:100]),
-        next_step=f"did you mean {', '.join(near)}?" if near else "list what there is: `tables`",
-    )

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
-from distributary.model.manifest import Counts, Manifest, source_hash
+from distributary.model.manifest import Counts, Manifest, TableEntry, source_hash
+from distributary.model.table import Role
 from distributary.observe.events import BatchSettled, BatchStarted, SchemaSeen, StepFinished
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
+from distributary.run.deriving import written_logs
+from distributary.run.hidden_logs import forget_merged
 from distributary.run.publishing import publish_all
 from distributary.run.staging import Stages, stage_records
 from distributary.source.base import BatchInput
+
+_NONE: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class Settled:
 
 def run_batch(context: RunContext, batch: int, source: BatchInput) -> Settled:
     """Bring one batch from the source to the tables, exactly once, whatever happened before."""
-    clock = _Clock(context, batch, source.records)
+    clock = _Clock(context, batch, source.expected)
     manifest = context.manifests.read(batch)
     fresh = manifest is None
     if manifest is None:
@@ -42,14 +49,23 @@ def run_batch(context: RunContext, batch: int, source: BatchInput) -> Settled:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
         # the records are still at the source: stage them again, tables that have them will skip
+        kept = written_logs(context, manifest)
         context.manifests.set_aside(batch)
-        manifest = _decide(context, batch, source, clock)
+        manifest = _decide(context, batch, source, clock, kept)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
-    return _settle(context, manifest, published, source, clock)
+    settled = _settle(context, manifest, published, source, clock)
+    forget_merged(context, [e.table.name for e in manifest.tables if e.table.role is Role.LOG])
+    return settled
 
 
-def _decide(context: RunContext, batch: int, source: BatchInput, clock: _Clock) -> Manifest:
+def _decide(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    clock: _Clock,
+    kept: Mapping[str, TableEntry] = _NONE,
+) -> Manifest:
     """Plan and stage until every record has a place, check the equation, write the manifest."""
     context.planner.begin_batch()
     clock.step("plan")
@@ -61,7 +77,7 @@ def _decide(context: RunContext, batch: int, source: BatchInput, clock: _Clock) 
     reached(Moment.AFTER_STAGE, batch)
 
     pending = context.planner.book.take_pending()
-    manifest = stages.manifest(context, batch, source, pending)
+    manifest = stages.manifest(context, batch, source, pending, kept)
     if not manifest.counts.balanced:
         context.planner.book.give_back(pending)
         raise AccountingError(
@@ -186,7 +202,7 @@ def _same_records(manifest: Manifest, source: BatchInput) -> None:
 class _Clock:
     """Times of the steps, told to whoever listens."""
 
-    def __init__(self, context: RunContext, batch: int, records: int) -> None:
+    def __init__(self, context: RunContext, batch: int, records: int | None) -> None:
         self.began = self._last = time.monotonic()
         self.started_at = datetime.now(UTC)
         self.stages = 0

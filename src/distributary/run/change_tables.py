@@ -84,8 +84,15 @@ def change_names(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Cha
 
 
 def log_of(name: str) -> str:
-    """The log that a table is made of."""
-    return name.removesuffix(HISTORY) + LOG
+    """The log that a table is made of; of a log, itself."""
+    return name if name.endswith(LOG) else name.removesuffix(HISTORY) + LOG
+
+
+def relatives(name: str) -> tuple[str, ...]:
+    """A log and the tables that are made of it, by the name of any of them; the log comes first."""
+    log = log_of(name)
+    table = log.removesuffix(LOG)
+    return log, table, table + HISTORY
 
 
 def own_columns(table: TablePlan) -> tuple[Column, ...]:
@@ -99,15 +106,17 @@ def own_columns(table: TablePlan) -> tuple[Column, ...]:
     return tuple(column for column in table.columns if column.name not in system)
 
 
-def log_files(path: str, batch: int) -> list[str]:
-    """The files of a log that may hold rows of a batch."""
+def log_files(path: str, batch: int | None = None) -> list[str]:
+    """The files of a log, all or those that may hold rows of a batch."""
     table = DeltaTable(path)
     facts = pa.table(table.get_add_actions(flatten=True))
-    names = facts.column("path").to_pylist()
+    names = [unquote(name) for name in facts.column("path").to_pylist()]
+    if batch is None:
+        return [f"{path}/{name}" for name in names]
     lowest = _bounds(facts, "min._batch", len(names))
     highest = _bounds(facts, "max._batch", len(names))
     return [
-        f"{path}/{unquote(name)}"
+        f"{path}/{name}"
         for name, low, high in zip(names, lowest, highest, strict=True)
         if (low is None or low <= batch) and (high is None or high >= batch)
     ]

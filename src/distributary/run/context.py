@@ -37,6 +37,8 @@ class RunContext:
     lane: str = "stream"
     newest_settled: int = -1
     """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
+    followed: set[str] = field(default_factory=set)
+    """Logs of change data whose tables have everything that was there when this run began."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
     _sent: tuple[Catalog, Broadcast[Catalog]] | None = None

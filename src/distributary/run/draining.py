@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from distributary.config.pipeline import PipelineConfig
 from distributary.observe.ledger import Ledger
-from distributary.publish.base import Published, Publisher
+from distributary.publish.base import Outcome, Published, Publisher
+from distributary.publish.parking import parked
 from distributary.publish.parking import resume as drain
+from distributary.run.change_tables import log_of, relatives
+from distributary.run.merging import MergingPublisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SUFFIX = ".resume"
 
 
-def drained(publisher: Publisher, ledger: Ledger, folder: str, table: str) -> list[Published]:
-    """Drain a table's queue and say so in the ledger."""
-    return drain(
-        publisher,
-        folder=folder,
-        table=table,
-        on_published=lambda batch, result: ledger.record_resumed(
-            batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
-        ),
-    )
+def family(config: PipelineConfig, table: str) -> tuple[str, ...]:
+    """The tables that are resumed with a table: of change data its log, which comes first."""
+    return (table,) if config.cdc is None else relatives(table)
+
+
+def drained(
+    publisher: Publisher,
+    ledger: Ledger,
+    folder: str,
+    *,
+    config: PipelineConfig,
+    table: str,
+    spark: SparkSession | None = None,
+) -> list[Published]:
+    """Drain the queues of a table and of its log, and say so in the ledger."""
+    done: list[Published] = []
+    for name in family(config, table):
+        if not parked(folder, table=name):
+            continue
+        done += drain(
+            MergingPublisher(publisher, config, spark=spark),
+            folder=folder,
+            table=name,
+            on_published=lambda batch, result: ledger.record_resumed(
+                batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
+            ),
+        )
+        if name == log_of(name) and done[-1].outcome is Outcome.PARKED:
+            # what is made of a log cannot be ahead of it
+            break
+    return done
 
 
 def requests(folder: str) -> list[str]:

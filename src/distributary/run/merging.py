@@ -1,9 +1,8 @@
-"""Step `publish`, second half, for change data: tables made of a log catch up with its batch.
+"""Tables that are made of a log catch up with it, many at once, each as one small task.
 
-A log is committed first. What it says is then merged, many tables at once, each as one small task
-that needs no query plan of Spark. A table that cannot be merged is parked alone: its log goes on,
-and `resume` merges what it has missed. Only what is strictly newer is applied, so that doing a
-batch again changes nothing.
+No query plan of Spark is made for them. A table that cannot be merged is for the caller to park,
+alone: its log goes on, and `resume` merges what it has missed. Only what is strictly newer is
+applied, so that doing a batch again, or too much of a log, changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,12 +19,15 @@ from distributary.config.cdc import Cdc
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import DistributaryError, PublishError
 from distributary.merge.apply import merge_table
+from distributary.merge.choose import choose
+from distributary.merge.history import merge_history
 from distributary.merge.order import MergeOrder, MergeResult
+from distributary.merge.spark_merge import merge_table_with_spark
 from distributary.model.manifest import TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe import layout
 from distributary.publish.base import CommittedMark, Mark, Outcome, Published, Publisher
-from distributary.run.change_tables import LOG, log_files, log_of, own_columns
+from distributary.run.change_tables import log_files, log_of, own_columns
 from distributary.run.tables import Pending, table_folder
 from distributary.stage.runs import FACT_DDL, facts_batch, facts_of
 from distributary.stage.worker import keep_zip_directories
@@ -35,6 +37,16 @@ if TYPE_CHECKING:
 
 DERIVED = (Role.MERGED, Role.HISTORY)
 """Tables that are made of a log."""
+_LONGEST_ERROR = 500
+_DONE, _LARGE = "merged", "large"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One table to bring up to date."""
+
+    role: Role
+    order: MergeOrder
 
 
 def derived_entries(
@@ -43,7 +55,7 @@ def derived_entries(
     tables: Mapping[str, TablePlan],
     pending: Pending,
 ) -> tuple[TableEntry, ...]:
-    """What a batch does to the tables that are made of the logs it writes to."""
+    """What a batch does to the tables that are made of the logs it speaks of."""
     if config.cdc is None:
         return ()
     logs = {entry.table.name: entry for entry in entries if entry.table.role is Role.LOG}
@@ -56,17 +68,15 @@ def derived_entries(
             events=logs[log_of(name)].events,
         )
         for name, table in sorted(tables.items())
-        if table.role in DERIVED and log_of(name) in logs and logs[log_of(name)].files
+        if table.role in DERIVED and log_of(name) in logs
     )
 
 
-def merge_order(
-    config: PipelineConfig, entry: TableEntry, mark: Mark, files: Sequence[str]
-) -> MergeOrder:
+def merge_of(config: PipelineConfig, entry: TableEntry, mark: Mark, files: Sequence[str]) -> Merge:
     """What a merge is told about one table."""
     cdc = config.cdc or Cdc(format="datastream")
     lake = config.lake.local_path
-    return MergeOrder(
+    order = MergeOrder(
         table=entry.table.name,
         path=entry.table.path,
         tombstones=layout.tombstones(str(lake or config.lake.path), entry.table.name),
@@ -81,41 +91,58 @@ def merge_order(
         source_hash=mark.source_hash,
         comment=entry.table.comment,
     )
+    return Merge(entry.table.role, order)
 
 
-def merge_all(spark: SparkSession, orders: Sequence[MergeOrder]) -> list[Published]:
-    """Merge tables side by side; the results are in the orders' order."""
-    if not orders:
+def merge_all(spark: SparkSession, merges: Sequence[Merge]) -> list[Published]:
+    """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
+    if not merges:
         return []
-    tasks = min(len(orders), max(1, spark.sparkContext.defaultParallelism))
-    shares = [orders[number::tasks] for number in range(tasks)]
+    tasks = min(len(merges), max(1, spark.sparkContext.defaultParallelism))
+    shares = [merges[number::tasks] for number in range(tasks)]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield facts_batch(_told(order) for order in shares[number])
+                yield facts_batch(_told(merge) for merge in shares[number])
 
     told = spark.range(0, tasks, 1, tasks).mapInArrow(task, FACT_DDL).toArrow()
-    results = {body["table"]: Published(**body) for _, body in facts_of(told.to_batches())}
-    return [results[order.table] for order in orders]
+    facts = [body for kind, body in facts_of(told.to_batches()) if kind == _DONE]
+    done = {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in facts}
+    return [done.get(merge.order.table) or merged(merge, spark=spark) for merge in merges]
 
 
-def _told(order: MergeOrder) -> tuple[str, str]:
-    return "merged", json.dumps(asdict(merged(order)))
+def _told(merge: Merge) -> tuple[str, str]:
+    if _is_large(merge):
+        return _LARGE, json.dumps(merge.order.table)
+    return _DONE, json.dumps(asdict(merged(merge)))
 
 
-def merged(order: MergeOrder) -> Published:
-    """Merge one table; one that cannot be merged is for the caller to park."""
+def _is_large(merge: Merge) -> bool:
     try:
-        result = merge_table(order)
+        return merge.role is Role.MERGED and choose(merge.order) == "spark"
+    except DistributaryError:
+        # the merge itself will say what is wrong with the table
+        return False
+
+
+def merged(merge: Merge, *, spark: SparkSession | None = None) -> Published:
+    """Merge one table, by Spark if it is given; one that fails is for the caller to park."""
+    try:
+        return _published(_merged(merge, spark))
     except DistributaryError as error:
-        return Published(order.table, Outcome.PARKED, error=f"{error.code}: {error.what}")
+        text = f"{error.code}: {error.evidence or error.what}"
     except Exception as error:
         # a defect in one table's data must not stop the merges of all others
         text = f"{type(error).__name__}: {error}"
-        return Published(order.table, Outcome.PARKED, error=text[:500])
-    return _published(result)
+    return Published(merge.order.table, Outcome.PARKED, error=text[:_LONGEST_ERROR])
+
+
+def _merged(merge: Merge, spark: SparkSession | None) -> MergeResult:
+    if merge.role is Role.HISTORY:
+        return merge_history(merge.order)
+    return merge_table(merge.order) if spark is None else merge_table_with_spark(spark, merge.order)
 
 
 def _published(result: MergeResult) -> Published:
@@ -126,9 +153,13 @@ def _published(result: MergeResult) -> Published:
 class MergingPublisher:
     """Publishes what waits for a table that is made of a log: the log's rows of that batch."""
 
-    def __init__(self, inner: Publisher, config: PipelineConfig) -> None:
+    def __init__(
+        self, inner: Publisher, config: PipelineConfig, *, spark: SparkSession | None = None
+    ) -> None:
+        """With a session, large tables are merged by Spark."""
         self._inner = inner
         self._config = config
+        self._spark = spark
 
     def columns(self, path: str) -> tuple[Column, ...] | None:
         """As the inner publisher."""
@@ -146,15 +177,26 @@ class MergingPublisher:
         """Commit the files of an entry, or merge the batch of its log."""
         if entry.table.role not in DERIVED:
             return self._inner.publish(entry, mark)
-        log = table_folder(self._config, log_of(entry.table.name))
-        files = log_files(log, mark.batch)
-        result = merged(merge_order(self._config, entry, mark, files))
+        name, log = entry.table.name, log_of(entry.table.name)
+        path = table_folder(self._config, log)
+        known = self._inner.committed(path, mark)
+        if known is None or known.batch < mark.batch:
+            raise PublishError(
+                f"table {name} waits for batch {mark.batch} of its log",
+                where=path,
+                evidence=f"the newest batch of {log} is {'none' if known is None else known.batch}",
+                next_step=f"`distributary resume {log}` comes first",
+            )
+        # a table without any batch of this life may lack what an earlier one has left in the log
+        first = self._inner.committed(entry.table.path, mark) is None
+        files = log_files(path, None if first else mark.batch)
+        merge = merge_of(self._config, entry, mark, files)
+        result = merged(merge, spark=self._spark if _is_large(merge) else None)
         if result.outcome is Outcome.PARKED:
             raise PublishError(
-                f"table {entry.table.name} could not be merged",
+                f"table {name} could not be merged",
                 where=entry.table.path,
                 evidence=result.error,
-                next_step=f"mend it, then `distributary resume {entry.table.name}`; its log "
-                f"{entry.table.name}{LOG} is complete",
+                next_step=f"mend it, then `distributary resume {name}`; {log} is complete",
             )
         return result

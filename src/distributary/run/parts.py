@@ -101,7 +101,7 @@ def make_source(config: PipelineConfig) -> Source:
         config.source,
         folder=local_folder(config.checkpoint_path) / "files",
         schemas=file_schemas(config),
-        storage_options=config.lake.options,
+        storage_options={**config.lake.options, **config.source.options},
     )
 
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.base import DecodeLimits
-from distributary.decode.cache import change_decoder_for, decoder_for
-from distributary.decode.debezium_names import Kind, schema_claim, schema_kind
+from distributary.decode.cache import decoder_for
 from distributary.errors import (
     DecodeError,
     ErrorCode,
@@ -24,7 +23,6 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.evolve.merge import merge
-from distributary.model.change_settings import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import (
     UNFRAMED,
@@ -35,7 +33,7 @@ from distributary.model.plan import (
     RouteKey,
 )
 from distributary.model.schema import Format, WriterSchema
-from distributary.model.table import Column, Role
+from distributary.model.table import Column
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.carried import CarriedSchemas
@@ -43,19 +41,13 @@ from distributary.registry.inferred import FIRST_ID, InferredSchemas
 from distributary.route.naming import table_name
 from distributary.route.record_names import spelled_record, spelled_type
 from distributary.route.type_names import casefold_key, refused_type_name
-from distributary.run.change_tables import (
-    ChangeNames,
-    change_names,
-    change_settings,
-    derived_columns,
-    source_columns,
-)
+from distributary.run.change_plan import ChangePlan
+from distributary.run.change_tables import change_settings
 from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables
 from distributary.stage.group import Groups, group
 from distributary.stage.job import Unresolved
 from distributary.stage.shapes import joined, shapes
-from distributary.stage.shard import sharded_columns
 from distributary.stage.sort import BAD_NAME
 from distributary.stage.unwrapped import Unwrapped
 
@@ -100,6 +92,16 @@ class Planner:
             recursion_depth=config.limits.recursion_depth,
         )
         self.book = TableBook(config, publisher, owners=owners or {})
+        self._change_plan: ChangePlan | None = None
+        if config.cdc is not None and self._changes is not None:
+            self._change_plan = ChangePlan(
+                config,
+                config.cdc,
+                self._changes,
+                lookup=self._lookup,
+                book=self.book,
+                limits=self._limits,
+            )
 
     def catalog(self) -> Catalog:
         """The plan as it stands; the same object until something changes."""
@@ -236,8 +238,8 @@ class Planner:
         if schema.format is not Format(self._payload.format):
             text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
-        if self._changes is not None:
-            return self._place_changes(key, schema, self._changes)
+        if self._change_plan is not None:
+            return self._place_changes(key, schema, self._change_plan)
         if self._needs_branch(key, schema):
             return None
         types = self._types.values()
@@ -275,63 +277,19 @@ class Planner:
         return Route(name, type_name, schema.id, message)
 
     def _place_changes(
-        self, key: RouteKey, schema: WriterSchema, settings: ChangeSettings
+        self, key: RouteKey, schema: WriterSchema, changes: ChangePlan
     ) -> Route | Rejected:
-        """The log of a source's table, with room for the columns of this schema."""
-        try:
-            claim = self._claim(key, schema, settings)
-            if claim is None:
-                return Rejected(
-                    ErrorCode.NO_SOURCE_METADATA, "no change of a row", passed_over=True
-                )
-            names = change_names(self._config.tables, claim, reserved=fixed_tables(self._config))
-            keys = self._lookup.of_keys(key)
-            decoder = change_decoder_for(schema, settings, self._limits, keys=keys)
-        except SchemaNotFoundError as error:
-            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
-        except (DecodeError, InvalidSchemaError) as error:
-            return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
-        columns = sharded_columns(decoder.columns) if names.shard else decoder.columns
-        label = f"since {schema.label()}"
-        columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
-        refused = self.book.evolve(names.log, names.type, schema, columns, role=Role.LOG)
-        if refused is not None:
-            return refused
-        self._follow(names, columns)
-        self._schemas[schema.id] = schema
-        if keys is not None:
-            self._schemas[keys.id] = keys
-        return Route(
-            names.log,
-            names.type,
-            schema.id,
-            schema.message,
-            shard=names.shard,
-            key_schema_id=UNFRAMED if keys is None else keys.id,
-        )
+        placed = changes.place(key, schema)
+        if isinstance(placed, Rejected):
+            return placed
+        route, schemas = placed
+        self._schemas.update({schema.id: schema for schema in schemas})
+        return route
 
-    def _claim(self, key: RouteKey, schema: WriterSchema, settings: ChangeSettings) -> str | None:
-        """The source's table; None for what is about none."""
-        if settings.format == "datastream" or schema.format is Format.JSON:
-            return key.claim
-        return schema_claim(schema, key.claim) if schema_kind(schema) is Kind.CHANGE else None
-
-    def _follow(self, names: ChangeNames, newest: tuple[Column, ...]) -> None:
-        """The tables that are made of a log, with the columns that they shall have."""
-        cdc, book = self._config.cdc, self.book
-        if cdc is None:
-            return
-        own = {column.name for column in book.metadata}
-        roles = [(names.table, Role.MERGED)]
-        roles += [(names.history, Role.HISTORY)] if cdc.history else []
-        for name, role in roles:
-            known = book.planned(name, role, names.type)
-            everything = (
-                newest if cdc.evolution == "overwriteSchema" else book.tables[names.log].columns
-            )
-            if known is None or cdc.evolution != "none":
-                columns = derived_columns(source_columns(everything, own), role, cdc)
-                book.follow(name, role, names.type, columns)
+    def follow_newest(self, times: Mapping[RouteKey, int]) -> None:
+        """Take in when the newest records of some keys were made."""
+        if self._change_plan is not None and self._change_plan.follow_newest(times, self._routes):
+            self._snapshot = None
 
     def learn(self, shapes: Mapping[str, Any], carried: Iterable[str] = ()) -> None:
         """Take in schemas that came with the records, and what records without any look like."""

@@ -13,13 +13,13 @@ from distributary.errors import (
     StagedFileError,
 )
 from distributary.model.manifest import Manifest, TableEntry
-from distributary.observe.events import TableParked
 from distributary.publish.base import Mark, Outcome, Published
 from distributary.publish.parking import park, parked
-from distributary.run.change_tables import log_of
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.merging import DERIVED, merge_all, merge_order
+from distributary.run.deriving import derive, is_behind
+from distributary.run.failing import BEHIND_OTHERS, park_failed, reason_of
+from distributary.run.merging import DERIVED
 
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
@@ -32,18 +32,19 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
     context.claim.check()
     mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
     queued = {p.table for p in parked(context.parking)}
+    behind: set[str] = set()
     commits = itertools.count(1)
 
     def one(entry: TableEntry) -> Published | DistributaryError:
-        if entry.table.role in DERIVED:
-            return Published(entry.table.name, Outcome.PUBLISHED)
-        if not entry.files and not entry.changes:
-            return Published(entry.table.name, Outcome.PUBLISHED)
         if entry.table.name in queued:
             # order within a table is kept: what came first must be published first
-            park(entry, mark, folder=context.parking, reason="waits behind earlier batches")
-            return Published(entry.table.name, Outcome.PARKED, error="waits behind earlier batches")
+            park(entry, mark, folder=context.parking, reason=BEHIND_OTHERS)
+            return Published(entry.table.name, Outcome.PARKED, error=BEHIND_OTHERS)
         try:
+            if is_behind(context, entry, mark):
+                behind.add(entry.table.name)
+            if not entry.files and not entry.changes:
+                return Published(entry.table.name, Outcome.PUBLISHED)
             context.claim.check()
             result = context.publisher.publish(entry, mark)
         except StagedFileError:
@@ -54,82 +55,28 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
             reached(Moment.AFTER_FIRST_COMMIT, manifest.batch)
         return result
 
-    entries = list(manifest.tables)
+    entries = [entry for entry in manifest.tables if entry.table.role not in DERIVED]
     with ThreadPoolExecutor(context.config.run.publish_threads) as pool:
         results = list(pool.map(one, entries))
-    _lake_is_there(entries, results)
+    _lake_is_there(results)
     published = tuple(
-        _park(context, entry, mark, result) if isinstance(result, DistributaryError) else result
+        park_failed(context, entry, mark, reason_of(result))
+        if isinstance(result, DistributaryError)
+        else result
         for entry, result in zip(entries, results, strict=True)
     )
     if fresh:
         _refuse_foreign_marks(context, entries, published, mark)
-    return _derive(context, manifest, published, mark, queued)
+    return derive(context, manifest, published, queued=queued, behind=behind, fresh=fresh)
 
 
-def _derive(
-    context: RunContext,
-    manifest: Manifest,
-    published: tuple[Published, ...],
-    mark: Mark,
-    queued: set[str],
-) -> tuple[Published, ...]:
-    """Bring the tables that are made of a log up to date with it."""
-    results = {result.table: result for result in published}
-    files = {
-        entry.table.name: [f"{entry.table.path}/{file.path}" for file in entry.files]
-        for entry in manifest.tables
-    }
-    orders = []
-    for entry in manifest.tables:
-        name = entry.table.name
-        if entry.table.role not in DERIVED:
-            continue
-        log = log_of(name)
-        if name in queued or results[log].outcome is Outcome.PARKED:
-            why = "waits behind earlier batches" if name in queued else f"waits for {log}"
-            park(entry, mark, folder=context.parking, reason=why)
-            results[name] = Published(name, Outcome.PARKED, error=why)
-        else:
-            orders.append(merge_order(context.config, entry, mark, files[log]))
-    if orders:
-        context.claim.check()
-        reached(Moment.BEFORE_MERGE, manifest.batch)
-    merges = {result.table: result for result in merge_all(context.spark, orders)}
-    for entry in manifest.tables:
-        result = merges.get(entry.table.name)
-        if result is not None and result.outcome is Outcome.PARKED:
-            error = PublishError(f"{entry.table.name} could not be merged", evidence=result.error)
-            result = _park(context, entry, mark, error)
-        if result is not None:
-            results[entry.table.name] = result
-    return tuple(results[entry.table.name] for entry in manifest.tables)
-
-
-def _lake_is_there(entries: list[TableEntry], results: list[Published | DistributaryError]) -> None:
+def _lake_is_there(results: list[Published | DistributaryError]) -> None:
     """When nothing at all can be written it is the lake that is away: wait, do not park it all."""
     failed = [r for r in results if isinstance(r, DistributaryError)]
-    if not failed or len(failed) < len(entries):
+    if not failed or len(failed) < len(results):
         return
-    if len(entries) > 1 or isinstance(failed[0], LakeUnavailableError):
+    if len(results) > 1 or isinstance(failed[0], LakeUnavailableError):
         raise failed[0]
-
-
-def _park(
-    context: RunContext, entry: TableEntry, mark: Mark, error: DistributaryError
-) -> Published:
-    reason = f"{error.code}: {error.evidence or error.what}"
-    park(entry, mark, folder=context.parking, reason=reason)
-    context.bus.publish(
-        TableParked(
-            pipeline=context.config.name,
-            batch=mark.batch,
-            table=entry.table.name,
-            records=entry.records,
-            error=reason,
-        )
-    )
-    return Published(entry.table.name, Outcome.PARKED, error=reason)
 
 
 def _refuse_foreign_marks(

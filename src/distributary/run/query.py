@@ -22,6 +22,8 @@ from distributary.observe.failures import clear_failure
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
+from distributary.run.hidden_logs import forget_all_merged
+from distributary.run.rebuild_requests import answer_requests, wanted
 from distributary.source.base import Position, Source
 
 _POLL_SECONDS = 0.2
@@ -110,6 +112,7 @@ class StreamRun:
 
     def _loop(self, trigger: Trigger) -> None:
         self._finish_decided()
+        forget_all_merged(self._context)
         while not self._stop.is_set():
             began = time.monotonic()
             self._drain(self._source.newest())
@@ -197,8 +200,19 @@ class StreamRun:
         for table in requests(context.parking):
             with context.publishing:
                 context.claim.check()
-                drained(context.publisher, context.ledger, context.parking, table)
+                drained(
+                    context.publisher,
+                    context.ledger,
+                    context.parking,
+                    config=context.config,
+                    table=table,
+                    spark=context.spark,
+                )
                 answered(context.parking, table)
+        if wanted(context.parking):
+            with context.publishing:
+                context.claim.check()
+                answer_requests(context.config, context.ledger, context.publisher, context.parking)
 
 
 def _spark_failed(error: PySparkException) -> DistributaryError:

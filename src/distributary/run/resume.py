@@ -14,7 +14,7 @@ from distributary.observe import layout
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.run.claim import Claim
-from distributary.run.draining import drained, request_file
+from distributary.run.draining import drained, family, request_file
 from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
 
@@ -22,9 +22,10 @@ _PATIENCE_SECONDS = 120.0
 
 
 def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
-    """What waits for parked tables, oldest first."""
+    """What waits for parked tables, oldest first; with a table waits what it is made of."""
     folder = layout.parked(pipeline.lake, pipeline.config.name)
-    return [p for p in parked(folder) if table in (None, p.table)]
+    names = None if table is None else family(pipeline.config, table)
+    return [p for p in parked(folder) if names is None or p.table in names]
 
 
 def resume(pipeline: Pipeline, table: str) -> list[Published]:
@@ -43,7 +44,8 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
     except OwnedError:
         return _ask_the_owner(pipeline, Path(folder), table)
     try:
-        return drained(make_publisher(pipeline.config), pipeline.ledger(), folder, table)
+        publisher = make_publisher(pipeline.config)
+        return drained(publisher, pipeline.ledger(), folder, config=pipeline.config, table=table)
     finally:
         claim.release()
 
@@ -56,7 +58,7 @@ def _ask_the_owner(pipeline: Pipeline, folder: Path, table: str) -> list[Publish
     while request.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     left = {batch.folder for batch in waiting(pipeline, table)}
-    done = [Published(table, Outcome.PUBLISHED) for batch in before if batch.folder not in left]
+    done = [Published(b.table, Outcome.PUBLISHED) for b in before if b.folder not in left]
     if left:
         why = "the running pipeline has not answered" if request.exists() else "it failed again"
         done.append(Published(table, Outcome.PARKED, error=why))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,12 +14,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from distributary.errors import AccountingError
+from distributary.model.change_facts import ChangeFacts
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import StageOrder
+from distributary.model.table import Role, TablePlan
 from distributary.run.context import RunContext
 from distributary.run.merging import derived_entries
 from distributary.run.tables import Pending, primary_role
 from distributary.source.base import BatchInput
+from distributary.stage.copies import without_copies
 from distributary.stage.job import Staged, run_land, run_sort
 from distributary.stage.loads import spread
 
@@ -36,9 +39,18 @@ class Stages:
     seconds: float
 
     def manifest(
-        self, context: RunContext, batch: int, source: BatchInput, pending: Pending
+        self,
+        context: RunContext,
+        batch: int,
+        source: BatchInput,
+        pending: Pending,
+        kept: Mapping[str, TableEntry],
     ) -> Manifest:
-        """What was found out, as the document that decides the batch."""
+        """What was found out, as the document that decides the batch.
+
+        `kept` are logs that have this batch already, from a try that lost files of other tables:
+        to this try all of their events look like copies.
+        """
         state = dict(source.end)
         if context.lane != "stream":
             # a letter that fails again is not a new letter: its row in the table is brought up
@@ -55,6 +67,10 @@ class Stages:
             )
             for name, records in sorted(self.staged.records.items())
         )
+        copies = sum(
+            kept[e.table.name].records - e.records for e in entries if e.table.name in kept
+        )
+        entries = tuple(kept.get(entry.table.name, entry) for entry in entries)
         entries += derived_entries(context.config, entries, tables, pending)
         self._leave_untouched(context, pending, {e.table.name for e in entries})
         draft = Manifest(
@@ -77,7 +93,7 @@ class Stages:
             read=source.records if source.counted else self.staged.seen,
             written=sum(e.records for e in draft.primary()),
             dead_lettered=sum(self.staged.dead.values()),
-            skipped=self.staged.skipped,
+            skipped=self.staged.skipped - copies,
         )
         return replace(draft, counts=counts)
 
@@ -125,6 +141,7 @@ def _sorted(
         if new := staged.unresolved(context.planner.catalog()):
             context.planner.resolve(new)
         if not staged.unresolved(context.planner.catalog()):
+            context.planner.follow_newest(staged.newest())
             return staged, number
         drop_files(context, staged)
     raise AccountingError(
@@ -138,9 +155,24 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     planned = context.planner.catalog()
     catalog = context.broadcast(planned)
     tasks = max(1, context.spark.sparkContext.defaultParallelism)
-    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks)
+    changes = planned.changes
+    copies = changes is not None and changes.format == "datastream"
+    # events that have to be seen together are near each other
+    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
     landed = _guarded_if_needed(partial(run_land, context.spark, loads, catalog), order)
+    if copies:
+        _drop_copies(landed, planned.tables, order)
     staged.merge(landed)
+
+
+def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOrder) -> None:
+    """Events of which two tasks have landed a copy each."""
+    for name, files in landed.files.items():
+        if tables[name].role is Role.LOG and len(files) > 1:
+            landed.files[name], copies = without_copies(tables[name], files, order)
+            landed.records[name] -= copies.total()
+            landed.skipped += copies.total()
+            landed.changes[name] -= ChangeFacts(copies)
 
 
 def _guarded_if_needed(hop: Callable[[StageOrder], Staged], order: StageOrder) -> Staged:

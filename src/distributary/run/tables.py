@@ -150,16 +150,20 @@ class TableBook:
         """The table as it is planned, or else as it is; None where there is none."""
         return self.tables.get(name) or self._on_disk(name, role, type_name)
 
-    def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> None:
-        """Plan a table that is made of another one, with just these columns."""
+    def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> bool:
+        """Plan a table that is made of another one, with just these columns; True if it changes."""
         table = self.planned(name, role, type_name)
         if table is None:
             self._plan(name, role, type_name, columns)
             self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
-        elif table.columns != columns:
-            before = {c.name: c for c in table.columns}
+            return True
+        before = {c.name: c for c in table.columns}
+        changes = _difference(before, columns)
+        gone = before.keys() - {column.name for column in columns}
+        if changes or gone:
             self.tables[name] = replace(table, columns=columns)
-            self._note(name, _difference(before, columns))
+            self._note(name, changes)
+        return bool(changes or gone)
 
     def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
         """Make room in the unified table; True if that changed it."""

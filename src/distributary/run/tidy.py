@@ -33,6 +33,9 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
         if table.role == "dead_letters" or table.table in shared:
             continue
         removals.append(Removal("table", table.path, table.table, table.rows))
+        gone = Path(layout.tombstones(pipeline.lake, table.table))
+        if gone.exists():
+            removals.append(Removal("memory of deleted rows", str(gone), table.table))
     letters = dead_letters_of(pipeline)
     count = sum(letters.count_by_status(pipeline=name).values())
     if count:

@@ -18,6 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.errors import DistributaryError
 from distributary.model.manifest import SourceRange
 
+UNTOLD = 1 << 31
+"""A bound from here on is a way to say that nobody knows."""
+
 Position = Mapping[str, Any]
 """Everything before it has been read; JSON, understood by its source only."""
 
@@ -51,6 +54,11 @@ class BatchInput:
     def records(self) -> int:
         """How many records the source says there are; at most, where it cannot count them."""
         return sum(r.records for r in self.ranges)
+
+    @property
+    def expected(self) -> int | None:
+        """The same for people; None where the source can only name a bound that says nothing."""
+        return self.records if self.counted or self.records < UNTOLD else None
 
     def age_seconds(self) -> float | None:
         """How old the newest record of this batch is."""

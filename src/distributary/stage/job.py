@@ -54,14 +54,26 @@ class Staged:
     """Schemas that came with records which have no route yet."""
 
     def unresolved(self, catalog: Catalog) -> list[Unresolved]:
-        """The keys without a route, in the order in which their first records came."""
+        """The keys without a route, in the order in which their first records came.
+
+        Of change data, which comes in any order, those with the oldest records first.
+        """
         first: dict[RouteKey, int] = {}
         for run in self.runs:
             for r in run.ranges:
                 if r.key not in catalog.routes:
                     first[r.key] = min(r.first_offset, first.get(r.key, r.first_offset))
-        in_order = sorted(first.items(), key=lambda item: (item[1], item[0]))
+        newest = self.newest() if first else {}
+        in_order = sorted(first.items(), key=lambda item: (newest[item[0]], item[1], item[0]))
         return [Unresolved(key, offset) for key, offset in in_order]
+
+    def newest(self) -> dict[RouteKey, int]:
+        """Of change data: when the newest record of each key was made."""
+        found: dict[RouteKey, int] = {}
+        for run in self.runs:
+            for r in run.ranges:
+                found[r.key] = max(r.newest, found.get(r.key, r.newest))
+        return found
 
     def merge(self, other: Staged) -> None:
         """Put what a second job said to what the first one said."""

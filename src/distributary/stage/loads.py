@@ -51,8 +51,12 @@ def spread(
     routes: Mapping[RouteKey, Route | Rejected],
     *,
     tasks: int,
+    by_run: bool = False,
 ) -> list[Load]:
-    """Loads of about the same weight; fewer than `tasks` where there is less to do."""
+    """Loads of about the same weight; fewer than `tasks` where there is less to do.
+
+    With `by_run` what lies together in a run stays together.
+    """
     tables = _by_table(runs, routes)
     weights = {name: sum(map(_weight, shares)) for name, shares in tables.items()}
     fair = max(1, -(-sum(weights.values()) // tasks))
@@ -60,7 +64,8 @@ def spread(
     for name in sorted(tables, key=lambda name: (-weights[name], name)):
         rows = sum(_rows(share) for share in tables[name])
         pieces = min(tasks, max(1, round(weights[name] / fair)), max(1, rows // _SMALLEST_CUT))
-        for piece in _cut(tables[name], -(-rows // pieces)):
+        cut = _cut_by_run if by_run else _cut
+        for piece in cut(tables[name], -(-rows // pieces)):
             lightest = filled.index(min(filled))
             loads[lightest].tables.setdefault(name, []).extend(piece)
             filled[lightest] += sum(map(_weight, piece))
@@ -111,5 +116,23 @@ def _cut(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
                     piece, mine, room = [], [], rows
         if mine:
             piece.append(Share(share.key, tuple(mine)))
+    if piece:
+        yield piece
+
+
+def _cut_by_run(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
+    """The shares in pieces of so many rows, or more where the rows of a run are more."""
+    runs: dict[str, dict[RouteKey, list[Slice]]] = {}
+    for share in shares:
+        for one in share.slices:
+            runs.setdefault(one.path, {}).setdefault(share.key, []).append(one)
+    piece: list[Share] = []
+    room = rows
+    for keys in runs.values():
+        piece += [Share(key, tuple(slices)) for key, slices in keys.items()]
+        room -= sum(one.rows for slices in keys.values() for one in slices)
+        if room <= 0:
+            yield piece
+            piece, room = [], rows
     if piece:
         yield piece

@@ -35,6 +35,8 @@ class KeyRange:
     start: int
     count: int
     first_offset: int
+    newest: int = 0
+    """Of change data: when the newest of these records was made, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,14 @@ class Run:
 
     def as_json(self) -> str:
         """For the way from a task to the driver."""
-        ranges = [[*r.key, r.start, r.count, r.first_offset] for r in self.ranges]
+        ranges = [[*r.key, r.start, r.count, r.first_offset, r.newest] for r in self.ranges]
         return json.dumps([self.path, ranges], separators=(",", ":"))
 
     @classmethod
     def of(cls, body: Any) -> Run:
         """The inverse of `as_json`, after the JSON has been parsed."""
         path, ranges = body
-        return cls(path, tuple(KeyRange(RouteKey(*r[:-3]), *r[-3:]) for r in ranges))
+        return cls(path, tuple(KeyRange(RouteKey(*r[:-4]), *r[-4:]) for r in ranges))
 
 
 def write_run(batch: pa.RecordBatch, folder: str) -> str:

@@ -78,7 +78,8 @@ def _sorted(
         refused = _refused(groups, catalog, order)
         if refused:
             letters = letters + _letters(unwrapped, groups, refused)
-        run = _run(raw, unwrapped, groups, refused, order)
+        timed = catalog.changes is not None
+        run = _run(raw, unwrapped, groups, refused, order, timed=timed)
         if run is not None:
             yield "run", run.as_json()
         new = {key.guid for key in groups.keys if key not in catalog.routes}
@@ -97,6 +98,8 @@ def _run(
     groups: Groups,
     refused: dict[int, Rejected],
     order: StageOrder,
+    *,
+    timed: bool,
 ) -> Run | None:
     """One copy of everything for all keys: each key's records are then a slice of it."""
     in_order = np.argsort(groups.codes, kind="stable")
@@ -111,10 +114,13 @@ def _run(
     columns.append(unwrapped.payloads.take(pa.array(in_order)))
     path = write_run(pa.RecordBatch.from_arrays(columns, schema=SORTED), order.folder)
     offsets = columns[RAW.get_field_index("offset")].to_numpy()
+    moments = columns[RAW.get_field_index("timestamp")]
+    times = moments.cast(pa.int64()).fill_null(0).to_numpy() if timed else offsets
     ranges, start = [], 0
     for number, (key, count) in enumerate(zip(groups.keys, groups.counts(), strict=True)):
         if number not in refused:
-            ranges.append(KeyRange(key, start, count, int(offsets[start])))
+            newest = int(times[start : start + count].max()) if timed else 0
+            ranges.append(KeyRange(key, start, count, int(offsets[start]), newest))
             start += count
     return Run(path, tuple(ranges))
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 
 from distributary.cli.actions.demo_folder import DemoFolder
 from distributary.cli.actions.feed import Feed
@@ -21,6 +22,7 @@ _WORDS = {
     Moment.AFTER_STAGE: "after staging, before the batch was decided",
     Moment.AFTER_MANIFEST: "after the manifest, before the first commit",
     Moment.AFTER_FIRST_COMMIT: "after the first of many commits",
+    Moment.BEFORE_MERGE: "after the logs were written, before a table was merged",
     Moment.BEFORE_SETTLE: "after the last commit, before the batch was settled",
 }
 
@@ -30,10 +32,12 @@ _UNDECIDED = (Moment.AFTER_PLAN, Moment.AFTER_STAGE)
 _TOLD = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
 
 
-def ingest_with_kills(call: Invocation, feed: Feed, folder: DemoFolder) -> list[dict[str, object]]:
+def ingest_with_kills(
+    call: Invocation, feed: Feed, folder: DemoFolder, *, moments: Iterable[Moment]
+) -> list[dict[str, object]]:
     """Every start goes on where the one before was killed, and dies one step later."""
     kills: list[dict[str, object]] = []
-    for moment in Moment:
+    for moment in moments:
         feed.next()
         ended, seconds = _start(call, folder, kill_at=str(moment))
         if ended != -signal.SIGKILL:

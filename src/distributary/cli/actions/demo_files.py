@@ -66,6 +66,22 @@ tables:
   metadata: [key, topic, partition, offset, timestamp, schema_id, raw]
 """
 
+_CHANGES = """\
+source:
+  type: files
+  path: {source}
+  format: avro
+  settle: 0s                   # the demo puts whole files in place
+
+cdc:
+  format: datastream
+  deletes: hard
+  backfill: before_cdc
+
+tables:
+  each: "{{database}}_{{table}}"
+"""
+
 _TAIL = """
 lake:
   path: {root}
@@ -77,6 +93,7 @@ trigger: available_now
 def pipeline_file(subject: str, *, kafka: bool, **values: str) -> str:
     """The text of a demo's file; values are YAML already."""
     source = _KAFKA_SOURCE if kafka else _DELTA_SOURCE
-    body = _ORDERS if subject == "orders" else _GAMES
+    bodies = {"games": source + _GAMES, "orders": source + _ORDERS, "cdc": _CHANGES}
     after = _ENDED if kafka else _WORKS
-    return (_HEAD + source + body + _TAIL).format(subject=subject, after=after, **values)
+    text = _HEAD + bodies[subject] + _TAIL
+    return text.format(subject=subject, after=after, **values)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 from distributary.cli.actions.demo_files import pipeline_file
-from distributary.cli.actions.demo_scene import Scene
 from distributary.config.schema import json_schema
 from distributary.errors import ConfigError, ErrorCode, OwnedError
 from distributary.observe import layout
@@ -18,13 +18,37 @@ _MARKER = ".distributary-demo.json"
 _SCHEMAS = "schemas"
 _FILE_SCHEMA = "pipeline.schema.json"
 _CHECKPOINTS = "_checkpoints"
-_SUBJECTS = ("games", "orders")
+_SUBJECTS = ("games", "orders", "cdc")
+
+
+class About(Protocol):
+    """What has to be known of a demo to make room for it."""
+
+    @property
+    def subject(self) -> str:
+        """Also the name of its pipeline."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """The folder that stands for its source."""
+        ...
+
+    @property
+    def kafka(self) -> bool:
+        """Whether it needs a broker and a registry."""
+        ...
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that it may make."""
+        ...
 
 
 class DemoFolder:
     """Knows what a demo makes, and touches nothing else."""
 
-    def __init__(self, path: Path, scene: Scene) -> None:
+    def __init__(self, path: Path, scene: About) -> None:
         self.given = path
         self.path = path.absolute()
         self.scene = scene
@@ -36,7 +60,7 @@ class DemoFolder:
 
     @property
     def source(self) -> Path:
-        """The table that stands for a topic."""
+        """The table or folder that stands for a topic."""
         return self.path / self.scene.topic
 
     @property

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from distributary.cli.actions.demo_folder import DemoFolder
+from distributary.cli.actions.demo_scene import Scene
 from distributary.cli.output import Paper, styled
 from distributary.cli.words import counted, duration, number, size
 from distributary.model.manifest import Counts
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.ledger import Ledger
-from distributary.observe.rows import TableSummary
+from distributary.observe.rows import SchemaRow, TableSummary
 from distributary.simulate import Sent
 
 _SHOWN = 25
@@ -44,9 +45,14 @@ class DemoResult:
     def is_exact(self) -> bool:
         """Whether everything that was sent is where it belongs, and nothing else is."""
         wanted = Counts(self.sent.messages, self.sent.good, self.sent.bad)
-        rows = sum(table.rows for table in self.tables if table.role == Role.EACH)
+        rows = sum(table.rows or 0 for table in self.tables if table.role == Role.EACH)
         exact = self.counts == wanted and rows == self.sent.rows
         return exact and dict(self.dead_letters) == self.sent.bad_by_code
+
+    @property
+    def complaint(self) -> str:
+        """What it should have been."""
+        return f"sent were {self.sent.good:,} good and {self.sent.bad:,} bad records"
 
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`."""
@@ -109,31 +115,32 @@ class DemoResult:
             paper.line(f"  distributary {command} --lake {where}")
 
 
-def gather(folder: DemoFolder, sent: Sent, *, seconds: float) -> DemoResult:
+def gather(folder: DemoFolder, scene: Scene, sent: Sent, *, seconds: float) -> DemoResult:
     """Everything from the ledger, as any other command would read it."""
-    lake, pipeline = str(folder.path), folder.scene.subject
+    lake, pipeline = str(folder.path), scene.subject
     ledger = Ledger(lake)
     tables = ledger.tables(pipeline)
     history = ledger.schema_history(pipeline=pipeline)
-    created = {row.table: row.batch for row in history if row.kind == ChangeKind.TABLE_CREATED}
-    added = Counter(
-        row.table
-        for row in history
-        if row.kind in _ADDED and row.batch > created.get(row.table, -1)
-    )
     letters = next((t.path for t in tables if t.role == "dead_letters"), None)
     reasons = DeadLetters(letters).reasons(pipeline=pipeline) if letters else ()
     return DemoResult(
         lake=lake,
         file=str(folder.file),
-        topic=folder.scene.topic,
-        example=f"{folder.scene.topic}/0/{folder.scene.example}",
+        topic=scene.topic,
+        example=f"{scene.topic}/0/{scene.example}",
         counts=ledger.totals(pipeline),
         tables=tables,
         dead_letters={reason.code: reason.count for reason in reasons},
         schema_changes=sum(row.kind in set(ChangeKind) for row in history),
-        added=added,
+        added=Counter(row.table for row in added_later(history)),
         batches=len(ledger.batches(pipeline)),
         seconds=seconds,
         sent=sent,
     )
+
+
+def added_later(history: Iterable[SchemaRow]) -> list[SchemaRow]:
+    """Columns that appeared after their table was made."""
+    rows = list(history)
+    created = {row.table: row.batch for row in rows if row.kind == ChangeKind.TABLE_CREATED}
+    return [r for r in rows if r.kind in _ADDED and r.batch > created.get(r.table, -1)]

@@ -6,16 +6,31 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from distributary.cli.actions.demo_folder import DemoFolder
+from distributary.cli.actions.demo_scene import Scene
 from distributary.cli.verb import Invocation
 from distributary.registry.files import FileRegistry
 from distributary.simulate import DeltaSink, Round, Sent
 from distributary.simulate.base import ArrowSink, Sink
 
 
-class Feed:
-    """Registers the schemas of a round and sends its records, when it is asked to."""
+class Feed(Protocol):
+    """Something that is sent in rounds, when it is asked to."""
+
+    def next(self) -> bool:
+        """Send one more round; False when there is none."""
+        ...
+
+    @property
+    def messages(self) -> int:
+        """How many records were sent so far."""
+        ...
+
+
+class RoundFeed:
+    """Registers the schemas of a round and sends its records."""
 
     def __init__(self, rounds: Iterator[Round], sink: Sink) -> None:
         self._rounds, self._sink = rounds, sink
@@ -38,15 +53,19 @@ class Feed:
         """Everything so far."""
         return Sent.total(self._parts)
 
+    @property
+    def messages(self) -> int:
+        """How many records were sent so far."""
+        return self.sent.messages
+
 
 @contextmanager
-def open_feed(call: Invocation, folder: DemoFolder) -> Iterator[Feed]:
+def open_feed(call: Invocation, folder: DemoFolder, scene: Scene) -> Iterator[RoundFeed]:
     """What the demo sends, with whatever has to run for it; writes the pipeline's file."""
-    scene = folder.scene
     if not scene.kafka:
         folder.write_file()
         registry = FileRegistry(folder.schemas, durable=False)
-        yield Feed(scene.rounds(registry), DeltaSink(folder.source))
+        yield RoundFeed(scene.rounds(registry), DeltaSink(folder.source))
         return
     from distributary.dev.artifacts import ensure_artifacts
     from distributary.dev.services import Services
@@ -68,5 +87,5 @@ def open_feed(call: Invocation, folder: DemoFolder) -> Iterator[Feed]:
         call.out.note(f"broker {services.kafka}, registry {services.registry}")
         # they go as a whole: there will be nothing to clean
         with open_outlet(target, noted=False) as outlet:
-            yield Feed(scene.rounds(outlet.registry), outlet.sink)
+            yield RoundFeed(scene.rounds(outlet.registry), outlet.sink)
         call.out.note("stopping them")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from distributary.cli.words import clock, counted, cut, duration, number, tally
+from distributary.cli.words import clock, counted, cut, duration, number, spelled, tally
+from distributary.evolve.types import sql_name
+from distributary.model.change import CHANGE_COLUMNS
 from distributary.observe.events import (
     BatchSettled,
     Event,
@@ -17,6 +19,7 @@ from distributary.observe.events import (
 )
 
 _LONGEST = 200
+_OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
 MOST_SCHEMAS = 20
 """A thousand new tables are not a thousand lines."""
 
@@ -27,8 +30,9 @@ def schema_line(event: SchemaSeen) -> str:
     """`schema chess v3: + rating int`."""
     version = event.label.rpartition(" ")[2]
     named = version if version.startswith("v") else f"id {event.schema_id}"
-    changes = cut(", ".join(event.changes) or "no change", _LONGEST)
-    return f"schema {event.type} {named}: {changes}"
+    # every log has these: what is new are the columns of the source's table
+    changes = ", ".join(event.changes).replace(_OF_EVERY_LOG, "") or "no change"
+    return f"schema {spelled(event.type)} {named}: {cut(changes, _LONGEST)}"
 
 
 def batch_line(event: BatchSettled) -> str:

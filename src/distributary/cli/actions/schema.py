@@ -13,7 +13,7 @@ from distributary.cli.lakes import find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.registries import Whose, find_registry
 from distributary.cli.verb import Invocation
-from distributary.cli.words import clock, counted, number
+from distributary.cli.words import clock, counted, number, spelled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, RegistryError
 from distributary.evolve.types import sql_name
 from distributary.observe import layout
@@ -89,9 +89,9 @@ def show_history(call: Invocation, name: str | None, *, lake: str | None, last: 
 def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
     """The table with this name, or of this type."""
     for table in tables:
-        if name in (table.table, table.type) and name:
+        if name in (table.table, table.type, spelled(table.type)) and name:
             return table
-    known = sorted({t.table for t in tables} | {t.type for t in tables if t.type})
+    known = sorted({t.table for t in tables} | {spelled(t.type) for t in tables if t.type})
     near = get_close_matches(name, known, n=3)
     raise ConfigError(
         "there is no such table or type",
@@ -107,7 +107,7 @@ def _comment(field: pa.Field) -> str:
 
 
 def _draw_columns(paper: Paper, table: TableSummary, columns: Sequence[dict[str, object]]) -> None:
-    of = f", type {table.type}" if table.type else ""
+    of = f", type {spelled(table.type)}" if table.type else ""
     paper.line(styled(table.table, "bold"), f": {counted(len(columns), 'column')}{of}")
     paper.table(
         ("COLUMN", "TYPE", "ABOUT"),
@@ -122,7 +122,7 @@ def _draw_history(paper: Paper, history: Sequence[SchemaRow], *, total: int) -> 
             (
                 clock(row.at),
                 number(row.batch),
-                row.type,
+                spelled(row.type),
                 row.schema,
                 str(row.schema_id),
                 row.text,

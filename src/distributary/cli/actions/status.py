@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from distributary.cli.actions.change_status import draw_source_tables, kinds
 from distributary.cli.actions.healing import Healable, find_healable
 from distributary.cli.actions.partitions import draw_partitions, find_partitions
 from distributary.cli.lakes import Lake, find_lake
@@ -86,9 +87,14 @@ def _draw_pipeline(
     _row(paper, "lag", _lag(each))
     rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
     _row(paper, "rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
+    if each.changes is not None:
+        _row(paper, "changes", kinds(each.changes.changes))
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now)
-    _draw_tables(paper, each.tables, now)
+    if each.changes is not None:
+        draw_source_tables(paper, each.changes, now)
+    else:
+        _draw_tables(paper, each.tables, now)
 
 
 def _lag(each: PipelineStatus) -> str:

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 from distributary.cli.lakes import find_lake
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, number, since, size
+from distributary.cli.words import counted, number, since, size, spelled
 from distributary.observe.ledger import Ledger
+from distributary.observe.measured import with_measures
 from distributary.observe.rows import TableSummary
 
 
 def show_tables(call: Invocation, *, lake: str | None, pipeline: str | None) -> None:
     """Every table of the lake, or of one pipeline."""
     found = find_lake(call, lake)
-    tables = Ledger(found.path, storage_options=found.options).tables(pipeline)
+    known = Ledger(found.path, storage_options=found.options).tables(pipeline)
+    tables = with_measures(found.path, known, storage_options=found.options)
     data = {"lake": found.path, "tables": tables}
     call.out.show(data, lambda paper: draw_tables(paper, tables))
 
@@ -32,7 +34,7 @@ def draw_tables(paper: Paper, tables: tuple[TableSummary, ...]) -> None:
         indent=0,
     )
     paper.line(
-        f"{counted(len(tables), 'table')}, {counted(sum(t.rows for t in tables), 'row')}, "
+        f"{counted(len(tables), 'table')}, {counted(sum(t.rows or 0 for t in tables), 'row')}, "
         f"{size(sum(t.bytes for t in tables))}"
     )
 
@@ -44,7 +46,7 @@ def _row(table: TableSummary, now: datetime) -> list[Words]:
     return [
         table.table,
         table.role,
-        table.type,
+        spelled(table.type),
         number(table.rows),
         number(table.columns),
         size(table.bytes),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
+from distributary.cli.actions.trace_story import draw_values, trace_stories
 from distributary.cli.failure import usage_error
 from distributary.cli.lakes import find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import clock, cut
+from distributary.cli.words import clock
+from distributary.observe.ledger import Ledger
 from distributary.observe.plain import plain
+from distributary.observe.row_events import is_made_of_log
 from distributary.observe.trace import RowOrigin, Trace, Verdict, trace_offset, trace_row
 
 _GOOD = frozenset({Verdict.WRITTEN})
-_LONGEST = 60
 
 
 def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
@@ -27,12 +27,16 @@ def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
     return 0 if trace.places or trace.dead_letters else 1
 
 
-def trace_rows(call: Invocation, table: str, key: str, *, lake: str | None) -> int:
-    """The records from which rows of a table came; 1 if there is no such row."""
-    column, equals, value = key.partition("=")
-    if not equals or not column:
-        raise usage_error(f"{key!r} is not COLUMN=VALUE.", command="distributary trace")
+def trace_rows(call: Invocation, table: str, keys: Sequence[str], *, lake: str | None) -> int:
+    """Where rows of a table come from; 1 if there is no such row."""
     found = find_lake(call, lake)
+    tables = Ledger(found.path, storage_options=found.options).tables(schema_ids=False)
+    known = next((t for t in tables if t.table == table), None)
+    if known is not None and is_made_of_log(known):
+        return trace_stories(call, found, tables, known, keys)
+    column, equals, value = keys[0].partition("=")
+    if len(keys) > 1 or not equals or not column:
+        raise usage_error(f"{' '.join(keys)!r} is not COLUMN=VALUE.", command="distributary trace")
     rows = trace_row(found.path, table, column, value, storage_options=found.options)
     data = {
         "table": table,
@@ -40,7 +44,7 @@ def trace_rows(call: Invocation, table: str, key: str, *, lake: str | None) -> i
         "value": value,
         "rows": [{"source": plain(row.source), "values": plain(row.values)} for row in rows],
     }
-    call.out.show(data, lambda paper: _draw_rows(paper, table, key, rows))
+    call.out.show(data, lambda paper: _draw_rows(paper, table, keys[0], rows))
     return 0 if rows else 1
 
 
@@ -65,7 +69,7 @@ def _draw(paper: Paper, trace: Trace) -> None:
     for place in trace.places:
         where = f"{place.file}, row {place.row}" if place.file else "file unknown"
         paper.line("  ", styled(place.table, "bold"), f"  {where}{' (parked)' * place.parked}")
-        _draw_values(paper, place.values)
+        draw_values(paper, place.values)
     for letter in trace.dead_letters:
         paper.line(
             f"  dead letter {letter['id']}: {letter['error_code']}, {letter['status']}: "
@@ -80,17 +84,4 @@ def _draw_rows(paper: Paper, table: str, key: str, rows: tuple[RowOrigin, ...]) 
     for row in rows:
         source = str(row.source) if row.source else "unknown: the table keeps no coordinates"
         paper.line("from ", styled(source, "bold"))
-        _draw_values(paper, row.values)
-
-
-def _draw_values(paper: Paper, values: Mapping[str, Any]) -> None:
-    known = {name: value for name, value in plain(values).items() if value is not None}
-    paper.table(
-        ("COLUMN", "VALUE"),
-        ((name, cut(_text(value), _LONGEST)) for name, value in known.items()),
-        indent=4,
-    )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+        draw_values(paper, row.values)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distributary.cli.completion import complete_tables
-from distributary.cli.options import File, Lake, OptionalFile, PipelineName
+from distributary.cli.options import AsOf, File, FileOption, Lake, OptionalFile, PipelineName
 from distributary.cli.verb import LOOK, Invocation, verb
 
 
@@ -16,6 +16,7 @@ def declare(app: typer.Typer) -> None:
     _declare_lake(app)
     _declare_file(app)
     _declare_trace(app)
+    _declare_verify(app)
 
 
 def _declare_lake(app: typer.Typer) -> None:
@@ -110,6 +111,7 @@ def _declare_trace(app: typer.Typer) -> None:
         examples=[
             "distributary trace wrapper/0/42 --lake distributary-demo",
             "distributary trace bronze_events _offset=42 --lake distributary-demo",
+            "distributary trace shop_orders id=55000000319 --lake distributary-demo",
         ],
     )
     def trace(
@@ -122,13 +124,63 @@ def _declare_trace(app: typer.Typer) -> None:
             ),
         ],
         key: Annotated[
-            str | None, typer.Argument(help="COLUMN=VALUE of rows in that table.")
+            list[str] | None,
+            typer.Argument(
+                metavar="[KEY]...",
+                help="COLUMN=VALUE of rows in that table; of change data also the key's values.",
+            ),
         ] = None,
         lake: Lake = None,
     ) -> int:
-        """Where a record went, or where a row came from."""
+        """Where a record went, or where a row came from.
+
+        A row of change data is shown with every event of its key, in the order of the source.
+        """
         from distributary.cli.actions.trace import trace_record, trace_rows
 
-        if key is None:
+        if not key:
             return trace_record(call, where, lake=lake)
         return trace_rows(call, where, key, lake=lake)
+
+
+def _declare_verify(app: typer.Typer) -> None:
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary verify --all --lake distributary-demo",
+            "distributary verify shop_orders --lake distributary-demo",
+        ],
+    )
+    def verify(
+        call: Invocation,
+        tables: Annotated[
+            list[str] | None,
+            typer.Argument(
+                help="Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables
+            ),
+        ] = None,
+        everything: Annotated[
+            bool, typer.Option("--all", help="Every merged table of the lake.")
+        ] = False,
+        as_of: AsOf = None,
+        lake: Lake = None,
+        pipeline: PipelineName = None,
+        file: FileOption = None,
+    ) -> int:
+        """Prove that tables of change data are what their logs say.
+
+        Each table is computed once more from its log and compared row by row. Exit code 1 if one
+        differs. Nothing is changed. Try it after: distributary demo cdc
+        """
+        from distributary.cli.actions.verify import verify_tables
+
+        return verify_tables(
+            call,
+            tables or (),
+            everything=everything,
+            as_of=as_of,
+            lake=lake,
+            pipeline=pipeline,
+            file=file,
+        )

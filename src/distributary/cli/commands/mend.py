@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from distributary.cli.options import (
+    AsOf,
     DryRun,
     File,
     FileOption,
@@ -38,6 +39,41 @@ def declare(app: typer.Typer) -> None:
         from distributary.cli.actions.mend import resume_table
 
         return resume_table(call, table, lake=lake, pipeline=pipeline, file=file, dry_run=dry_run)
+
+    @verb(
+        app,
+        panel=MEND,
+        examples=[
+            "distributary rebuild shop_orders --lake distributary-demo --dry-run",
+            "distributary rebuild shop_orders --lake distributary-demo",
+        ],
+    )
+    def rebuild(
+        call: Invocation,
+        table: TableArgument,
+        as_of: AsOf = None,
+        lake: Lake = None,
+        pipeline: PipelineName = None,
+        file: FileOption = None,
+        dry_run: DryRun = False,
+    ) -> int:
+        """Make a table of change data anew from its log.
+
+        All of its rows are replaced by one commit; the log and all other tables stay as they are.
+        A pipeline that runs is asked to do it between two batches. Try it after: distributary
+        demo cdc
+        """
+        from distributary.cli.actions.rebuild import rebuild_from_log
+
+        return rebuild_from_log(
+            call,
+            table,
+            as_of=as_of,
+            lake=lake,
+            pipeline=pipeline,
+            file=file,
+            dry_run=dry_run,
+        )
 
     @verb(
         app,

@@ -16,6 +16,7 @@ class Subject(StrEnum):
 
     GAMES = "games"
     ORDERS = "orders"
+    CDC = "cdc"
 
 
 def declare(app: typer.Typer) -> None:
@@ -29,6 +30,7 @@ def declare(app: typer.Typer) -> None:
             "distributary demo games --chaos",
             "distributary demo games --kafka",
             "distributary demo orders",
+            "distributary demo cdc",
         ],
     )
     def demo(
@@ -47,6 +49,12 @@ def declare(app: typer.Typer) -> None:
         bad: Annotated[
             int | None, typer.Option("--bad", min=0, help="Bad records; else 3, of orders 1.")
         ] = None,
+        tables: Annotated[
+            int, typer.Option("--tables", min=1, help="Tables of the database; for cdc.")
+        ] = 5,
+        events: Annotated[
+            int, typer.Option("--events", min=20, help="Changes in all of them; for cdc.")
+        ] = 2_000,
         seed: Annotated[
             int, typer.Option("--seed", help="The same seed sends the same records.")
         ] = 999,
@@ -58,7 +66,7 @@ def declare(app: typer.Typer) -> None:
             typer.Option("--kafka", help="With a broker and a registry of its own; orders always."),
         ] = False,
         chaos: Annotated[
-            bool, typer.Option("--chaos", help="Kill it at each of the five steps, and go on.")
+            bool, typer.Option("--chaos", help="Kill it at each of its steps, and go on.")
         ] = False,
     ) -> int:
         """Simulate, ingest and show the result, all on this machine.
@@ -66,8 +74,16 @@ def declare(app: typer.Typer) -> None:
         Schemas evolve while the pipeline runs. The games need nothing: a table stands for Kafka
         and a folder for the registry. With --kafka, and for the orders, a real broker and a real
         registry are started on free ports and end with the demo; others that run are left alone.
+        In cdc the rows of a database change: its tables are kept current from files of changes,
+        and are compared with their logs and with the database.
         The folder then holds a lake and the pipeline's file, and the other commands work on it.
         """
+        if subject is Subject.CDC:
+            from distributary.cli.actions.demo_changes import changes_scene, run_changes_demo
+
+            changes = changes_scene(tables=tables, events=events, seed=seed, chaos=chaos)
+            return run_changes_demo(call, changes, path=path, chaos=chaos)
+
         from distributary.cli.actions.demo import run_demo
         from distributary.cli.actions.demo_scene import games_scene, orders_scene
 

@@ -15,7 +15,7 @@ from distributary.simulate.cdc.plan import (
 from distributary.simulate.cdc.sent import CdcSent
 from distributary.simulate.cdc.shapes import Claim
 from distributary.simulate.cdc.truth import truth_document
-from distributary.simulate.cdc.write import write_files
+from distributary.simulate.cdc.write import write_files, write_round
 
 __all__ = [
     "CALM",
@@ -34,4 +34,5 @@ __all__ = [
     "parse_features",
     "truth_document",
     "write_files",
+    "write_round",
 ]

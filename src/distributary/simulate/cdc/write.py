@@ -45,10 +45,15 @@ def write_files(
     for round in stream.rounds():
         if round.number and interval:
             sleep(interval)
-        for file in round.files:
-            path = root / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            durable.replace(path, file.data, durable=False)
+        write_round(round, root)
         if on_round is not None:
             on_round(round)
     return stream.sent()
+
+
+def write_round(round: FileRound, root: Path) -> None:
+    """Write the files of one round."""
+    for file in round.files:
+        path = root / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.replace(path, file.data, durable=False)

@@ -1,0 +1,185 @@
+"""Where does this row come from? The events of its key in the log, in the order of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import ConfigError
+from distributary.evolve.place import fold
+from distributary.model.change import CHANGE_NAMES, SEQ
+from distributary.model.table import Role
+from distributary.observe import layout
+from distributary.observe.delta import StorageOptions
+from distributary.observe.locate import COORDINATES, Coordinates
+from distributary.observe.measured import DERIVED
+from distributary.observe.readable import Readable, open_readable
+from distributary.observe.rows import TableSummary
+from distributary.observe.values import as_type, coordinates_of, missing
+
+Conditions = tuple[tuple[str, str], ...]
+"""Columns and the values asked for; a column without a name is the next one of the key."""
+
+_TRUNCATE = "truncate"
+_MOST_KEYS = 10
+_MOST_EVENTS = 1000
+_SYSTEM = frozenset({*CHANGE_NAMES, *COORDINATES.names, "_timestamp", "_schema_id", "_batch"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """One event about a row."""
+
+    op: str
+    deleted: bool
+    source_ts: datetime | None
+    batch: int | None
+    source: Coordinates | None
+    """Where it was read; None where the log keeps no coordinates."""
+    current: bool
+    """The row is what this event says."""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that it gave another value than the event before, with the new value."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The source's columns, less those that are null."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStory:
+    """A row that there is or was, by its key."""
+
+    key: Mapping[str, Any]
+    row: Mapping[str, Any] | None
+    """As the table has it; None where it has none."""
+    events: tuple[RowEvent, ...]
+
+
+def is_made_of_log(table: TableSummary) -> bool:
+    """Whether the rows of a table have a story."""
+    return table.role in DERIVED
+
+
+def trace_key(
+    lake: str,
+    table: TableSummary,
+    log: TableSummary,
+    conditions: Conditions,
+    *,
+    storage_options: StorageOptions | None = None,
+) -> tuple[RowStory, ...]:
+    """The rows that satisfy the conditions now or did so at any time, each with its events."""
+    here = _open(lake, log, storage_options)
+    if here is None:
+        raise missing("no such table", log.table, [])
+    current = _open(lake, table, storage_options)
+    named = _named(conditions, here)
+    where = _where(named, here.schema)
+    rows = here.rows(where=where, limit=_MOST_EVENTS).to_pylist()
+    stories = []
+    for key in list(_keys(rows))[:_MOST_KEYS]:
+        of_row = _equal(key, here.schema) | (pc.field("_op") == _TRUNCATE)
+        events = here.rows(where=of_row, limit=_MOST_EVENTS).to_pylist()
+        row = None if current is None or table.role != Role.MERGED else _row_of(current, key)
+        stories.append(RowStory(dict(key), row, tuple(_events(events, row))))
+    return tuple(stories)
+
+
+def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
+    return open_readable(layout.join(lake, layout.inside(lake, table.path)), options)
+
+
+def _named(conditions: Conditions, log: Readable) -> Conditions:
+    """Every condition with the name of its column."""
+    if all(column for column, _ in conditions):
+        return conditions
+    key = _key_of(log)
+    if len(key) != len(conditions):
+        raise ConfigError(
+            "a row is found by one value for each column of its key",
+            evidence=f"the key is {', '.join(key)[:200] or 'nothing'}; given: {len(conditions)}",
+            next_step="give as many values as the key has columns, or COLUMN=VALUE",
+        )
+    return tuple((column or key[at], value) for at, (column, value) in enumerate(conditions))
+
+
+def _key_of(log: Readable) -> list[str]:
+    """The key's columns in the source's order, by one file of the log."""
+    files = list(log.files.get_fragments()) if log.files is not None else []
+    keys = files[-1].to_table(columns=["_key"])["_key"].to_pylist() if files else []
+    return next((list(key) for key in reversed(keys) if key), [])
+
+
+def _where(conditions: Conditions, schema: pa.Schema) -> pc.Expression:
+    by_fold = {fold(name): name for name in reversed(schema.names)}
+    found = []
+    for column, value in conditions:
+        name = column if column in schema.names else by_fold.get(fold(column), column)
+        if name not in schema.names:
+            raise missing("no such column in the log", column, schema.names)
+        found.append((name, as_type(value, schema.field(name)).as_py()))
+    return _equal(found, schema)
+
+
+def _equal(values: Sequence[tuple[str, Any]], schema: pa.Schema) -> pc.Expression:
+    return reduce(and_, (_is(name, value, schema.field(name).type) for name, value in values))
+
+
+def _is(name: str, value: Any, kind: pa.DataType) -> pc.Expression:
+    if value is None:
+        return pc.field(name).is_null()
+    # the cast is for files whose kind of text or bytes pyarrow cannot compare as it is
+    return pc.field(name).cast(kind) == pa.scalar(value, kind)
+
+
+def _keys(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """The different keys among events; names in a key may differ in case from the columns'."""
+    seen = set()
+    for row in rows:
+        by_fold = {fold(name): name for name in reversed(list(row))}
+        names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
+        key = tuple((name, row[name]) for name in names if name is not None)
+        if key and str(key) not in seen:
+            seen.add(str(key))
+            yield key
+
+
+def _row_of(table: Readable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:
+    if any(name not in table.schema.names for name, _ in key):
+        return None
+    rows = table.rows(where=_equal(key, table.schema), limit=_MOST_KEYS).to_pylist()
+    return rows[0] if rows else None
+
+
+def _events(
+    rows: Sequence[Mapping[str, Any]], current: Mapping[str, Any] | None
+) -> Iterator[RowEvent]:
+    before: Mapping[str, Any] = {}
+    for row in sorted(rows, key=lambda each: _place(each["_seq"])):
+        values = {n: v for n, v in row.items() if n not in _SYSTEM and v is not None}
+        left_out = set(row["_unchanged"] or ())
+        after = {**{n: before[n] for n in left_out if n in before}, **values}
+        if row["_deleted"] or row["_op"] in ("delete", _TRUNCATE):
+            after = before = {}
+        changed = {n: after.get(n) for n in {*after, *before} if after.get(n) != before.get(n)}
+        yield RowEvent(
+            op=row["_op"],
+            deleted=bool(row["_deleted"]),
+            source_ts=row["_source_ts"],
+            batch=row.get("_batch"),
+            source=coordinates_of(row),
+            current=current is not None and current.get("_seq") == row["_seq"],
+            changed=dict(sorted(changed.items())),
+            values=values,
+        )
+        before = after
+
+
+def _place(seq: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(seq[field.name] for field in SEQ)

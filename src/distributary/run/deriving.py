@@ -1,0 +1,124 @@
+"""Step `publish`, second half, for change data: a log is committed, then its tables follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
+from distributary.model.manifest import Manifest, TableEntry
+from distributary.model.table import Role
+from distributary.publish.base import Mark, Outcome, Published
+from distributary.publish.parking import park
+from distributary.run.change_tables import log_files, log_of
+from distributary.run.chaos import Moment, reached
+from distributary.run.context import RunContext
+from distributary.run.failing import BEHIND_OTHERS, park_failed
+from distributary.run.merging import DERIVED, Merge, merge_all, merge_of
+
+
+def is_behind(context: RunContext, entry: TableEntry, mark: Mark) -> bool:
+    """Whether a log may hold what was never merged: it was there before this life had begun.
+
+    A life that ended, by `reset`, may have written to a log without merging it. The next one finds
+    these events in the log, so they are not delivered again. Asked before the log's own commit.
+    """
+    if entry.table.role is not Role.LOG or context.lane != "stream" or not entry.table.exists:
+        return False
+    if entry.table.name in context.followed:
+        return False
+    known = context.publisher.committed(entry.table.path, mark)
+    return known is None or known.batch >= mark.batch
+
+
+def written_logs(context: RunContext, manifest: Manifest) -> dict[str, TableEntry]:
+    """The logs that have this batch, as far as they can be asked."""
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    found: dict[str, TableEntry] = {}
+    for entry in manifest.tables:
+        if entry.table.role is not Role.LOG or not entry.files:
+            continue
+        try:
+            known = context.publisher.committed(entry.table.path, mark)
+        except PublishError:
+            continue
+        if known is not None and known.source_hash == mark.source_hash:
+            found[entry.table.name] = entry
+    return found
+
+
+def derive(
+    context: RunContext,
+    manifest: Manifest,
+    published: tuple[Published, ...],
+    *,
+    queued: set[str],
+    behind: set[str],
+    fresh: bool,
+) -> tuple[Published, ...]:
+    """Bring the tables that are made of a log up to date with it."""
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    results = {e.table.name: Published(e.table.name, Outcome.PUBLISHED) for e in manifest.tables}
+    results |= {result.table: result for result in published}
+    entries = {entry.table.name: entry for entry in manifest.tables}
+    merges: list[Merge] = []
+    for name, entry in entries.items():
+        if entry.table.role not in DERIVED:
+            continue
+        log = log_of(name)
+        if name in queued or results[log].outcome is Outcome.PARKED:
+            why = BEHIND_OTHERS if name in queued else f"waits for {log}"
+            park(entry, mark, folder=context.parking, reason=why)
+            results[name] = Published(name, Outcome.PARKED, error=why)
+            continue
+        files = _files(context, entries[log], mark, whole=log in behind, fresh=fresh)
+        if files:
+            merges.append(merge_of(context.config, entry, mark, files))
+    if merges:
+        context.claim.check()
+        reached(Moment.BEFORE_MERGE, manifest.batch)
+        done = merge_all(context.spark, merges)
+        _lake_is_there(done)
+        for result in done:
+            failed = result.outcome is Outcome.PARKED
+            results[result.table] = (
+                park_failed(context, entries[result.table], mark, result.error)
+                if failed
+                else result
+            )
+    context.followed.update(_written(entries.values(), results))
+    return tuple(results[entry.table.name] for entry in manifest.tables)
+
+
+def _files(
+    context: RunContext, log: TableEntry, mark: Mark, *, whole: bool, fresh: bool
+) -> list[str]:
+    """The files of a log with the events that its tables have to be told."""
+    path = log.table.path
+    if whole:
+        return log_files(path)
+    if fresh and log.files:
+        return [f"{path}/{file.path}" for file in log.files]
+    # decided by another process: what was staged then may lie in other files by now, and what an
+    # older copy of the checkpoint has brought already is not staged again
+    known = context.publisher.committed(path, mark)
+    return log_files(path, mark.batch) if known and known.batch >= mark.batch else []
+
+
+def _lake_is_there(results: list[Published]) -> None:
+    """When no table at all can be merged it is the lake that is away: wait, do not park it all."""
+    away = [r for r in results if r.error.startswith(f"{ErrorCode.LAKE_UNAVAILABLE}:")]
+    if len(results) > 1 and len(away) == len(results):
+        raise LakeUnavailableError(
+            "no table can be merged",
+            evidence=away[0].error,
+            next_step="check that the lake can be reached and written to, and has room",
+        )
+
+
+def _written(entries: Iterable[TableEntry], results: dict[str, Published]) -> set[str]:
+    """The logs that have this batch; a table that could not follow is queued until `resume`."""
+    return {
+        entry.table.name
+        for entry in entries
+        if entry.table.role is Role.LOG and results[entry.table.name].outcome is not Outcome.PARKED
+    }

@@ -1,0 +1,148 @@
+"""`verify`, `rebuild`, `trace`, `status` and `tables` over change data, without Spark."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.change_lake import BEGUN, LOG, MERGED, TYPE, ChangeLake
+from tests.cli.conftest import Cli
+from tests.cli.lake import make_lake
+from tests.merge.logs import NOW, event
+
+MS = NOW // 1000
+
+
+@pytest.fixture
+def shop(own_folder: Path) -> ChangeLake:
+    shop = ChangeLake(own_folder)
+    shop.batch([event(MS + n, "insert", id=n, region="north", price=1.0 * n) for n in range(1, 6)])
+    shop.batch([event(MS + 10_000, "update", id=2, region="\x1b[31mred", price=20.0)])
+    shop.batch([event(MS + 20_000, "delete", id=5)])
+    return shop
+
+
+def test_verify_agrees_or_says_what_differs(cli: Cli, shop: ChangeLake) -> None:
+    agreed = cli("verify", MERGED, "--json")
+    assert (agreed.code, agreed.json["agree"], agreed.json["version"]) == (0, True, 1)
+    (table,) = agreed.json["tables"]
+    assert (table["rows"], table["rows_by_log"], table["log"]) == (4, 4, LOG)
+
+    shop.spoil(price=77.0)
+    found = cli("verify", "--all", "--json")
+    assert (found.code, found.json["agree"]) == (1, False)
+    (table,) = found.json["tables"]
+    assert (table["missing"], table["extra"], table["different"]) == (0, 0, 1)
+    (difference,) = table["differences"]
+    assert difference == {"key": '{"id":1}', "column": "price", "expected": "1.0", "found": "77.0"}
+    text = cli("verify", "--all")
+    assert text.code == 1
+    assert f"distributary rebuild {MERGED}" in text.out
+
+
+def test_rebuild_makes_it_what_the_log_says_and_touches_nothing_else(
+    cli: Cli, shop: ChangeLake
+) -> None:
+    before = shop.rows()
+    log = DeltaTable(shop.lake / LOG).version()
+    shop.spoil(id=99)
+    planned = cli("rebuild", MERGED, "--dry-run", "--json").json
+    assert (planned["added"], planned["removed"], planned["changed"]) == (1, 1, 0)
+    assert cli("verify", "--all").code == 1
+    done = cli("rebuild", MERGED, "--json")
+    assert (done.code, done.json["rows"], done.json["by_running_pipeline"]) == (0, 4, False)
+    assert shop.rows() == before
+    assert DeltaTable(shop.lake / LOG).version() == log
+    assert cli("verify", MERGED).code == 0
+
+
+def test_rebuild_as_of_a_moment_and_back(cli: Cli, shop: ChangeLake) -> None:
+    then = (BEGUN + timedelta(seconds=5)).isoformat()
+    past = cli("rebuild", MERGED, "--as-of", then)
+    assert past.code == 0
+    assert "warning" in past.err
+    assert [(row["id"], row["price"]) for row in shop.rows()] == [(n, 1.0 * n) for n in range(1, 6)]
+    assert cli("verify", MERGED, "--as-of", then).code == 0
+    assert cli("verify", MERGED).code == 1
+    assert cli("rebuild", MERGED).code == 0
+    assert cli("verify", MERGED).code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("verify",),
+        ("verify", MERGED, "--all"),
+        ("verify", "nothing"),
+        ("verify", LOG),
+        ("rebuild", LOG),
+        ("rebuild", "nothing"),
+        ("rebuild", MERGED, "--as-of", "yesterday"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(cli: Cli, shop: ChangeLake, line: tuple[str, ...]) -> None:
+    result = cli(*line, "--json")
+    assert result.code == 2
+    assert result.json["error"]["code"] in ("CONFIG_INVALID", "NOT_FOUND")
+    assert result.json["error"]["next_step"]
+
+
+def test_without_a_log_there_is_nothing_to_compute_from(cli: Cli, shop: ChangeLake) -> None:
+    text = shop.file.read_text().replace("format: datastream}", "format: datastream, log: false}")
+    shop.file.write_text(text)
+    for verb in ("rebuild", "verify"):
+        result = cli(verb, MERGED, "--json")
+        assert (result.code, result.json["error"]["where"]) == (2, "cdc.log")
+
+
+def test_a_parked_table_differs_and_resume_is_the_way(cli: Cli, shop: ChangeLake) -> None:
+    shop.batch([event(MS + 30_000, "insert", id=8)], parked=True)
+    result = cli("verify", MERGED)
+    assert result.code == 1
+    assert f"distributary resume {MERGED}" in result.out
+    assert cli("verify", MERGED, "--json").json["tables"][0]["parked_batches"] == 1
+
+
+def test_status_and_tables_tell_of_changes(cli: Cli, shop: ChangeLake) -> None:
+    document = cli("status", "--json").json
+    changes = document["pipelines"][0]["changes"]
+    assert changes["changes"] == {"insert": 5, "update": 1, "delete": 1, "read": 0, "truncate": 0}
+    (table,) = changes["shown"]
+    assert (table["type"], table["table"], table["rows"], table["events"]) == (TYPE, MERGED, 4, 7)
+    assert table["last_event"].startswith((BEGUN + timedelta(seconds=20)).isoformat()[:19])
+    assert table["lag_seconds"] == 160.0
+    text = cli("status").out
+    assert "insert 5, update 1, delete 1" in text
+    assert "160 s" not in text and "2.7 min" in text
+
+    rows = {t["table"]: (t["role"], t["rows"]) for t in cli("tables", "--json").json["tables"]}
+    assert rows == {MERGED: ("merged", 4), LOG: ("log", 7)}
+    assert "shop.orders" in cli("tables").out
+    assert cli("schema", "show", "shop.orders").code == 0
+
+
+def test_trace_tells_the_story_of_a_row(cli: Cli, shop: ChangeLake) -> None:
+    text = cli("trace", MERGED, "2")
+    assert text.code == 0
+    assert "\x1b" not in text.out
+    told = [line.split() for line in text.out.splitlines() if " batch " in line]
+    assert ["insert" in words for words in told] == [True, False]
+    assert told[1][0] == ">"
+    (row,) = cli("trace", MERGED, "id=2", "--json").json["rows"]
+    assert [event["op"] for event in row["events"]] == ["insert", "update"]
+    assert row["row"]["price"] == 20.0
+    gone = cli("trace", MERGED, "5")
+    assert "the row is gone" in gone.out
+    assert cli("trace", MERGED, "4711").code == 1
+    assert cli("trace", MERGED, "1", "2").code == 2
+    # a log is a table like others
+    assert cli("trace", LOG, "_offset=0").code == 0
+
+
+def test_a_lake_without_change_data_has_nothing_to_verify(cli: Cli, own_folder: Path) -> None:
+    make_lake(own_folder / "lake")
+    result = cli("verify", "--all", "--json")
+    assert (result.code, result.json["tables"]) == (0, [])
