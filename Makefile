@@ -39,8 +39,9 @@ java: $(STAMP)
 connectors: java ## Fetch the JVM connectors into the user's cache (once)
 	@$(BIN)/python -m distributary.run.connectors
 
-services: java ## Fetch Kafka and the registry into the user's cache (once)
+services: java ## Fetch Kafka, the registry and Debezium into the user's cache (once)
 	@$(BIN)/python -m distributary.dev.artifacts
+	@$(BIN)/python -m distributary.dev.connect_artifacts
 
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)

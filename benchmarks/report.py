@@ -24,6 +24,8 @@ _WANTED = {
     "direct_vs_kafka_floor_200": ">= 0.30",
     "avro_vs_from_avro_1": ">= 0.8",
     "avro_vs_from_avro_20": "> 1",
+    "changes_vs_merge_1": ">= 1",
+    "changes_vs_merge_100": ">= 8",
 }
 _COLUMNS = {
     "rows/s": ("rows_per_second", "{:,}"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import avro, delta, freshness, kafka
+from benchmarks import avro, changes, delta, freshness, kafka
 
-SUITES = {suite.name: suite for suite in (delta.SUITE, kafka.SUITE, avro.SUITE, freshness.SUITE)}
+SUITES = {
+    suite.name: suite
+    for suite in (delta.SUITE, kafka.SUITE, avro.SUITE, changes.SUITE, freshness.SUITE)
+}

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from distributary.cli.actions.demo_changes import ChangeFeed, changes_scene
 from distributary.cli.actions.demo_folder import DemoFolder
 from distributary.cli.actions.demo_scene import Scene, games_scene, orders_scene
 from distributary.cli.actions.feed import open_feed
@@ -11,6 +12,7 @@ from distributary.cli.output import TextOutput
 from distributary.cli.verb import Invocation
 from distributary.config.load import load
 from distributary.errors import ConfigError
+from tests.cli.conftest import Cli
 
 CHESS = games_scene(games=1)
 SILVER = CHESS.tables[-1]
@@ -78,3 +80,30 @@ def test_rounds_are_sent_when_asked_for(own_folder: Path) -> None:
         assert feed.next()
         assert not feed.next()
         assert first < feed.sent.messages == 21
+
+
+def test_a_demo_of_changes_knows_its_tables_and_its_file(own_folder: Path) -> None:
+    scene = changes_scene(tables=7, events=100, seed=3, chaos=True)
+    folder = DemoFolder(Path("demo"), scene)
+    folder.begin()
+    folder.write_file()
+    loaded = load(folder.file)
+    assert (loaded.config.name, loaded.warnings) == ("cdc", ())
+    feed = ChangeFeed(scene.plan, folder.source)
+    while feed.next():
+        pass
+    assert feed.messages == feed.stream.sent().events
+    # what another demo may remove are the tables of this one
+    assert {"dead_letters", "shop_orders", "shop_orders_log"} <= set(scene.tables)
+    assert len(scene.tables) == 15
+    assert DemoFolder(Path("demo"), CHESS).begin() is True
+    assert not folder.source.exists()
+
+
+@pytest.mark.parametrize(
+    "line", [("cdc", "--games", 2), ("cdc", "--kafka"), ("games", "--tables", 2)]
+)
+def test_options_of_another_demo_are_refused(cli: Cli, line: tuple[object, ...]) -> None:
+    result = cli("demo", *line, "--json")
+    assert (result.code, result.json["error"]["code"]) == (2, "CONFIG_INVALID")
+    assert not Path("distributary-demo").exists()

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.cli.output import JsonOutput, Paper, TextOutput, styled
-from distributary.cli.words import counted, cut, duration, listed, number, printable, since, tally
+from distributary.cli.words import (
+    brief,
+    counted,
+    cut,
+    duration,
+    listed,
+    number,
+    printable,
+    since,
+    spelled,
+    tally,
+)
 
 
 class Terminal(io.StringIO):
@@ -125,3 +136,30 @@ def test_words_for_people() -> None:
     assert cut("abcdef", 4) == "abc…"
     assert listed(map(str, range(9)), most=2) == "0, 1 and 7 more"
     assert tally({"a": 1, "b": 12}) == "b 12, a 1"
+    times = (None, 0.04, 88, 119.9, 125, 7_300, 80_000, 900_000)
+    words = ["-", "0.0 s", "88 s", "120 s", "2.1 min", "2.0 h", "22 h", "10 d"]
+    assert [brief(each) for each in times] == words
+
+
+@pytest.mark.parametrize(
+    ("type", "words"),
+    [
+        ('["shop","","orders"]', "shop.orders"),
+        ('["","public","a.b"]', "public.a.b"),
+        ("chess", "chess"),
+        ("[not json", "[not json"),
+        ('["a"]', '["a"]'),
+    ],
+)
+def test_the_table_of_a_source_is_spelled_as_people_do(type: str, words: str) -> None:
+    assert spelled(type) == words
+
+
+def test_a_narrow_terminal_still_shows_what_each_line_is_about() -> None:
+    paper = Paper(io.StringIO())
+    paper.console.width = 50
+    name = "shop_customer_orders"
+    paper.table(("TABLE", "ROWS", "TYPE"), [(name, "1,000,000", "a type with a long name")])
+    text = paper.console.file.getvalue()
+    assert name in text and "1,000,000" in text
+    assert max(map(len, text.splitlines())) <= 50

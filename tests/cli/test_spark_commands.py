@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,43 @@ def test_every_example_works_after_the_demo(cli: Cli, spark: SparkSession) -> No
         for command in EVERY.values()
         for line in examples(command)
         # the first ends never, the others were or will be tested by themselves
-        if not re.search(r" --every | demo | --to kafka| dev (up|down|status)", line)
+        if not re.search(r" --every | demo | --to kafka| dev (up|down|status)| shop_", line)
     ]
+    _all_work(cli, lines)
+
+
+def test_change_data_is_what_the_database_holds_and_its_examples_work(
+    cli: Cli, spark: SparkSession
+) -> None:
+    first = cli("demo", "cdc")
+    assert first.code == 0, first.err
+    assert "4 of 4 tables agree with their logs" in first.out
+    assert "4 of 4 are what the database holds" in first.out
+    typed_next = re.findall(r"^  distributary (.*)$", first.out, re.MULTILINE)
+    assert len(typed_next) == 4
+    every = [line for command in EVERY.values() for line in examples(command)]
+    about = [line for line in every if " shop_" in line or " verify " in line]
+    assert len(about) >= 5
+    _all_work(cli, [*typed_next, *(line.removeprefix("distributary ") for line in about)])
+
+
+def test_a_demo_of_changes_as_a_document(cli: Cli, spark: SparkSession) -> None:
+    line = ("demo", "cdc", "--tables", 3, "--events", 60, "--seed", 7, "--path", "lake", "--json")
+    result = cli(*line)
+    assert result.code == 0, result.err
+    document = result.json
+    assert (document["version"], document["exact"], document["kills"]) == (1, True, [])
+    assert document["read"] == document["written"] + document["redelivered"]
+    assert len(document["tables"]) == 3
+    for table in document["tables"]:
+        assert sum(table["changes"].values()) == table["events"]
+        assert table["agrees"] and table["truth"]["wrong"] == 0
+        assert DeltaTable(f"lake/{table['table']}").to_pyarrow_table().num_rows == table["rows"]
+    # the folder is a demo's: another one may begin in it
+    assert cli("demo", "games", "--games", 1, "--versions", 1, "--path", "lake").code == 0
+
+
+def _all_work(cli: Cli, lines: Sequence[str]) -> None:
     for line in lines:
         result = cli(*shlex.split(line))
         assert result.code == 0, (line, result.err)

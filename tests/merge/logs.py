@@ -117,7 +117,9 @@ class Shop:
 
     def order(self, events: Sequence[Event], *, files: int = 1, **settings: Any) -> MergeOrder:
         self.batch += 1
-        given = {"now_us": NOW, "comment": 'orders; `all` of "them"'} | self.settings | settings
+        given: dict[str, Any] = (
+            {"now_us": NOW, "comment": 'orders; `all` of "them"'} | self.settings | settings
+        )
         return MergeOrder(
             table="orders",
             path=str(self.folder / "orders"),
@@ -265,7 +267,7 @@ def _later(one: Event, other: Event) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one == other or (one != one and other != other)
+    return bool(one == other or (one != one and other != other))
 
 
 def at(e: Event, **changes: Any) -> Event:

@@ -21,6 +21,7 @@ from distributary.merge.choose import choose
 from distributary.merge.rebuild import rebuild
 from distributary.merge.verify import verify
 from distributary.model.table import Column
+from distributary.publish.commit_file import create_commit
 from tests.merge.logs import COLUMNS, DAY, NOW, Event, Shop, at, event, plain, truth
 
 
@@ -99,10 +100,9 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
 
 def test_an_answer_that_was_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     order = shop.order(FIRST)
-    real = commit.create_commit
 
     def lost(path: str, text: str) -> None:
-        real(path, text)
+        create_commit(path, text)
         raise OSError("connection reset")
 
     with monkeypatch.context() as patch:
@@ -359,3 +359,17 @@ def test_one_place_one_event(shop: Shop) -> None:
     assert verify(log, shop.order([])).agrees
     rebuild(log, shop.order([]))
     assert plain(shop.rows(), "id", "price") == [(1, 3.0)]
+
+
+def test_files_that_were_replaced_do_not_stay_for_ever(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        commit, "RETENTION", {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    )
+    monkeypatch.setattr(commit, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(commit, "CLEAN_EVERY", 1)
+    for number in range(9):
+        merge_table(shop.order([event(number, id=1)]))
+    assert len(list((shop.folder / "orders").glob("*.parquet"))) < 5
+    assert [row["_seq"][1] for row in shop.rows()] == [8]

@@ -27,7 +27,7 @@ def merged(folder: Path, batches: Batches, *, deletes: str) -> Shop:
 
 
 @given(batches=histories().flatmap(deliveries), deletes=st.sampled_from(["hard", "soft"]))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_delivery_gives_the_rows_of_the_source(batches: Batches, deletes: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shop = merged(Path(folder), batches, deletes=deletes)
@@ -38,7 +38,7 @@ def test_any_delivery_gives_the_rows_of_the_source(batches: Batches, deletes: st
     batches=histories(left_out=True).flatmap(shuffled_in_batches),
     deletes=st.sampled_from(["hard", "soft"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_columns_left_out_keep_the_value_before(batches: Batches, deletes: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shop = merged(Path(folder), batches, deletes=deletes)
@@ -46,7 +46,7 @@ def test_columns_left_out_keep_the_value_before(batches: Batches, deletes: str) 
 
 
 @given(batches=rekeyed_histories().flatmap(deliveries), deletes=st.sampled_from(["hard", "soft"]))
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_a_key_may_be_defined_anew(batches: Batches, deletes: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shop = merged(Path(folder), batches, deletes=deletes)

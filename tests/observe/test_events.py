@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from distributary.errors import StoppedError
+from distributary.errors import FencedError
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
@@ -28,7 +28,7 @@ EVERY_EVENT = [
     TableParked(pipeline="p", batch=1, table="t", records=3, error="full"),
     BatchSettled(pipeline="p", batch=1, counts=Counts(8, 8), rows=8, tables=1, seconds=2.0),
     Idle(pipeline="p"),
-    Failed(pipeline="p", error=StoppedError("stop")),
+    Failed(pipeline="p", error=FencedError("stop")),
     Stopped(pipeline="p"),
 ]
 

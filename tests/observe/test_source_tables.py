@@ -151,4 +151,3 @@ def _tables(shop: ChangeLake):
     changes = _status(shop).changes
     assert changes is not None
     return changes.shown
-

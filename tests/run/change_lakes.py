@@ -1,4 +1,4 @@
-"""A folder of change files, a pipeline over it, and what its lake must hold: the simulator's truth."""
+"""A folder of change files, a pipeline over it, and the simulator's truth about its lake."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +30,7 @@ class Feed:
     """Change files of a simulated database, round by round, and the lake that they feed."""
 
     root: Path
-    plan: CdcPlan = CdcPlan()
+    plan: CdcPlan = field(default_factory=CdcPlan)
 
     def __post_init__(self) -> None:
         self.stream = FileStream(self.plan)

@@ -27,11 +27,10 @@ def _start(feed: Feed, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def _run(feed: Feed, **variables: str) -> tuple[int, str]:
+def _run(feed: Feed, **variables: str) -> tuple[subprocess.Popen[str], str]:
     process = _start(feed, **variables)
     output, _ = process.communicate(timeout=300)
-    gone(process)
-    return process.returncode, output
+    return process, output
 
 
 @pytest.mark.spark
@@ -41,12 +40,13 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     feed.send_all()
     feed.write_file(source=", max_files_per_batch: 4", extra=SMALL)
     for number, moment in enumerate(Moment):
-        code, output = _run(feed, **{KILL: f"{moment}:{number}"})
-        assert code == -signal.SIGKILL, output
+        killed, output = _run(feed, **{KILL: f"{moment}:{number}"})
+        assert killed.returncode == -signal.SIGKILL, output
         assert "summary" not in output
-    code, output = _run(feed)
-    assert code == 0, output
+    last, output = _run(feed)
+    assert last.returncode == 0, output
     feed.assert_true()
+    gone(killed)
 
 
 class _Killed(BaseException):

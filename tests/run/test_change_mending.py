@@ -28,7 +28,7 @@ PLAN = CdcPlan(
 
 
 @contextmanager
-def _unwritable(table: Path) -> Iterator[None]:
+def unwritable(table: Path) -> Iterator[None]:
     """The next version of the table's log is a folder: no commit can be made, not even by root."""
     log = table / "_delta_log"
     blocked = log / f"{len(list(log.glob('*.json'))):020d}.json"
@@ -46,7 +46,7 @@ def test_a_merged_table_that_cannot_be_written_is_parked_alone_and_catches_up(
     feed.send_round()
     feed.pipeline().run(spark=spark)
     feed.assert_true()
-    with _unwritable(feed.lake / "shop_orders"):
+    with unwritable(feed.lake / "shop_orders"):
         for _ in range(2):
             feed.send_round()
             counts = feed.pipeline().run(spark=spark).counts
@@ -80,7 +80,7 @@ def test_a_log_that_cannot_be_written_holds_its_table_back_and_both_are_resumed(
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
     feed.pipeline().run(spark=spark)
-    with _unwritable(feed.lake / "shop_orders_log"):
+    with unwritable(feed.lake / "shop_orders_log"):
         feed.send_round()
         counts = feed.pipeline().run(spark=spark).counts
         assert 0 < counts.parked < counts.read
@@ -123,7 +123,7 @@ def test_after_a_reset_a_table_gets_what_its_log_had_and_it_had_not(
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
     feed.pipeline().run(spark=spark)
-    with _unwritable(feed.lake / "shop_orders"):
+    with unwritable(feed.lake / "shop_orders"):
         feed.send_round()
         feed.pipeline().run(spark=spark)
         assert waiting(feed.pipeline())

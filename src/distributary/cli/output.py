@@ -76,10 +76,10 @@ class Paper:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         aligned = set(right)
         cells = [[c if isinstance(c, Text) else Text(printable(c)) for c in row] for row in rows]
-        longest = max((row[0].cell_len for row in cells if row), default=0)
         for at, header in enumerate(headers):
             number = header in aligned
-            # what a line is about is never cut off, and stays in one piece if it fits at all
+            longest = max((row[at].cell_len for row in cells), default=0)
+            # what a line is about, and numbers, stay in one piece if they fit at all
             whole = number or (at == 0 and longest <= self.console.width // 2)
             table.add_column(
                 header,

@@ -33,6 +33,10 @@ class Cdc(Section):
     keep_tombstones: Duration = Field(default=timedelta(days=7), examples=["7d"])
     """How long it is remembered that a row was deleted, so that an older change that comes late
     does not bring it back."""
+    tombstones: Literal["skip", "delete"] = "skip"
+    """What a Kafka message with a key and without a value means. delete: the row with that key is
+    gone; for flattened Debezium events, which tell it in no other way by default, and which are
+    then named after their topic. Behind events with an envelope it means nothing either way."""
     history: bool = False
     """Also keep every version of a row, with the times between which it was valid, in
     `<table>_history`."""

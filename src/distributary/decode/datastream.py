@@ -70,10 +70,12 @@ class DatastreamDecoder:
             whole = events if judge.good.all() else events.only(judge.good)
             if len(whole):
                 hashes = content_hashes(array) if hashes is None else hashes
-                self._add(whole, hashes, gathered)
+                self._add(whole, array, hashes, gathered)
         return gathered.decoded()
 
-    def _add(self, events: Events, hashes: pa.Array, gathered: Gathered) -> None:
+    def _add(
+        self, events: Events, array: pa.BinaryArray, hashes: pa.Array, gathered: Gathered
+    ) -> None:
         """Add events that have a source and a payload, as far as they can be put in order."""
         facts = facts_of(events, self._settings)
         keys = keys_of(events, self._inner.names)
@@ -81,10 +83,11 @@ class DatastreamDecoder:
         judge.refuse(facts.untimed, ErrorCode.BAD_SOURCE_TIME, "its source time is no time")
         judge.refuse(facts.place.bad, ErrorCode.BAD_POSITION, "its position is no position")
         reason = "a column of its key is not in its payload"
-        judge.refuse(keys.missing(), ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
+        null = self._null_in_key(events, keys)
+        missing = keys.missing() | self._left_out(events, keys, array, null)
+        judge.refuse(missing, ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
         # rolled back in Oracle and read again, without what made it this row
-        keyless = facts.supplied & self._null_in_key(events, keys)
-        judge.refuse(keyless, ErrorCode.NULL_KEY, "a column of its key is null")
+        judge.refuse(facts.supplied & null, ErrorCode.NULL_KEY, "a column of its key is null")
         batch = self._batch(events, facts, keys, hashes)
         if judge.good.all():
             gathered.add(batch, events.positions)
@@ -117,6 +120,19 @@ class DatastreamDecoder:
             for index in (place[name] for name in names or () if name in place):
                 nulls = events.payload[index].is_null().to_numpy(zero_copy_only=False)
                 found |= (keys.codes == code) & nulls
+        return found
+
+    def _left_out(self, events: Events, keys: Keys, array: pa.BinaryArray, null: Mask) -> Mask:
+        """Events without a column of their key, among those in which one is null.
+
+        In JSON a column that other events have looks null in one that does not have it.
+        """
+        found = np.zeros(len(events), np.bool_)
+        if isinstance(self._inner, JsonEvents):
+            for row in np.flatnonzero(null).tolist():
+                text = array[int(events.positions[row])].as_py()
+                wanted = keys.columns[int(keys.codes[row])] or ()
+                found[row] = not self._inner.given(text).issuperset(wanted)
         return found
 
 

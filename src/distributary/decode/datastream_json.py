@@ -20,7 +20,7 @@ from distributary.decode.datastream_values import Mask
 from distributary.decode.gather import Gathered, Positions
 from distributary.decode.json_mask import mask_list
 from distributary.decode.json_schema import JsonDecoder
-from distributary.decode.json_text import parse, render
+from distributary.decode.json_text import RefusedTextError, parse, render
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
 from distributary.registry.hostile import printable
@@ -62,6 +62,14 @@ class JsonEvents:
     def metadata(self) -> frozenset[str]:
         """What the events say about their source."""
         return frozenset(self._shapes.metadata)
+
+    def given(self, event: bytes) -> set[str]:
+        """The columns that the payload of one event names, under their names in the log."""
+        try:
+            payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
+        except RefusedTextError:
+            return set()
+        return {self._names[name] for name in payload or () if name in self._names}
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""

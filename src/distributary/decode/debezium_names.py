@@ -83,10 +83,11 @@ def kind_of(topic: str, value: bytes | None) -> Kind:
     return KINDS[int(looked.kinds[0])]
 
 
-def look(topics: pa.StringArray, values: pa.BinaryArray) -> Looked:
+def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = False) -> Looked:
     """What messages in JSON are, without the schemas that they may carry.
 
-    A text that is no JSON counts as a change: whoever decodes it will say what is wrong with it.
+    With `by_topic`, what has no envelope is named after its topic, as a tombstone has to be. A text
+    that is no JSON counts as a change: whoever decodes it will say what is wrong with it.
     """
     kinds: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
     claims: list[pa.Array] = [pa.array([], pa.string())]
@@ -101,13 +102,15 @@ def look(topics: pa.StringArray, values: pa.BinaryArray) -> Looked:
             continue
         if read is None:
             read = pa.array([_peeked(each) for each in some.to_pylist()], _LOOKED_AT)
-        found = _looked(topics[part], some, read)
+        found = _looked(topics[part], some, read, by_topic=by_topic)
         kinds.append(found.kinds)
         claims.append(found.claims)
     return Looked(np.concatenate(kinds), pa.concat_arrays(claims))
 
 
-def _looked(topics: pa.StringArray, values: pa.BinaryArray, read: pa.StructArray) -> Looked:
+def _looked(
+    topics: pa.StringArray, values: pa.BinaryArray, read: pa.StructArray, *, by_topic: bool
+) -> Looked:
     operation, source, *flat = read.flatten()
     parts = source.flatten()
     kinds = _kinds(topics, values, operation, parts[0])
@@ -118,7 +121,9 @@ def _looked(topics: pa.StringArray, values: pa.BinaryArray, read: pa.StructArray
         # small again, however many different names there are
         codes = np.unique(codes, return_inverse=True)[1]
     _, rows = np.unique(codes, return_index=True)
-    claims = [_claim(topics[row].as_py(), read[row].as_py()) for row in rows.tolist()]
+    claims = [
+        _claim(topics[row].as_py(), read[row].as_py(), by_topic=by_topic) for row in rows.tolist()
+    ]
     about = np.isin(kinds, (KINDS.index(Kind.CHANGE), KINDS.index(Kind.TOMBSTONE)))
     return Looked(kinds, pa.array(claims, pa.string()).take(pa.array(codes, mask=~about)))
 
@@ -173,13 +178,13 @@ def _texts(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
     return {name: given[name] for name in names if isinstance(given.get(name), str)}
 
 
-def _claim(topic: str, event: Mapping[str, Any] | None) -> str | None:
+def _claim(topic: str, event: Mapping[str, Any] | None, *, by_topic: bool) -> str | None:
     told = event or {}
     source = told.get("source") or {}
     if source.get("connector"):
         return claim({**source, "database": source.get("db")})
     flat = {word: told.get(f"__source_{word}") or told.get(f"__{word}") for word in _SOURCE[1:]}
-    if flat["table"] or flat["collection"]:
+    if not by_topic and (flat["table"] or flat["collection"]):
         return claim({**flat, "database": flat["db"]})
     return topic_claim(topic)
 

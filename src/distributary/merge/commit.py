@@ -33,9 +33,12 @@ from distributary.stage.parquet import write_file
 _log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 20
-"""Commits; each batch that changes anything loads all since the last checkpoint."""
-CLEAN_EVERY = 20
-"""Checkpoints: then commits older than the table's retention are removed."""
+"""Commits; a process that has not seen the table loads all since the last checkpoint."""
+CLEAN_EVERY = 5
+"""Checkpoints: then files and commits older than the table's retention are removed."""
+RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 days"}
+"""Every batch writes files anew, and it is the log of changes that remembers: a week would be
+hundreds of times the table. Whoever wants to keep more sets the property."""
 _NTZ = "timestampNtz"
 
 
@@ -108,7 +111,7 @@ def _metadata(before: Snapshot | None, change: Changeset, now: int) -> dict[str,
             "format": {"provider": "parquet", "options": {}},
             "schemaString": schema_string(change.fields or []),
             "partitionColumns": [],
-            "configuration": dict(change.properties),
+            "configuration": {**RETENTION, **change.properties},
             "createdTime": now,
         }
     have = before.metadata
@@ -185,6 +188,7 @@ def _checkpoint_if_due(folder: str, version: int) -> None:
         table = DeltaTable(folder)
         table.create_checkpoint()
         if turn % (CHECKPOINT_EVERY * CLEAN_EVERY) == 0:
+            table.vacuum(dry_run=False)
             table.cleanup_metadata()
     except (DeltaError, OSError) as error:
         # the commit has landed, and a checkpoint only makes reading faster

@@ -37,7 +37,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, *, lenient: bool) -> pa.Ch
         )
     try:
         return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         if not lenient:
             raise ColumnConflictError(field.name, str(field.type), str(column.type)) from error
     return pa.chunked_array([pa.array(map(_Cast(field.type), column), field.type)])
@@ -52,5 +52,5 @@ class _Cast:
     def __call__(self, value: pa.Scalar) -> object:
         try:
             return value.cast(self._type).as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except pa.ArrowException:
             return None

@@ -40,11 +40,11 @@ class Span:
     last: Bound | None = None
 
 
-def resolve(names: Iterable[str], columns: Sequence[str]) -> Definition | None:
+def resolve(names: Iterable[str | None], columns: Sequence[str]) -> Definition | None:
     """A key's columns by the names that the table has for them; None if it lacks one."""
     by_fold = {fold(column): column for column in reversed(columns)}
     exact = set(columns)
-    found = [name if name in exact else by_fold.get(fold(name)) for name in names]
+    found = [name if name in exact else by_fold.get(fold(name or "")) for name in names]
     known = {name for name in found if name is not None}
     return tuple(sorted(known)) if known and None not in found else None
 
@@ -63,7 +63,8 @@ def definitions_of(
 
 def _distinct(lists: pa.ListArray) -> tuple[list[int], Ints]:
     """A row for each different list of names, and for each row which of these lists it has."""
-    names = lists.flatten().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    indices = lists.flatten().dictionary_encode().indices
+    names = indices.fill_null(-1).to_numpy(zero_copy_only=False)
     sizes = pc.list_value_length(lists).fill_null(0).to_numpy()
     if len(sizes) and (sizes == sizes[0]).all():
         # nearly every table has one key

@@ -40,7 +40,7 @@ class Events:
 
     rows: pa.Table
 
-    @property
+    @cached_property
     def seq(self) -> pa.StructArray:
         """The place of each event."""
         return _one(self.rows.column("_seq"))
@@ -123,9 +123,9 @@ def read_file(path: str, schema: pa.Schema, *, lenient: bool = False) -> pa.Tabl
     with pq.ParquetFile(path) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
-        rows = file.read(columns=names)
+        rows, size = file.read(columns=names), file.metadata.num_rows
     # a name with a dot in it also picks fields of other columns
-    return conform(rows.select(names), schema, rows=rows.num_rows, lenient=lenient)
+    return conform(rows.select(names), schema, rows=size, lenient=lenient)
 
 
 def _none(schema: pa.Schema) -> pa.Table:

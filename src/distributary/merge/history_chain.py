@@ -108,7 +108,7 @@ class Versions:
             groups = index.groups[order]
             inside &= groups[following] == groups
             rank = np.where(inside, self.rank[order][following], _LATEST)
-            nearer = inside
+            nearer = rank < best[order]
             best[order] = np.where(nearer, rank, best[order])
             found[order] = np.where(nearer, order[following], found[order])
         return found

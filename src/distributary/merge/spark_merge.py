@@ -136,6 +136,7 @@ def _merge(
             empties=empties,
         )
         session.sql(statement)
+        session.catalog.dropTempView(view)
     finally:
         winners.unpersist()
     return _result(order, survey, count)

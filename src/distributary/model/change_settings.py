@@ -17,3 +17,5 @@ class ChangeSettings:
     backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
     """Whether a row that was backfilled loses against any change of it, or only against later ones.
     """
+    tombstones: Literal["skip", "delete"] = "skip"
+    """Whether a key without a value tells that a row is gone, where nothing else does."""

@@ -11,6 +11,8 @@ from distributary.model.change_settings import ChangeSettings
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import TablePlan
 
+TOMBSTONE = "tombstone"
+"""In place of a message's index: records that have a key and no value."""
 UNFRAMED = -1
 """In place of a schema id where a record names none: the newest schema of its subject is meant."""
 

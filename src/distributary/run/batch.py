@@ -19,6 +19,7 @@ from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.deriving import written_logs
 from distributary.run.hidden_logs import forget_merged
+from distributary.run.merging import DERIVED
 from distributary.run.publishing import publish_all
 from distributary.run.staging import Stages, stage_records
 from distributary.source.base import BatchInput
@@ -119,7 +120,13 @@ def _settle(
     )
     context.manifests.settle(manifest.batch)
     context.manifests.prune(keep=context.config.run.keep_manifests)
-    done = [p.table for p in published if p.outcome is not Outcome.PARKED]
+    # what is made of a log is not there as long as no event has a key
+    derived = {e.table.name for e in manifest.tables if e.table.role in DERIVED}
+    done = [
+        p.table
+        for p in published
+        if p.outcome is not Outcome.PARKED and (p.version is not None or p.table not in derived)
+    ]
     if clock.stages:
         context.planner.committed(done)
     else:

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.model.table import TablePlan
+from distributary.model.table import Role, TablePlan
 from distributary.observe.events import BatchSettled, Event
 from distributary.route.naming import quote_sql
 from distributary.run.context import RunContext
@@ -32,15 +32,21 @@ def register_tables(context: RunContext) -> None:
     if database is None:
         return
     context.spark.sql(f"CREATE DATABASE IF NOT EXISTS {quote_sql(database)}")
+    cdc = context.config.cdc
+    # a log that is not kept is nothing to look at
+    hidden = Role.LOG if cdc is not None and not cdc.log else None
     known: set[str] = set()
+
+    def fresh() -> list[TablePlan]:
+        tables = context.planner.book.tables.values()
+        return [t for t in tables if t.name not in known and t.role is not hidden]
 
     def register(event: Event) -> None:
         if isinstance(event, BatchSettled):
-            fresh = [t for t in context.planner.book.tables.values() if t.name not in known]
-            known.update(_register(context.spark, database, fresh))
+            known.update(_register(context.spark, database, fresh()))
 
     context.bus.subscribe(register)
-    known.update(_register(context.spark, database, context.planner.book.tables.values()))
+    known.update(_register(context.spark, database, fresh()))
 
 
 def _register(spark: SparkSession, database: str, tables: Iterable[TablePlan]) -> list[str]:

@@ -31,6 +31,7 @@ from distributary.run.change_tables import (
 )
 from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables, table_folder
+from distributary.stage.metadata import DATE
 from distributary.stage.shard import sharded_columns
 
 _NEVER = -(2**63)
@@ -145,7 +146,7 @@ class ChangePlan:
         return self._give(log.removesuffix(LOG), Role.MERGED, type_name, wanted)
 
     def _give(self, name: str, role: Role, type_name: str, columns: Iterable[Column]) -> bool:
-        metadata = {column.name for column in self._book.metadata}
+        metadata = {column.name for column in (*self._book.metadata, DATE)}
         source = source_columns(tuple(columns), metadata)
         return self._book.follow(name, role, type_name, derived_columns(source, role, self._cdc))
 

@@ -19,6 +19,7 @@ from distributary.merge.order import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.model.change import CHANGE_NAMES
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.table import Column, Role, TablePlan
+from distributary.publish.commit_file import commit_path
 from distributary.route.naming import table_name
 
 LOG, HISTORY = "_log", "_history"
@@ -51,7 +52,10 @@ def change_settings(config: PipelineConfig) -> ChangeSettings | None:
     if cdc is None:
         return None
     return ChangeSettings(
-        format=cdc.format, source_type=cdc.source_type or "", backfill=cdc.backfill
+        format=cdc.format,
+        source_type=cdc.source_type or "",
+        backfill=cdc.backfill,
+        tombstones=cdc.tombstones,
     )
 
 
@@ -120,6 +124,16 @@ def log_files(path: str, batch: int | None = None) -> list[str]:
         for name, low, high in zip(names, lowest, highest, strict=True)
         if (low is None or low <= batch) and (high is None or high >= batch)
     ]
+
+
+def files_of_commit(path: str, version: int) -> list[str]:
+    """The files that a version of a log has added; none where the version is no longer told."""
+    try:
+        with open(commit_path(path, version), encoding="utf-8") as file:
+            actions = [json.loads(line) for line in file if line.startswith('{"add"')]
+    except FileNotFoundError:
+        return []
+    return [f"{path}/{unquote(action['add']['path'])}" for action in actions]
 
 
 def _bounds(facts: pa.Table, name: str, count: int) -> list[int | None]:

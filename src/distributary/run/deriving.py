@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
@@ -9,7 +10,7 @@ from distributary.model.manifest import Manifest, TableEntry
 from distributary.model.table import Role
 from distributary.publish.base import Mark, Outcome, Published
 from distributary.publish.parking import park
-from distributary.run.change_tables import log_files, log_of
+from distributary.run.change_tables import files_of_commit, log_files, log_of
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.failing import BEHIND_OTHERS, park_failed
@@ -70,34 +71,49 @@ def derive(
             park(entry, mark, folder=context.parking, reason=why)
             results[name] = Published(name, Outcome.PARKED, error=why)
             continue
-        files = _files(context, entries[log], mark, whole=log in behind, fresh=fresh)
+        whole = log in behind
+        files = _files(context, entries[log], mark, results[log], whole=whole, fresh=fresh)
         if files:
             merges.append(merge_of(context.config, entry, mark, files))
-    if merges:
-        context.claim.check()
-        reached(Moment.BEFORE_MERGE, manifest.batch)
-        done = merge_all(context.spark, merges)
-        _lake_is_there(done)
-        for result in done:
-            failed = result.outcome is Outcome.PARKED
-            results[result.table] = (
-                park_failed(context, entries[result.table], mark, result.error)
-                if failed
-                else result
-            )
+    for result in _merged(context, merges, manifest.batch):
+        failed = result.outcome is Outcome.PARKED
+        entry = entries[result.table]
+        results[result.table] = (
+            park_failed(context, entry, mark, result.error) if failed else result
+        )
     context.followed.update(_written(entries.values(), results))
     return tuple(results[entry.table.name] for entry in manifest.tables)
 
 
+def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Published]:
+    if not merges:
+        return []
+    context.claim.check()
+    reached(Moment.BEFORE_MERGE, batch)
+    done = merge_all(context.spark, merges)
+    _lake_is_there(done)
+    return done
+
+
 def _files(
-    context: RunContext, log: TableEntry, mark: Mark, *, whole: bool, fresh: bool
+    context: RunContext,
+    log: TableEntry,
+    mark: Mark,
+    published: Published,
+    *,
+    whole: bool,
+    fresh: bool,
 ) -> list[str]:
     """The files of a log with the events that its tables have to be told."""
     path = log.table.path
     if whole:
         return log_files(path)
     if fresh and log.files:
-        return [f"{path}/{file.path}" for file in log.files]
+        staged = [f"{path}/{file.path}" for file in log.files]
+        if all(map(os.path.exists, staged)):
+            return staged
+        # Spark's writer has put the rows into files of its own
+        return files_of_commit(path, published.version or 0) or log_files(path, mark.batch)
     # decided by another process: what was staged then may lie in other files by now, and what an
     # older copy of the checkpoint has brought already is not staged again
     known = context.publisher.committed(path, mark)

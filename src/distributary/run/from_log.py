@@ -78,8 +78,9 @@ def _columns(
 
 
 def _not_merged(known: TableSummary) -> ConfigError:
-    if known.role == Role.LOG:
-        hint = f"it is a log: name the table that is made of it, {known.table.removesuffix(LOG)}"
+    if known.role in (Role.LOG, Role.HISTORY):
+        name = log_of(known.table).removesuffix(LOG)
+        hint = f"name the table of the current rows, {name}"
     else:
         hint = "only tables of change data are made of a log: `distributary tables` says which"
     return ConfigError(

@@ -122,7 +122,7 @@ def _told(merge: Merge) -> tuple[str, str]:
 def _is_large(merge: Merge) -> bool:
     try:
         return merge.role is Role.MERGED and choose(merge.order) == "spark"
-    except DistributaryError:
+    except (DistributaryError, OSError):
         # the merge itself will say what is wrong with the table
         return False
 

@@ -118,6 +118,8 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
             )
         letters = table_folder(config, config.tables.dead_letters)
         return MixedPublisher(ParquetPublisher(), special={letters: direct})
-    if config.tables.publisher == "spark" and spark is not None:
+    # a log that is emptied again is nobody's but ours: it needs no features of Spark's
+    hidden = config.cdc is not None and not config.cdc.log
+    if config.tables.publisher == "spark" and spark is not None and not hidden:
         return SparkPublisher(spark)
     return direct

@@ -25,6 +25,7 @@ from distributary.errors import (
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import (
+    TOMBSTONE,
     UNFRAMED,
     Catalog,
     EnvelopePlan,
@@ -143,7 +144,7 @@ class Planner:
             if isinstance(route, Route):
                 if route.table in again or self._lookup.outdated(key, route.schema_id):
                     self._forget(key)
-            elif route.code is ErrorCode.TOO_MANY_TYPES:
+            elif route.code is ErrorCode.TOO_MANY_TYPES or route.passed_over:
                 self._forget(key)
             elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)
@@ -153,6 +154,7 @@ class Planner:
         self._lookup.wait_for_new_ids(
             {i.key.schema_id for i in unresolved if 0 <= i.key.schema_id < FIRST_ID}
         )
+        self._lookup.note(item.key for item in unresolved)
         for item in unresolved:
             answer = self._answer(item.key)
             if answer is not None:
@@ -232,7 +234,9 @@ class Planner:
         try:
             schema = self._lookup.of(key)
         except SchemaNotFoundError as error:
-            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
+            # the table never had a row that could be gone
+            silent = key.message_index == TOMBSTONE
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=silent)
         except InvalidSchemaError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
         if schema.format is not Format(self._payload.format):

@@ -57,7 +57,7 @@ class SchemaLookup:
             return self._server(key.guid).by_guid(guid)
         if self._follows_newest(key):
             if self._inferred is not None:
-                return self._inferred.newest(key.claim)
+                return self._newest_seen(key.claim, self._inferred)
             subject = own_subject(key.claim, rule=self._payload.subject)
             return self._server(subject).latest(subject)
         return self.by_id(key.schema_id)
@@ -86,6 +86,13 @@ class SchemaLookup:
                 self._inferred.add(claim, wider)
                 grown.append(claim)
         return grown
+
+    def note(self, keys: Iterable[RouteKey]) -> None:
+        """Remember which schemas came last with the records of a kind, for those without any."""
+        if self._carried is not None:
+            for key in keys:
+                if key.guid:
+                    self._carried.note(key.claim, UUID(key.guid))
 
     def carry(self, texts: Iterable[str]) -> None:
         """Keep schemas that came with the records themselves."""
@@ -140,6 +147,12 @@ class SchemaLookup:
 
     def _follows_newest(self, key: RouteKey) -> bool:
         return key.schema_id == UNFRAMED and not self._enveloped and not key.guid
+
+    def _newest_seen(self, claim: str, inferred: InferredSchemas) -> WriterSchema:
+        """What records of a claim look like, or the schema that they came with."""
+        if self._carried is not None and inferred.document(claim) is None:
+            return self._carried.newest(claim)
+        return inferred.newest(claim)
 
     def _server(self, wanted: str) -> SchemaRegistry:
         if self._registry is None:

@@ -18,7 +18,12 @@ from distributary.model.schema import Format
 from distributary.registry.wire_arrow import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.letters import Letter
-from distributary.stage.unwrap_changes import about_tables, named_by_reader, with_key_schemas
+from distributary.stage.unwrap_changes import (
+    about_tables,
+    named_by_reader,
+    with_key_schemas,
+    with_tombstones,
+)
 from distributary.stage.unwrapped import Rows, Unwrapped, only
 
 _KEPT_CODES = (
@@ -41,14 +46,13 @@ def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> U
     """Split a raw batch into unwrapped columns and dead letters."""
     letters: list[Letter] = []
     rows = _with_value(raw, catalog, letters)
-    skipped = 0
+    silent: Rows = np.zeros(0, np.int64)
     if catalog.skip_tombstones and letters:
-        letters, skipped = _without_tombstones(raw, letters)
+        letters, silent = _without_tombstones(raw, letters)
     if catalog.changes is not None:
-        unwrapped = _changes(raw, rows, letters, catalog, catalog.changes)
-    else:
-        unwrapped = _unwrapped(raw, rows, letters, catalog, guarded=guarded)
-    unwrapped.skipped += skipped
+        return _changes(raw, rows, letters, catalog, catalog.changes, silent)
+    unwrapped = _unwrapped(raw, rows, letters, catalog, guarded=guarded)
+    unwrapped.skipped += len(silent)
     return unwrapped
 
 
@@ -58,14 +62,20 @@ def _changes(
     letters: list[Letter],
     catalog: Catalog,
     settings: ChangeSettings,
+    silent: Rows,
 ) -> Unwrapped:
     """Change events: not the topic but the source's table makes the claim."""
     if settings.format == "datastream":
         rows, claims, letters = named_by_reader(raw, rows, letters)
         return _from_frame(raw, rows, letters, catalog, claims)
     unwrapped = _from_frame(raw, rows, letters, catalog)
+    deletes = settings.tombstones == "delete"
+    if deletes:
+        unwrapped = with_tombstones(unwrapped, raw, silent)
+    else:
+        unwrapped.skipped += len(silent)
     if catalog.payload_format is Format.JSON:
-        return about_tables(unwrapped)
+        return about_tables(unwrapped, tombstones=deletes)
     # which table it is says the schema, and only the driver has that
     return with_key_schemas(unwrapped, raw)
 
@@ -79,7 +89,7 @@ def _framed_by_header(raw: pa.RecordBatch, catalog: Catalog) -> npt.NDArray[np.b
     return by_header
 
 
-def _without_tombstones(raw: pa.RecordBatch, letters: list[Letter]) -> tuple[list[Letter], int]:
+def _without_tombstones(raw: pa.RecordBatch, letters: list[Letter]) -> tuple[list[Letter], Rows]:
     """A key without a value says that the key is gone; that is no fault."""
     keys = raw.column("key")
     kept = [
@@ -87,7 +97,8 @@ def _without_tombstones(raw: pa.RecordBatch, letters: list[Letter]) -> tuple[lis
         for letter in letters
         if letter.code is not ErrorCode.NULL_VALUE or not keys[letter.row].is_valid
     ]
-    return kept, len(letters) - len(kept)
+    others = {letter.row for letter in letters} - {letter.row for letter in kept}
+    return kept, np.array(sorted(others), np.int64)
 
 
 def _unwrapped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from uuid import UUID
 
@@ -12,13 +13,15 @@ import pyarrow.compute as pc
 from distributary.decode.debezium_frames import split_connect
 from distributary.decode.debezium_names import KINDS, Kind, connect_guid, look
 from distributary.errors import ErrorCode
-from distributary.model.plan import UNFRAMED
+from distributary.model.plan import TOMBSTONE, UNFRAMED
 from distributary.registry.wire_arrow import split_v0
 from distributary.stage.letters import Letter
 from distributary.stage.unwrapped import Rows, Unwrapped, only
 
 FAULT, REASON = "distributary.fault", "distributary.reason"
 """Headers by which a reader of files says that a record is what it could not read."""
+_FRAMED = b"\x01"
+"""What events of Avro begin with, in the place of their file's schema."""
 _NAMELESS = "the event does not say which table it is about"
 
 
@@ -35,30 +38,70 @@ def named_by_reader(
     rows = rows[~np.isin(rows, list(faults))] if faults else rows
     claims = raw.column("key").take(pa.array(rows)).cast(pa.string())
     known = claims.is_valid().to_numpy(zero_copy_only=False)
-    for row in rows[~known].tolist():
-        letters.append(Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap"))
+    letters += [_nameless(raw, row) for row in rows[~known].tolist()]
     return rows[known], claims.filter(pa.array(known)), letters
 
 
-def about_tables(unwrapped: Unwrapped) -> Unwrapped:
-    """Debezium's JSON: the table stands in the event, and so, maybe, does the schema."""
+def _nameless(raw: pa.RecordBatch, row: int) -> Letter:
+    value = raw.column("value")[row].as_py() or b""
+    if not value.startswith(_FRAMED) and not _is_json(value):
+        return Letter(row, ErrorCode.NOT_JSON, "the event is not JSON", "unwrap")
+    return Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap")
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def with_tombstones(unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows) -> Unwrapped:
+    """Add records that have a key and no value: their payload has no bytes, and no schema."""
+    if not len(rows):
+        return unwrapped
+    marks = unwrapped.marks
+    if marks is not None:
+        marks = pa.concat_arrays([marks, pa.repeat(pa.scalar("", marks.type), len(rows))])
+    topics = raw.column("topic").take(pa.array(rows)).cast(unwrapped.claims.type)
+    nothing = pa.repeat(pa.scalar(b"", unwrapped.payloads.type), len(rows))
+    ids = pa.array(np.full(len(rows), UNFRAMED, dtype=np.int64))
+    together = replace(
+        unwrapped,
+        rows=np.concatenate([unwrapped.rows, rows]),
+        claims=pa.concat_arrays([unwrapped.claims, topics]),
+        schema_ids=pa.concat_arrays([unwrapped.schema_ids, ids]),
+        marks=marks,
+        payloads=pa.concat_arrays([unwrapped.payloads, nothing]),
+    )
+    return only(together, np.argsort(together.rows, kind="stable"))
+
+
+def about_tables(unwrapped: Unwrapped, *, tombstones: bool = False) -> Unwrapped:
+    """Debezium's JSON: the table stands in the event, and so, maybe, does the schema.
+
+    With `tombstones`, these are kept too: they may delete a row.
+    """
     frames = split_connect(unwrapped.payloads)
-    looked = look(unwrapped.claims, frames.payloads)
+    looked = look(unwrapped.claims, frames.payloads, by_topic=tombstones)
     changes = looked.kinds == KINDS.index(Kind.CHANGE)
+    if tombstones:
+        changes |= looked.kinds == KINDS.index(Kind.TOMBSTONE)
     named = looked.claims.is_valid().to_numpy(zero_copy_only=False)
     for row in unwrapped.rows[changes & ~named].tolist():
         unwrapped.letters.append(Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap"))
     guids = [str(UUID(bytes=connect_guid(text))) for text in frames.schemas]
-    marks = pa.array([*(f"@{guid}" for guid in guids), ""]).take(
-        pa.array(np.where(frames.codes < 0, len(guids), frames.codes))
-    )
+    codes = np.where(frames.codes < 0, len(guids), frames.codes)
+    codes[looked.kinds == KINDS.index(Kind.TOMBSTONE)] = len(guids) + 1
+    marks = pa.array([*(f"@{guid}" for guid in guids), "", TOMBSTONE]).take(pa.array(codes))
     # JSON that somebody has framed is read by what it looks like, as all the other
     ids = pa.array(np.full(len(unwrapped.rows), UNFRAMED, dtype=np.int64))
     found = replace(
         unwrapped,
         claims=looked.claims,
         schema_ids=ids,
-        marks=marks if guids else None,
+        marks=marks if guids or codes.any() else None,
         payloads=frames.payloads,
         skipped=unwrapped.skipped + int((~changes).sum()),
         carried={

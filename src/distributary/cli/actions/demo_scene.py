@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distributary.cli.failure import usage_error
@@ -32,6 +32,15 @@ class Scene:
     """Registers and gives one round after the other."""
     example: int
     """The offset of a record that is worth being looked for."""
+
+
+def refuse(options: Mapping[str, object], subject: str) -> None:
+    """Options that were given to a demo that has no use for them."""
+    for name, value in options.items():
+        if value is not None:
+            raise usage_error(
+                f"{name} means nothing for demo {subject}.", command="distributary demo"
+            )
 
 
 def games_scene(
@@ -76,8 +85,7 @@ def orders_scene(
     seed: int = 999,
 ) -> Scene:
     """Lists of orders, some without the header that says what they are."""
-    if games is not None:
-        raise usage_error("--games is for demo games.", command="distributary demo")
+    refuse({"--games": games}, "orders")
     bare = 1 if bad is None else bad
     plan = OrdersPlan(
         versions=versions or 2, records=records, empty=_EMPTY_LISTS, bare=bare, seed=seed

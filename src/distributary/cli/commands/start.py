@@ -50,11 +50,12 @@ def declare(app: typer.Typer) -> None:
             int | None, typer.Option("--bad", min=0, help="Bad records; else 3, of orders 1.")
         ] = None,
         tables: Annotated[
-            int, typer.Option("--tables", min=1, help="Tables of the database; for cdc.")
-        ] = 5,
+            int | None, typer.Option("--tables", min=1, help="Of cdc: how many tables; else 5.")
+        ] = None,
         events: Annotated[
-            int, typer.Option("--events", min=20, help="Changes in all of them; for cdc.")
-        ] = 2_000,
+            int | None,
+            typer.Option("--events", min=20, help="Of cdc: how many changes; else 2000."),
+        ] = None,
         seed: Annotated[
             int, typer.Option("--seed", help="The same seed sends the same records.")
         ] = 999,
@@ -78,14 +79,18 @@ def declare(app: typer.Typer) -> None:
         and are compared with their logs and with the database.
         The folder then holds a lake and the pipeline's file, and the other commands work on it.
         """
-        if subject is Subject.CDC:
-            from distributary.cli.actions.demo_changes import changes_scene, run_changes_demo
-
-            changes = changes_scene(tables=tables, events=events, seed=seed, chaos=chaos)
-            return run_changes_demo(call, changes, path=path, chaos=chaos)
-
         from distributary.cli.actions.demo import run_demo
-        from distributary.cli.actions.demo_scene import games_scene, orders_scene
+        from distributary.cli.actions.demo_changes import changes_scene, run_changes_demo
+        from distributary.cli.actions.demo_scene import games_scene, orders_scene, refuse
+
+        if subject is Subject.CDC:
+            refuse({"--games": games, "--versions": versions, "--bad": bad}, subject)
+            refuse({"--kafka": kafka or None}, subject)
+            changes = changes_scene(
+                tables=tables or 5, events=events or 2_000, seed=seed, chaos=chaos
+            )
+            return run_changes_demo(call, changes, path=path, chaos=chaos)
+        refuse({"--tables": tables, "--events": events}, subject)
 
         if subject is Subject.ORDERS:
             scene = orders_scene(
