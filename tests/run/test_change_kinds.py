@@ -138,19 +138,22 @@ def test_overwritten_columns_come_back_when_the_source_has_them_again(
     assert sorted(row["id"] for row in feed.rows("shop_orders")) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("evolution", ["mergeSchema", "overwriteSchema"])
 def test_a_changed_type_is_a_side_column_in_log_and_table(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, evolution: str
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])
-    run(feed, spark)
+    run(feed, spark, cdc=f", evolution: {evolution}")
     changed = event(2, payload={"id": 2, "val": 5}, source_timestamp=TS + 1000)
     feed.put_events("b", [changed], columns={**COLUMNS, "val": ["null", "long"]})
-    assert run(feed, spark) == Counts(read=1, written=1)
+    assert run(feed, spark, cdc=f", evolution: {evolution}") == Counts(read=1, written=1)
     rows = {row["id"]: row for row in feed.rows("shop_orders")}
     (side,) = rows[2].keys() - {"id", "val", "_seq", "_source_ts"}
-    assert (rows[1]["val"], rows[1][side]) == ("v", None)
-    assert (rows[2]["val"], rows[2][side]) == (None, 5)
+    assert (rows[1][side], rows[2][side]) == (None, 5)
+    old = {key: row.get("val") for key, row in rows.items()}
+    assert old == ({1: "v", 2: None} if evolution == "mergeSchema" else {1: None, 2: None})
+    assert ("val" in rows[1]) == (evolution == "mergeSchema")
 
 
 def test_without_a_log_there_is_none_and_nothing_is_left_behind(
