@@ -207,7 +207,7 @@ name: secured
 source:
   type: kafka
   bootstrap_servers: {security.sasl_plaintext}
-  topic: {topic}
+  topics: [{topic}]
   security: {{protocol: SASL_PLAINTEXT, mechanism: SCRAM-SHA-512, username: {security.username},
     password: "{security.password}"}}
 registry: {{url: "{services.registry}"}}
@@ -216,7 +216,10 @@ tables: {{each: "silver_{{type}}"}}
 lake: {{path: {tmp_path}/lake}}
 """
     )
-    told = cli.json("produce", "people", "--records", 5, "--versions", 1, "--pipeline", file)
+    line = ("produce", "people", "--to", "kafka", "--records", 5, "--versions", 1)
+    result = cli(*line, "--pipeline", file, "--json")
+    assert result.code == 0, result.err
+    told = result.json
     assert told["to"]["acknowledged"] == 5
     assert told["to"]["topic"] == topic
     assert security.password not in str(told)
