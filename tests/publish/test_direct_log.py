@@ -229,7 +229,7 @@ def test_cleaned_up_log_is_still_understood(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_old_knowledge_is_not_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_log, "TRUSTED_SECONDS", 0)
+    monkeypatch.setattr(commit_file, "TRUSTED_SECONDS", 0)
     loads: list[str] = []
     real = local_log.DeltaTable
 

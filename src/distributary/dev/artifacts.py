@@ -8,8 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from distributary.errors import SetupError
-from distributary.run.ivy import Lock, Progress, ensure
+from distributary.run.ivy import Lock, Progress, ensure, fetch_now
 
 LOCK = Lock(Path(__file__).with_name("jvm"), what="Kafka and the registry", size="about 150 MB")
 """Every file, with its exact version."""
@@ -36,13 +35,9 @@ def ensure_artifacts(progress: Progress | None = None, *, cache: Path | None = N
 
 def main() -> int:
     """Fetch now, for the Makefile and for machines that will have no network."""
-    try:
-        found = ensure_artifacts(lambda line: print(line, file=sys.stderr))
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(f"Kafka and the registry in {found.kafka[0].parent}")
-    return 0
+    return fetch_now(
+        ensure_artifacts, lambda found: f"Kafka and the registry in {found.kafka[0].parent}"
+    )
 
 
 if __name__ == "__main__":

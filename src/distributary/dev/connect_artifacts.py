@@ -8,8 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from distributary.errors import SetupError
-from distributary.run.ivy import Lock, Progress, ensure
+from distributary.run.ivy import Lock, Progress, ensure, fetch_now
 
 LOCK = Lock(
     Path(__file__).with_name("jvm_connect"), what="Kafka Connect and Debezium", size="about 30 MB"
@@ -39,13 +38,9 @@ def ensure_connect(
 
 def main() -> int:
     """Fetch now, for the Makefile and for machines that will have no network."""
-    try:
-        found = ensure_connect(lambda line: print(line, file=sys.stderr))
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(f"Kafka Connect and Debezium in {found.plugins.parent}")
-    return 0
+    return fetch_now(
+        ensure_connect, lambda found: f"Kafka Connect and Debezium in {found.plugins.parent}"
+    )
 
 
 if __name__ == "__main__":

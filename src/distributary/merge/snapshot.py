@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,12 +21,16 @@ from deltalake.exceptions import TableNotFoundError
 
 from distributary.merge.events import read_file
 from distributary.publish.columns import Field, fields_in
-from distributary.publish.commit_file import Identity, commit_path, identity_of
+from distributary.publish.commit_file import (
+    Identity,
+    commit_path,
+    identity_of,
+    is_trusted,
+    metadata_of,
+)
 
 MOST_TABLES = 4096
 """Tables that a process follows; the one that waited longest is loaded anew next time."""
-TRUSTED_SECONDS = 3600
-"""Somebody may clean a log up behind us, though never so soon: load an older one anew."""
 _NOT_READ = ('{"commitInfo"', "\n", "\r")
 _LOG_START = 40
 """Commits: a log up to this long, and without a checkpoint, is read from its beginning."""
@@ -97,7 +100,11 @@ def load(folder: str, *, app_id: str = "") -> Snapshot | None:
     """The newest version of a table, or None where there is none."""
     with _lock:
         seen = _followed.get(folder)
-    if seen is None or not _is_trusted(seen) or not seen.knows(app_id):
+    if (
+        seen is None
+        or not is_trusted(folder, seen.version, seen.identity)
+        or not seen.knows(app_id)
+    ):
         seen = _beginning(folder) or _loaded(folder, app_id)
     while seen is not None:
         following = _follow(seen)
@@ -117,13 +124,6 @@ def _keep(folder: str, seen: Snapshot | None) -> None:
             _followed.popitem(last=False)
 
 
-def _is_trusted(seen: Snapshot) -> bool:
-    identity = identity_of(commit_path(seen.folder, seen.version))
-    if identity is None or identity != seen.identity:
-        return False
-    return time.time() - identity[1] / 1e9 < TRUSTED_SECONDS
-
-
 def _beginning(folder: str) -> Snapshot | None:
     """The first commit of a young log, if the log is one."""
     log = f"{folder}/_delta_log"
@@ -141,22 +141,12 @@ def _loaded(folder: str, app_id: str) -> Snapshot | None:
         table = DeltaTable(folder)
     except TableNotFoundError:
         return None
-    about, protocol, version = table.metadata(), table.protocol(), table.version()
-    metadata: dict[str, Any] = {
-        "id": about.id,
-        "name": about.name,
-        "description": about.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": table.schema().to_json(),
-        "partitionColumns": list(about.partition_columns),
-        "configuration": dict(about.configuration),
-        "createdTime": about.created_time,
-    }
+    protocol, version, metadata = table.protocol(), table.version(), metadata_of(table)
     return Snapshot(
         folder=folder,
         version=version,
         fields=fields_in(metadata["schemaString"]),
-        metadata={key: value for key, value in metadata.items() if value is not None},
+        metadata=metadata,
         protocol=_protocol(protocol),
         files=_files(pa.table(table.get_add_actions())),
         marks={app_id: table.transaction_version(app_id)} if app_id else {},

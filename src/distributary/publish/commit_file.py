@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from deltalake import DeltaTable
+
 from distributary import durable
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
@@ -20,6 +22,9 @@ from distributary.publish.races import OvertakenError
 
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""
+
+TRUSTED_SECONDS = 3600
+"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
 
 Identity = tuple[int, int, int]
 """Tells a file from another one that has its name."""
@@ -49,6 +54,14 @@ def identity_of(path: str) -> Identity | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
+def is_trusted(folder: str, version: int, identity: Identity | None) -> bool:
+    """Whether a log that was seen at a version can be followed from there."""
+    found = identity_of(commit_path(folder, version))
+    if found is None or found != identity:
+        return False
+    return time.time() - found[1] / 1e9 < TRUSTED_SECONDS
+
+
 def read_commit(path: str) -> Commit | None:
     """The commit in a file, or None where there is no file."""
     try:
@@ -74,6 +87,22 @@ def parse_commit(text: str) -> Commit:
         if "txn" in action:
             marks[action["txn"]["appId"]] = action["txn"]["version"]
     return Commit(info, metadata, protocol, marks)
+
+
+def metadata_of(table: DeltaTable) -> dict[str, Any]:
+    """The description of a table that a library has loaded, as a commit would hold it."""
+    about = table.metadata()
+    metadata: dict[str, Any] = {
+        "id": about.id,
+        "name": about.name,
+        "description": about.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": list(about.partition_columns),
+        "configuration": dict(about.configuration),
+        "createdTime": about.created_time,
+    }
+    return {key: value for key, value in metadata.items() if value is not None}
 
 
 def new_metadata(entry: TableEntry, merged: MergedFields) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ from distributary.publish.commit_file import (
     commit_text,
     create_commit,
     identity_of,
+    is_trusted,
+    metadata_of,
     new_metadata,
     read_commit,
 )
@@ -42,8 +43,6 @@ CHECKPOINT_EVERY = 50
 """Commits; the table's own `delta.checkpointInterval` goes first."""
 CLEAN_EVERY = 20
 """Checkpoints: then commits older than the table's retention are removed."""
-TRUSTED_SECONDS = 3600
-"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
 
 
 @dataclass(slots=True)
@@ -147,10 +146,7 @@ class LocalLog:
         return version
 
     def _is_trusted(self, seen: _Seen) -> bool:
-        identity = identity_of(commit_path(self._folder, seen.version))
-        if identity is None or identity != seen.identity:
-            return False
-        return time.time() - identity[1] / 1e9 < TRUSTED_SECONDS
+        return is_trusted(self._folder, seen.version, seen.identity)
 
     def _load(self, app_ids: Iterable[str | None]) -> _Seen | None:
         if not os.path.isdir(f"{self._folder}/_delta_log"):
@@ -159,20 +155,10 @@ class LocalLog:
             table = DeltaTable(self._folder)
         except TableNotFoundError:
             return None
-        about, protocol, version = table.metadata(), table.protocol(), table.version()
-        metadata: dict[str, Any] = {
-            "id": about.id,
-            "name": about.name,
-            "description": about.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": table.schema().to_json(),
-            "partitionColumns": list(about.partition_columns),
-            "configuration": dict(about.configuration),
-            "createdTime": about.created_time,
-        }
+        protocol, version, metadata = table.protocol(), table.version(), metadata_of(table)
         return _Seen(
             version,
-            {key: value for key, value in metadata.items() if value is not None},
+            metadata,
             _is_plain(protocol.min_reader_version, protocol.min_writer_version, metadata),
             identity_of(commit_path(self._folder, version)),
             {app: table.transaction_version(app) for app in app_ids if app is not None},

@@ -17,7 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.run.ivy import Lock, Progress, ensure
+from distributary.run.ivy import Lock, Progress, ensure, fetch_now
 
 JVM = Path(__file__).with_name("jvm")
 """The package data of the JVM side."""
@@ -69,13 +69,9 @@ def _given(value: str) -> list[Path]:
 
 def main() -> int:
     """Fetch now, for the Makefile and for images that must start without a network."""
-    try:
-        jars = ensure_connectors(lambda line: print(line, file=sys.stderr))
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(f"{len(jars)} JVM connectors in {jars[0].parent}")
-    return 0
+    return fetch_now(
+        ensure_connectors, lambda jars: f"{len(jars)} JVM connectors in {jars[0].parent}"
+    )
 
 
 if __name__ == "__main__":

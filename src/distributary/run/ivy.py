@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -21,12 +22,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.run.exclusive import held
 from distributary.run.java import require_java
 
 Progress = Callable[[str], None]
+_Found = TypeVar("_Found")
 
 SETTINGS = Path(__file__).with_name("jvm") / "ivysettings.xml"
 """What is used where the user has no settings."""
@@ -68,6 +71,17 @@ class Lock:
     def paths(self, cache: Path) -> list[Path]:
         """The files and unpacked archives in their place, sorted."""
         return [cache / name.removesuffix(_ARCHIVE) for name in sorted(self.sums)]
+
+
+def fetch_now(fetch: Callable[[Progress], _Found], said: Callable[[_Found], str]) -> int:
+    """The end of a command that only fetches: what it found, or why not, and the exit code."""
+    try:
+        found = fetch(lambda line: print(line, file=sys.stderr))
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(said(found))
+    return 0
 
 
 def ensure(lock: Lock, cache: Path, progress: Progress | None = None) -> list[Path]:
