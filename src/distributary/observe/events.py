@@ -71,6 +71,23 @@ class TableParked(Event):
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class TableWritten:
+    """What a batch did to one table."""
+
+    table: str
+    role: str
+    rows: int
+    bytes: int
+    files: int
+    outcome: str
+    """As in the ledger: published, skipped or parked."""
+    version: int | None = None
+    """The table's version that it became."""
+    created: bool = False
+    """The table was not there before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettled(Event):
     """A batch is done and in the ledger."""
@@ -87,6 +104,10 @@ class BatchSettled(Event):
     """By error code."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds by step."""
+    written: tuple[TableWritten, ...] = ()
+    """Table by table."""
+    lag_by_partition: Mapping[str, int] = field(default_factory=dict)
+    """Records beyond this batch by `topic/partition`, where the source knows."""
 
     @property
     def records_per_second(self) -> float:

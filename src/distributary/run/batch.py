@@ -12,7 +12,13 @@ from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, TableEntry, source_hash
 from distributary.model.table import Role
-from distributary.observe.events import BatchSettled, BatchStarted, SchemaSeen, StepFinished
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    SchemaSeen,
+    StepFinished,
+    TableWritten,
+)
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.run.chaos import Moment, reached
@@ -133,19 +139,13 @@ def _settle(
         context.planner.reread(done)
     clock.step("settle")
     seconds = time.monotonic() - clock.began
-    _announce(context, manifest, counts, source, clock, seconds)
-    return Settled(manifest, counts, published, seconds)
+    settled = Settled(manifest, counts, published, seconds)
+    _announce(context, settled, source, clock)
+    return settled
 
 
-def _announce(
-    context: RunContext,
-    manifest: Manifest,
-    counts: Counts,
-    source: BatchInput,
-    clock: _Clock,
-    seconds: float,
-) -> None:
-    name = context.config.name
+def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: _Clock) -> None:
+    manifest, name = settled.manifest, context.config.name
     for use in manifest.schemas:
         context.bus.publish(
             SchemaSeen(
@@ -162,16 +162,36 @@ def _announce(
         BatchSettled(
             pipeline=name,
             batch=manifest.batch,
-            counts=counts,
+            counts=settled.counts,
             rows=sum(entry.rows for entry in manifest.tables),
             tables=len(manifest.tables),
-            seconds=seconds,
+            seconds=settled.seconds,
             lane=manifest.lane,
             lag_records=source.lag,
             lag_seconds=source.age_seconds(),
             dead_letters=dict(manifest.dead_letters),
             steps=clock.seconds,
+            written=_written(settled),
+            lag_by_partition=source.lag_by_partition,
         )
+    )
+
+
+def _written(settled: Settled) -> tuple[TableWritten, ...]:
+    done = {p.table: p for p in settled.published}
+    return tuple(
+        TableWritten(
+            table=entry.table.name,
+            role=str(entry.table.role),
+            rows=entry.rows,
+            bytes=sum(file.size for file in entry.files),
+            files=len(entry.files),
+            outcome=str(result.outcome),
+            version=result.version,
+            created=not entry.table.exists and result.version == 0,
+        )
+        for entry in settled.manifest.tables
+        if (result := done.get(entry.table.name)) is not None
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -49,6 +49,8 @@ class BatchInput:
     """Time of the newest record as far as the source knows it without reading."""
     lag: int | None = None
     """Records that the source holds beyond this batch, or None if unknown."""
+    lag_by_partition: Mapping[str, int] = field(default_factory=dict)
+    """The same by `topic/partition`, where the source has partitions."""
 
     @property
     def records(self) -> int:

@@ -114,13 +114,15 @@ class DeltaSource:
         tasks = _spread(files, spark.sparkContext.defaultParallelism)
         rows = ended.rows - begun.rows
         read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
+        lag = self._lag(ended.rows)
         return BatchInput(
             frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
             reader=self._reader(tasks),
             ranges=(read,) if rows else (),
             end=end,
             newest_us=max((f.modified_us for f in files), default=None),
-            lag=self._lag(ended.rows),
+            lag=lag,
+            lag_by_partition={} if lag is None else {f"{self._topic}/0": lag},
         )
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:

@@ -97,14 +97,18 @@ class KafkaSource:
             for one in sorted(ends)
             if one in starts and ends[one] > starts[one]
         )
-        lag = sum(max(0, newest - ends.get(one, 0)) for one, newest in self._newest.items())
+        lag = {
+            f"{topic}/{partition}": max(0, newest - ends.get((topic, partition), 0))
+            for (topic, partition), newest in self._newest.items()
+        }
         return BatchInput(
             frame=self._frame(spark, read),
             reader=KafkaReader(),
             ranges=read,
             end=end,
             counted=False,
-            lag=lag if self._newest else None,
+            lag=sum(lag.values()) if lag else None,
+            lag_by_partition=lag,
         )
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
