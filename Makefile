@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# processes that share the tests; each has a Spark session of its own
+TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
@@ -55,7 +57,7 @@ dev-down: $(STAMP) ## Stop them; their data stays
 ##@ Check
 
 test: connectors services ## Run all tests; PYTEST_ARGS="tests/run -x" narrows them
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)
