@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck bench clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck bench bench-check clean
 
 ##@ Start
 
@@ -82,6 +82,9 @@ typecheck: $(STAMP) ## Types only
 
 bench: connectors services ## Run the benchmarks; BENCH_ARGS are passed on
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: connectors services ## Measure a few ratios and fail when one fell below its floor
+	$(BIN)/python -m benchmarks.check
 
 clean: ## Remove .venv and what the tools left; the user's cache of connectors stays
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

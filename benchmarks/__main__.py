@@ -1,4 +1,4 @@
-"""`make bench`: suites of cases on the same records, a table of results, JSON beside it."""
+"""`make bench`: suites of cases on the same records, a table of results, JSON and a plot beside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks.measure import measured, ratios
 from benchmarks.order import Order
-from benchmarks.report import keep, section, show
+from benchmarks.report import Report, show
+from benchmarks.run import Wanted, run_suite
 from benchmarks.suites import SUITES
+
+_WHOLE, _PART = "latest.json", "part.json"
 
 
 def main() -> None:
@@ -20,28 +22,27 @@ def main() -> None:
     # Ctrl-C tidies up by itself, the polite end of a process does not
     signal.signal(signal.SIGTERM, _end)
     console = Console(stderr=True)
-    for name in options.suite:
-        suite, rows = SUITES[name], []
-        for tables in options.tables or suite.tables:
-            order = Order(
-                tables=tables,
-                records=options.records,
-                batches=options.batches,
-                warm=options.warm,
-                rate=options.rate,
-                seconds=options.seconds,
-            )
-            rows += measured(
-                suite,
-                order,
-                cases=options.cases,
-                most_spark_tables=options.most_spark_tables,
-                say=console.print,
-            )
-        found = section(order, rows, ratios(rows, suite.pairs))
+    whole = not (options.suite or options.tables or options.cases or options.rates)
+    report = Report(records=options.records, output=options.output or (_WHOLE if whole else _PART))
+    wanted = Wanted(
+        order=Order(
+            tables=0,
+            records=options.records,
+            batches=options.batches,
+            warm=options.warm,
+            rate=0,
+            seconds=options.seconds,
+        ),
+        tables=options.tables or (),
+        rates=options.rates or (),
+        cases=options.cases or (),
+        most_spark_tables=options.most_spark_tables,
+    )
+    for name in options.suite or SUITES:
+        rows, ratios = run_suite(SUITES[name], wanted, say=console.print)
         # at once: what is measured is not lost when a later suite fails
-        keep(name, found, output=options.output)
-        show(name, found)
+        report.add(rows, ratios)
+        show(name, rows, ratios)
 
 
 def _options() -> argparse.Namespace:
@@ -49,17 +50,17 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--suite", nargs="+", choices=[*SUITES], default=[*SUITES], help="what to measure")
+    add("--suite", nargs="+", choices=[*SUITES], help="what to measure; everything if left out")
     add("--tables", type=int, nargs="+", help="numbers of tables; each suite has its own")
     cases = sorted({case for suite in SUITES.values() for case in suite.cases})
-    add("--cases", nargs="+", choices=cases, default=[], help="only these cases of the suites")
+    add("--cases", nargs="+", choices=cases, help="only these cases of the suites")
     add("--records", type=int, default=250_000, help="records in a batch")
     add("--batches", type=int, default=3, help="measured batches")
     add("--warm", type=int, default=5, help="batches before them")
-    add("--rate", type=int, default=5_000, help="freshness: records a second")
-    add("--seconds", type=float, default=60, help="freshness: how long it is measured")
+    add("--rates", type=int, nargs="+", help="freshness: records a second")
+    add("--seconds", type=float, default=300, help="freshness: how long it is measured")
     add("--most-spark-tables", type=int, default=200, help="no Spark write per table beyond")
-    add("--output", default="latest.json", help="file in benchmarks/results")
+    add("--output", help=f"file in benchmarks/results; {_WHOLE} or, for a part, {_PART}")
     return parser.parse_args()
 
 

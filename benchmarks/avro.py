@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from benchmarks.avro_orders import OrderType, encoded, order_types
 from benchmarks.baseline import append, append_each, expect_rows
+from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from benchmarks.topic import batch_frame, fill, registry_of, serving
@@ -57,7 +57,6 @@ def from_avro_case(order: Order) -> Row:
     lake = order.root / "from-avro"
     results = []
     for batch in range(order.all_batches):
-        began = time.monotonic()
         raw = batch_frame(spark, order, batch)
 
         def write(kept: DataFrame, record: str, batch: int = batch) -> None:
@@ -69,11 +68,12 @@ def from_avro_case(order: Order) -> Row:
             rows = _decoded(kept, named[record], schema_id=schema_id, batch=batch)
             append(rows, _table(lake, record), batch=batch)
 
-        if len(known) > 1:
-            append_each(raw, lambda _: list(known), write)
-        else:
-            write(raw, next(iter(known)))
-        results.append({"records": order.records, "seconds": time.monotonic() - began})
+        with timed(order.records) as figures:
+            if len(known) > 1:
+                append_each(raw, lambda _: list(known), write)
+            else:
+                write(raw, next(iter(known)))
+        results.append(figures)
     expect_rows(lake, order.records * order.all_batches)
     return summarised(results, warm=order.warm)
 

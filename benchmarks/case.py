@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
-from benchmarks.memory import Memory
 from benchmarks.order import Order
 from benchmarks.suites import SUITES
+from benchmarks.usage import Usage
 
 
 def main() -> None:
     suite, case, order = sys.argv[1:]
-    memory = Memory()
-    cpu = time.process_time()
+    usage = Usage()
     figures = SUITES[suite].cases[case](Order.from_json(order))
-    print(json.dumps({**figures, "cpu": round(time.process_time() - cpu, 2), **memory.stop()}))
+    print(json.dumps({**figures, **usage.stop()}))
 
 
 if __name__ == "__main__":

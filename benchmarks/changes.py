@@ -5,7 +5,6 @@ Ours keeps the log of all changes and merges it; Spark's side only merges. Both 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 from benchmarks.change_files import ROW, Size, backfill_rows, size_of, write_backfill, write_changes
+from benchmarks.clock import timed
 from benchmarks.engine import DRIVER_MEMORY, MASTER, Watch, bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.run.pipeline import Pipeline
@@ -76,12 +76,10 @@ def spark_case(order: Order) -> Row:
     batches = []
     for batch in range(order.all_batches):
         folder = order.root / f"changes-{batch}"
-        began = time.monotonic()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda t, f=folder: _merge(spark, f, lake, t), size.tables))
-        batches.append(
-            {"records": size.changes * len(size.tables), "seconds": time.monotonic() - began}
-        )
+        with timed(size.changes * len(size.tables)) as figures:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda t, f=folder: _merge(spark, f, lake, t), size.tables))
+        batches.append(figures)
     _expect(order, lambda table: lake / table)
     return summarised(batches, warm=order.warm)
 
@@ -144,8 +142,8 @@ def _expect(order: Order, where: Any) -> None:
 
 SUITE = Suite(
     name="changes",
-    tables=(1, 100),
+    tables=(1, 20, 100),
     prepared=prepared,
     cases={"direct": direct_case, "merge": spark_case},
-    pairs=(Pair("changes_vs_merge", "direct", "merge"),),
+    pairs=(Pair("merge_vs_spark_merge", "direct", "merge"),),
 )

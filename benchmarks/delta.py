@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from benchmarks.engine import GAMES, bare_session, ingested, write_pipeline
+from benchmarks.clock import timed
+from benchmarks.engine import GAMES, MASTER, bare_session, ingested, write_pipeline
 from benchmarks.games import Games
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.registry.files import FileRegistry
 from distributary.simulate.delta import DeltaSink
 
-_FILES_PER_BATCH = 4
+FILES_PER_BATCH = 4
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def _fill(order: Order) -> None:
     registry = FileRegistry(order.root / "schemas", durable=False)
     size = order.records
     games = Games(games=order.tables, records=size * order.batches, registry=registry)
-    sink = DeltaSink(str(_source(order)), records_per_file=-(-size // _FILES_PER_BATCH))
+    sink = DeltaSink(str(source_of(order)), records_per_file=-(-size // FILES_PER_BATCH))
     sink.write_arrow(games.one_of_each().to_batches())
     for number in range(order.all_batches):
         first = number % order.batches * size
@@ -57,9 +58,9 @@ def spark_case(order: Order) -> Row:
 def floor_case(order: Order) -> Row:
     """Spark's scan of a batch's files into Arrow, rows counted: nothing can be faster there."""
     spark = bare_session(order, name="floor")
-    table = DeltaTable(str(_source(order)))
+    table = DeltaTable(str(source_of(order)))
     commits = [
-        [str(_source(order) / path) for path in _files_of(order, version)]
+        [str(source_of(order) / path) for path in _files_of(order, version)]
         for version in range(1, table.version() + 1)
     ]
 
@@ -69,37 +70,59 @@ def floor_case(order: Order) -> Row:
 
     results = []
     for paths in commits:
-        began = time.monotonic()
-        frame = spark.read.parquet(*paths).select("wrapper")
-        counted = sum(row.n for row in frame.mapInArrow(count, "n long").collect())
-        results.append({"records": counted, "seconds": time.monotonic() - began})
+        with timed(order.records) as figures:
+            frame = spark.read.parquet(*paths).select("wrapper")
+            counted = sum(row.n for row in frame.mapInArrow(count, "n long").collect())
+        results.append(figures)
         if counted != order.records:
             raise AssertionError(f"scanned {counted} of {order.records} rows")
     return summarised(results, warm=order.warm)
 
 
 def _engine(order: Order, publisher: str, *, batches: int, warm: int) -> Row:
-    source = f"type: delta, path: {_source(order)}, value: wrapper"
-    path = write_pipeline(
+    path = delta_pipeline(order, publisher, publisher=publisher)
+    return summarised(ingested(path, trigger="continuous", batches=batches), warm=warm)
+
+
+def delta_pipeline(
+    order: Order,
+    name: str,
+    *,
+    publisher: str = "direct",
+    master: str = MASTER,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """The pipeline file of a case that reads the suite's table."""
+    source = f"type: delta, path: {source_of(order)}, value: wrapper"
+    return write_pipeline(
         order.root,
-        name=publisher,
+        name=name,
         source=f"{{{source}, max_records_per_batch: {order.records}}}",
         registry=f"{{path: {order.root}/schemas}}",
         message=GAMES,
         tables=f'{{each: "silver_{{type}}", publisher: {publisher}}}',
+        master=master,
+        conf=conf,
     )
-    return summarised(ingested(path, trigger="continuous", batches=batches), warm=warm)
 
 
-def _source(order: Order) -> Path:
+def source_of(order: Order) -> Path:
     return order.root / "lake" / "wrapper"
 
 
 def _files_of(order: Order, version: int) -> list[str]:
     """The files that one commit added."""
-    log = _source(order) / "_delta_log" / f"{version:020d}.json"
+    log = source_of(order) / "_delta_log" / f"{version:020d}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     return [action["add"]["path"] for action in actions if "add" in action]
+
+
+def _growth(rows: Sequence[Row]) -> Mapping[str, float]:
+    took = {row["tables"]: row["seconds_per_batch"] for row in rows if row["case"] == "direct"}
+    if len(took) < 2:
+        return {}
+    few, many = min(took), max(took)
+    return {f"delta_seconds_{many}_vs_{few}": round(took[many] / took[few], 2)}
 
 
 SUITE = Suite(
@@ -107,6 +130,10 @@ SUITE = Suite(
     tables=(10, 200, 1000),
     prepared=prepared,
     cases={"floor": floor_case, "direct": direct_case, "spark": spark_case},
-    pairs=(Pair("direct_vs_spark", "direct", "spark"), Pair("direct_vs_floor", "direct", "floor")),
+    pairs=(
+        Pair("delta_direct_vs_spark", "direct", "spark"),
+        Pair("delta_direct_vs_floor", "direct", "floor"),
+    ),
     per_table_cases=frozenset({"spark"}),
+    derived=_growth,
 )

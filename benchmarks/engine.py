@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from benchmarks.order import Order
+from benchmarks.usage import cpu_seconds
 from distributary.observe.events import BatchSettled, BatchStarted, Event
 from distributary.run.pipeline import Pipeline
 from distributary.run.session import spark_session
@@ -32,24 +36,29 @@ class Watch:
     def __init__(self, pipeline: Pipeline, *, batches: int) -> None:
         self.batches: list[dict[str, Any]] = []
         self._pipeline, self._wanted = pipeline, batches
-        self._since = 0.0
+        self._since = self._spent = 0.0
         pipeline.bus.subscribe(self._listen)
 
     def _listen(self, event: Event) -> None:
         now = time.monotonic()
         if isinstance(event, BatchStarted):
-            self._since = self._since or now
+            if not self._since:
+                self._since, self._spent = now, cpu_seconds()
         elif isinstance(event, BatchSettled):
             steps = {f"{step}_seconds": seconds for step, seconds in event.steps.items()}
+            spent = cpu_seconds()
             self.batches.append(
                 {
                     "records": event.counts.read,
                     "written": event.counts.written,
                     "seconds": now - self._since,
+                    "cpu_seconds": spent - self._spent,
+                    "files": sum(table.files for table in event.written),
                     **steps,
                 }
             )
-            self._since = now
+            # what was measured here does not count for the next one
+            self._since, self._spent = time.monotonic(), spent
             if len(self.batches) >= self._wanted:
                 self._pipeline.stop.set()
 
@@ -79,7 +88,15 @@ def kafka_pipeline(order: Order, *, name: str, message: str, tables: str) -> Pat
 
 
 def write_pipeline(
-    folder: Path, *, name: str, source: str, registry: str, message: str, tables: str
+    folder: Path,
+    *,
+    name: str,
+    source: str,
+    registry: str,
+    message: str,
+    tables: str,
+    master: str = MASTER,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """A pipeline file; its lake has the pipeline's name."""
     path = folder / f"{name}.yaml"
@@ -91,7 +108,7 @@ registry: {registry}
 {message}
 tables: {tables}
 lake: {{path: {folder}/{name}}}
-spark: {{master: "{MASTER}", driver_memory: {DRIVER_MEMORY}}}
+spark: {{master: "{master}", driver_memory: {DRIVER_MEMORY}, conf: {json.dumps(dict(conf))}}}
 """
     )
     return path

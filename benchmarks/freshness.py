@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from benchmarks.delays import delays_in
 from benchmarks.engine import GAMES, Watch, kafka_pipeline
@@ -92,17 +93,35 @@ def _figures(order: Order, told: dict[str, Any], batches: list[Row], *, rows: in
     since = told["began"] + order.seconds * _WARM_SHARE
     measured = produced >= since
     delays = (readable - produced)[measured]
-    p50, p95 = np.percentile(delays, [50, 95])
+    p50, p95, p99 = np.percentile(delays, [50, 95, 99])
     return {
         "p50_seconds": round(float(p50), 2),
         "p95_seconds": round(float(p95), 2),
+        "p99_seconds": round(float(p99), 2),
         "most_seconds": round(float(delays.max()), 2),
+        # above 1 and rising with the time it is measured: it falls behind
+        "late_vs_early": _growth(produced[measured], delays),
         "measured_records": int(measured.sum()),
         "sent_per_second": round(told["sent"] / told["seconds"]),
         # up to the moment at which the last of them could be read
         "rows_per_second": round(measured.sum() / (readable[measured].max() - since)),
         "seconds_per_batch": round(statistics.median(b["seconds"] for b in batches), 3),
         "batches": len(batches),
+    }
+
+
+def _growth(produced: NDArray[np.float64], delays: NDArray[np.float64]) -> float:
+    """The median delay of the last quarter against that of the first."""
+    first, last = np.percentile(produced, [25, 75])
+    ratio = np.median(delays[produced >= last]) / np.median(delays[produced <= first])
+    return round(float(ratio), 2)
+
+
+def _derived(rows: Sequence[Row]) -> Mapping[str, float]:
+    return {
+        f"freshness_{figure}_{row['rate']}": row[f"{figure}_seconds"]
+        for row in rows
+        for figure in ("p50", "p95", "p99")
     }
 
 
@@ -115,4 +134,6 @@ SUITE = Suite(
     tables=(100,),
     prepared=prepared,
     cases={"continuous": continuous_case},
+    rates=(1_000, 5_000, 20_000),
+    derived=_derived,
 )

@@ -14,6 +14,8 @@ from benchmarks.order import Order, Pair, Row, Suite
 
 _ROOT = Path(__file__).resolve().parent.parent
 _EVIDENCE = 3000
+_FEW, _MANY = 10, 1000
+"""Tables: one alone is a case of its own."""
 
 
 def measured(
@@ -43,25 +45,36 @@ def measured(
             return rows
 
 
-def ratios(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, float]:
+def ratios(rows: Sequence[Row], suite: Suite) -> dict[str, float]:
     """Only within one run: machines differ from hour to hour."""
+    own = dict(suite.derived(rows)) if suite.derived else {}
+    return {**_compared(rows, suite.pairs), **(_growth(rows) if suite.growth else {}), **own}
+
+
+def _compared(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, float]:
     speed = {(row["case"], row["tables"]): row["rows_per_second"] for row in rows}
-    found = {
+    return {
         f"{pair.name}_{tables}": round(speed[pair.case, tables] / speed[pair.base, tables], 2)
         for tables in sorted({row["tables"] for row in rows})
         for pair in pairs
         if (pair.case, tables) in speed and (pair.base, tables) in speed
     }
-    return {**found, **_growth(rows)}
 
 
 def _growth(rows: Sequence[Row]) -> dict[str, float]:
     """How much longer a batch of ours takes with the most tables than with the fewest."""
-    took = {row["tables"]: row["seconds_per_batch"] for row in rows if row["case"] == "direct"}
-    if len(took) < 2:
-        return {}
-    few, many = min(took), max(took)
-    return {f"seconds_{many}_vs_{few}": round(took[many] / took[few], 2)}
+    ours = {row["tables"]: row for row in rows if row["case"] == "direct"}
+    commits = {
+        f"commit_seconds_{tables}": row["publish_seconds"]
+        for tables, row in ours.items()
+        if tables >= _MANY
+    }
+    few = [tables for tables in ours if tables >= _FEW]
+    if len(few) < 2:
+        return commits
+    least, most = min(few), max(few)
+    took = ours[most]["seconds_per_batch"] / ours[least]["seconds_per_batch"]
+    return {f"seconds_{most}_vs_{least}": round(took, 2), **commits}
 
 
 def _run(suite: str, case: str, order: Order) -> Row:
@@ -80,4 +93,5 @@ def _run(suite: str, case: str, order: Order) -> Row:
         tail = done.stderr[-_EVIDENCE:]
         raise SystemExit(f"{suite}: {case} with {order.tables} tables failed:\n{tail}")
     figures = json.loads(done.stdout.splitlines()[-1])
-    return {"suite": suite, "case": case, "tables": order.tables, **figures}
+    row = {"suite": suite, "case": case, "tables": order.tables, **figures}
+    return {**row, "rate": order.rate} if "p50_seconds" in figures else row

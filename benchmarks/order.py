@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 """Figures of one case, by name."""
 
-_STEPS = ("stage_seconds", "publish_seconds", "settle_seconds")
+_MEDIANS = ("stage_seconds", "publish_seconds", "settle_seconds", "cpu_seconds", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,14 @@ class Suite:
     pairs: Sequence[Pair] = ()
     per_table_cases: frozenset[str] = field(default_factory=frozenset)
     """Cases that write each table with Spark: with many tables they take too long."""
+    rates: tuple[int, ...] = ()
+    """Records a second, where the stream is paced."""
+    growth: bool = False
+    """Whether a batch with many tables is compared with one with few."""
+    share: float = 1.0
+    """Of the records in a batch: messages may be larger here than elsewhere."""
+    derived: Callable[[Sequence[Row]], Mapping[str, float]] | None = None
+    """Further figures, from the rows of the suite."""
 
 
 def summarised(batches: Sequence[Mapping[str, float]], *, warm: int) -> Row:
@@ -86,14 +94,14 @@ def summarised(batches: Sequence[Mapping[str, float]], *, warm: int) -> Row:
     measured = batches[warm:]
     seconds = statistics.median(b["seconds"] for b in measured)
     size = statistics.median(b["records"] for b in measured)
-    steps = {
+    others = {
         name: round(statistics.median(b[name] for b in measured), 3)
-        for name in _STEPS
-        if name in measured[0]
+        for name in _MEDIANS
+        if all(name in batch for batch in measured)
     }
     return {
         "rows_per_second": round(size / seconds),
         "seconds_per_batch": round(seconds, 3),
         "batches": len(measured),
-        **steps,
+        **others,
     }

@@ -1,4 +1,4 @@
-"""The results: a JSON file with a section per suite, and a table to look at."""
+"""The results: one JSON document of one run, and a table to look at for each suite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,58 +15,71 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.order import Order, Row
+from benchmarks.order import Row
+from benchmarks.plot import draw
 
 RESULTS = Path(__file__).parent / "results"
 
 _WANTED = {
-    "direct_vs_per_table_200": ">= 25",
-    "direct_vs_kafka_floor_200": ">= 0.30",
-    "avro_vs_from_avro_1": ">= 0.8",
-    "avro_vs_from_avro_20": "> 1",
-    "changes_vs_merge_1": ">= 1",
-    "changes_vs_merge_100": ">= 8",
+    "direct_vs_foreachbatch_200": ">= 40",
+    "direct_vs_arrow_floor_200": ">= 0.5",
+    "seconds_1000_vs_10": "<= 2",
+    "commit_seconds_1000": "<= 1.5",
+    "freshness_p95_5000": "<= 5",
+    "evolution_extra_stages_200": "<= 1",
+    "seconds_10000_commits_vs_100": "<= 1.2",
+    "avro_vs_from_avro_1": ">= 1",
+    "merge_vs_spark_merge_1": ">= 1",
+    "merge_vs_spark_merge_100": ">= 15",
 }
 _COLUMNS = {
+    "per second": ("rate", "{:,}"),
     "rows/s": ("rows_per_second", "{:,}"),
     "s/batch": ("seconds_per_batch", "{:.2f}"),
     "stage": ("stage_seconds", "{:.2f}"),
     "commit": ("publish_seconds", "{:.2f}"),
+    "CPU s": ("cpu_seconds", "{:.1f}"),
+    "files": ("files", "{:,.0f}"),
     "n": ("batches", "{}"),
     "p50 s": ("p50_seconds", "{:.2f}"),
     "p95 s": ("p95_seconds", "{:.2f}"),
-    "JVM MB": ("driver_bytes", "{:,.0f}"),
-    "py MB": ("worker_bytes", "{:,.0f}"),
+    "p99 s": ("p99_seconds", "{:.2f}"),
+    "+1 version": ("extra_seconds_one_version", "{:+.2f} s"),
+    "+all": ("extra_seconds_every_version", "{:+.2f} s"),
+    "first commit": ("first_commit_seconds", "{:.1f} s"),
+    "driver MB": ("driver_bytes", "{:,.0f}"),
+    "workers MB": ("worker_bytes", "{:,.0f}"),
 }
 _MEGABYTE = 1e6
 
 
-def section(order: Order, rows: list[Row], ratios: Mapping[str, float]) -> dict[str, Any]:
-    """What one run of a suite found, and where."""
-    return {
-        "machine": f"{platform.machine()}, {_cores()} cores",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "records_per_batch": order.records,
-        "rows": rows,
-        "ratios": dict(ratios),
-    }
+class Report:
+    """One run. Its file is written again after each suite."""
+
+    def __init__(self, *, records: int, output: str) -> None:
+        self._path = RESULTS / output
+        self._found: dict[str, Any] = {
+            "machine": f"{platform.machine()}, {_cores()} cores",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": _commit(),
+            "records_per_batch": records,
+            "rows": [],
+            "ratios": {},
+        }
+
+    def add(self, rows: Sequence[Row], ratios: Mapping[str, float]) -> None:
+        """What a suite found."""
+        self._found["rows"] += rows
+        self._found["ratios"].update(ratios)
+        RESULTS.mkdir(exist_ok=True)
+        self._path.write_text(json.dumps(self._found, indent=2) + "\n")
+        draw(self._found, self._path.with_suffix(".png"))
 
 
-def keep(name: str, found: Mapping[str, Any], *, output: str) -> None:
-    """Put a suite's section into the file; those of other suites stay."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / output
-    before = json.loads(path.read_text()) if path.exists() else {}
-    suites = {**before.get("suites", {}), name: found}
-    path.write_text(json.dumps({"suites": suites}, indent=2) + "\n")
-
-
-def show(name: str, found: Mapping[str, Any]) -> None:
-    """A suite's section, with the columns that it has."""
-    rows = found["rows"]
+def show(name: str, rows: Sequence[Row], ratios: Mapping[str, float]) -> None:
+    """A suite's rows, with the columns that they have."""
     columns = {title: how for title, how in _COLUMNS.items() if any(how[0] in row for row in rows)}
-    table = Table(title=f"{name}: {found['machine']}", box=SIMPLE_HEAD)
+    table = Table(title=name, box=SIMPLE_HEAD)
     table.add_column("case")
     for title in ("tables", *columns):
         table.add_column(title, justify="right")
@@ -75,9 +88,9 @@ def show(name: str, found: Mapping[str, Any]) -> None:
         table.add_row(row["case"], f"{row['tables']:,}", *cells)
     console = Console()
     console.print(table)
-    for ratio, value in found["ratios"].items():
+    for ratio, value in ratios.items():
         wanted = f"   wanted {_WANTED[ratio]}" if ratio in _WANTED else ""
-        console.print(f"{ratio:28} {value}{wanted}", highlight=False)
+        console.print(f"{ratio:32} {value}{wanted}", highlight=False)
 
 
 def _cell(row: Row, figure: str, form: str) -> str:

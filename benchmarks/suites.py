@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from benchmarks import avro, changes, delta, freshness, kafka
+from benchmarks import (
+    age,
+    avro,
+    changes,
+    cluster,
+    delta,
+    evolution,
+    freshness,
+    kafka,
+    startup,
+    wide,
+)
 
 SUITES = {
     suite.name: suite
-    for suite in (delta.SUITE, kafka.SUITE, avro.SUITE, changes.SUITE, freshness.SUITE)
+    for suite in (
+        kafka.SUITE,
+        wide.SUITE,
+        delta.SUITE,
+        avro.SUITE,
+        changes.SUITE,
+        freshness.SUITE,
+        evolution.SUITE,
+        startup.SUITE,
+        age.SUITE,
+        cluster.SUITE,
+    )
 }

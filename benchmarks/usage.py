@@ -1,4 +1,4 @@
-"""How much memory a case takes at most."""
+"""What a case takes: memory at its peak, and the CPU seconds of all its processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import threading
 
 import psutil
 
+_EVERY_SECONDS = 0.25
 
-class Memory:
-    """Peak memory of this process and its children, sampled."""
+
+class Usage:
+    """This process and its children, sampled."""
 
     def __init__(self) -> None:
         self.driver = self.workers = 0
@@ -17,7 +19,7 @@ class Memory:
 
     def _sample(self) -> None:
         me = psutil.Process()
-        while not self._ended.wait(0.25):
+        while not self._ended.wait(_EVERY_SECONDS):
             driver, workers = me.memory_info().rss, 0
             for child in me.children(recursive=True):
                 try:
@@ -32,3 +34,19 @@ class Memory:
     def stop(self) -> dict[str, int]:
         self._ended.set()
         return {"driver_bytes": self.driver, "worker_bytes": self.workers}
+
+
+def cpu_seconds() -> float:
+    """Of this process, its JVM and its workers, as long as these live; only differences tell.
+
+    Of a child that ended, its parent still knows what it took.
+    """
+    me = psutil.Process()
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total

@@ -1,0 +1,45 @@
+"""A run: suites, one after the other, and one document with all that they found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.measure import measured, ratios
+from benchmarks.order import Order, Row, Suite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be measured; what is left empty, each suite decides for itself."""
+
+    order: Order
+    tables: Sequence[int] = ()
+    rates: Sequence[int] = ()
+    cases: Sequence[str] = ()
+    most_spark_tables: int
+
+
+def run_suite(
+    suite: Suite, wanted: Wanted, *, say: Callable[[str], None]
+) -> tuple[list[Row], dict[str, float]]:
+    """The rows of a suite and its ratios."""
+    rows = [
+        row
+        for order in _orders(suite, wanted)
+        for row in measured(
+            suite,
+            order,
+            cases=wanted.cases,
+            most_spark_tables=wanted.most_spark_tables,
+            say=say,
+        )
+    ]
+    return rows, ratios(rows, suite)
+
+
+def _orders(suite: Suite, wanted: Wanted) -> Iterator[Order]:
+    records = round(wanted.order.records * suite.share)
+    for tables in wanted.tables or suite.tables:
+        for rate in (wanted.rates or suite.rates) if suite.rates else (0,):
+            yield replace(wanted.order, tables=tables, rate=rate, records=records)
