@@ -309,3 +309,12 @@ def test_spark_reads_what_we_wrote(folder: Path, spark: SparkSession) -> None:
     spark.sql(f"INSERT INTO delta.`{folder}` VALUES (7, 'spark')")
     assert publish(publisher, folder, 2).version == 3
     assert len(read_with_spark(spark)(str(folder))) == 4
+
+
+def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
+    assert local_log.checkpoint_interval(0) == local_log.CHECKPOINT_EVERY
+    for version in range(0, 50_000, 997):
+        every = local_log.checkpoint_interval(version)
+        # a reader replays at most a twentieth of the log beyond its newest checkpoint
+        assert every == local_log.CHECKPOINT_EVERY or every * 20 <= version
+        assert every * 40 > version

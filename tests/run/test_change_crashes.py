@@ -1,9 +1,11 @@
 """Change data in a process of its own that is killed, at every step and at any moment."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,28 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     assert last.returncode == 0, output
     feed.assert_true()
     gone(killed)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, CdcPlan(tables=4, events=300, rows=3, features=CHAOS, file_events=10))
+    feed.send_all()
+    feed.write_file(source=", max_files_per_batch: 6", extra=SMALL)
+    dice = random.Random(11)
+    for _ in range(3):
+        process = _start(feed)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("BatchStarted"):
+                break
+        time.sleep(dice.uniform(0.0, 2.0))
+        process.kill()
+        process.communicate()
+        gone(process)
+    last, output = _run(feed)
+    assert last.returncode == 0, output
+    feed.assert_true()
 
 
 class _Killed(BaseException):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.merge.apply import open_target
+from distributary.merge.checksum import Checksum
 from distributary.merge.keys import KeyIndex, comparable, key_texts
 from distributary.merge.order import MergeOrder
 from distributary.merge.replay import Replayed, replay
@@ -51,6 +52,9 @@ class Verified:
     """Rows that are there, with other values."""
     differences: tuple[Difference, ...]
     """The first of all, for people."""
+    expected_checksum: str
+    """Of all values of all rows that the log says there are."""
+    found_checksum: str
     seconds: float = 0.0
 
     @property
@@ -72,7 +76,7 @@ def verify(
         before, columns = open_target(replace(order, evolution="none"))
         replayed = replay(log_path, order, columns, as_of_us=as_of_us)
         pairs = _pairs(replayed, before, columns.schema)
-        unlike, differences = _compare(replayed, before, columns.schema, pairs, most=most)
+        unlike, differences, sums = _compare(replayed, before, columns.schema, pairs, most=most)
     return Verified(
         table=order.table,
         expected=replayed.rows.num_rows,
@@ -81,6 +85,8 @@ def verify(
         extra=int((pairs.found < 0).sum()),
         different=int(unlike.sum()),
         differences=(*_unpaired(pairs), *differences)[:most],
+        expected_checksum=sums[0].text(),
+        found_checksum=sums[1].text(),
         seconds=time.perf_counter() - started,
     )
 
@@ -127,31 +133,33 @@ def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
 
 def _compare(
     replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs, *, most: int
-) -> tuple[Flags, list[Difference]]:
-    """Which pairs have different values, and the first of these."""
+) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
+    """Which pairs have different values, the first of these, and the sums of both sides."""
     expected_at = np.flatnonzero(pairs.expected >= 0)
     found_at = pairs.expected[expected_at]
     unlike = np.zeros(len(expected_at), np.bool_)
     differences: list[Difference] = []
-    if before is None or not len(expected_at):
-        return unlike, differences
+    sums = Checksum(len(pairs.expected)), Checksum(len(pairs.found))
     for names in _turns(schema.names, before):
         fields = pa.schema([schema.field(name) for name in names])
-        expected = pa.concat_tables(replayed.gather(fields)).take(expected_at)
-        found = before.rows(fields).take(found_at)
+        expected = pa.concat_tables([fields.empty_table(), *replayed.gather(fields)])
+        found = fields.empty_table() if before is None else before.rows(fields)
         for name in names:
-            one, other = expected.column(name), found.column(name)
+            sums[0].add(name, expected.column(name))
+            sums[1].add(name, found.column(name))
+            one, other = expected.column(name).take(expected_at), found.column(name).take(found_at)
             here = ~_equal(one, other)
             unlike |= here
             for at in np.flatnonzero(here)[: most - len(differences)]:
                 number = int(at)
                 key = _key(pairs.expected_keys, int(expected_at[at]), pairs.names)
                 differences.append(Difference(key, name, _text(one[number]), _text(other[number])))
-    return unlike, differences
+    return unlike, differences, sums
 
 
-def _turns(names: Sequence[str], before: Snapshot) -> Iterator[list[str]]:
-    turns = min(len(names), 1 + before.size * _UNPACKED // _MEMORY)
+def _turns(names: Sequence[str], before: Snapshot | None) -> Iterator[list[str]]:
+    size = 0 if before is None else before.size
+    turns = min(len(names), 1 + size * _UNPACKED // _MEMORY)
     for turn in range(turns):
         yield list(names[turn::turns])
 

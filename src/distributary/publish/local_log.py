@@ -40,7 +40,9 @@ from distributary.publish.provenance import source_in
 _log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 50
-"""Commits; the table's own `delta.checkpointInterval` goes first."""
+"""Commits, in a young table; its own `delta.checkpointInterval` goes first."""
+_LEAST_SHARE = 20
+"""A checkpoint names every file: an old table writes one when its log has grown by 1/20."""
 CLEAN_EVERY = 20
 """Checkpoints: then commits older than the table's retention are removed."""
 
@@ -185,7 +187,7 @@ class LocalLog:
     def _checkpoint_if_due(self, seen: _Seen) -> None:
         """Readers replay a log from its newest checkpoint; tables take turns to write theirs."""
         text = str((seen.metadata.get("configuration") or {}).get("delta.checkpointInterval"))
-        every = int(text) if text.isdecimal() and int(text) else CHECKPOINT_EVERY
+        every = int(text) if text.isdecimal() and int(text) else checkpoint_interval(seen.version)
         turn = seen.version + zlib.crc32(self._folder.encode())
         if turn % every or seen.version < every // 5:
             return
@@ -197,6 +199,14 @@ class LocalLog:
         except (DeltaError, OSError) as error:
             # the commit has landed, and a checkpoint only makes reading faster
             _log.warning("no checkpoint for %s: %s", self._folder, type(error).__name__)
+
+
+def checkpoint_interval(version: int) -> int:
+    """Commits between two checkpoints of a table that has so many: 50, then 100 from 2,000 on."""
+    every = CHECKPOINT_EVERY
+    while version >= every * 2 * _LEAST_SHARE:
+        every *= 2
+    return every
 
 
 def _is_plain(reader: int, writer: int, metadata: dict[str, Any]) -> bool:

@@ -72,7 +72,7 @@ def draw_checked(paper: Paper, done: Sequence[Checked]) -> None:
         return
     order = sorted(done, key=lambda one: (one.verified.agrees, one.verified.table))
     paper.table(
-        ("TABLE", "ROWS", "BY THE LOG", "RESULT", "TIME"),
+        ("TABLE", "ROWS", "BY THE LOG", "CHECKSUM", "BY THE LOG", "RESULT", "TIME"),
         (_cells(one) for one in order[:_SHOWN]),
         right=("ROWS", "BY THE LOG", "TIME"),
         indent=0,
@@ -124,6 +124,8 @@ def _document(one: Checked) -> dict[str, Any]:
         "agrees": found.agrees,
         "rows": found.found,
         "rows_by_log": found.expected,
+        "checksum": found.found_checksum,
+        "checksum_by_log": found.expected_checksum,
         "missing": found.missing,
         "extra": found.extra,
         "different": found.different,
@@ -145,6 +147,8 @@ def _cells(one: Checked) -> list[Words]:
         found.table,
         number(found.found),
         number(found.expected),
+        found.found_checksum,
+        found.expected_checksum,
         result,
         duration(found.seconds),
     ]
