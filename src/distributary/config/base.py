@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-Conflict = tuple[tuple[str, ...], str]
+Conflict = tuple[tuple[str | int, ...], str]
 """The setting to blame, as a path below the section, and why it cannot stay."""
 
 CONFLICT = "conflict"

@@ -16,6 +16,7 @@ from distributary.config.fields import (
     chosen,
     every_setting,
     is_free_form,
+    is_list_of_sections,
     is_union,
     models_of,
     settings,
@@ -30,6 +31,7 @@ _MESSAGES = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
     "mapping_type": "must be a mapping",
+    "float_parsing": "must be a number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "is too large a number",
@@ -57,6 +59,9 @@ class UnknownKeys:
 
     def repair(self, node: Node, models: Models = ROOT, path: Path = ()) -> Node:
         """The tree with known keys only."""
+        if models and node.items:
+            items = (self.repair(item, models, (*path, n)) for n, item in enumerate(node.items))
+            return replace(node, value=tuple(items))
         if not models or not isinstance(node.value, dict):
             return node
         if is_union(models) and "type" not in node.entries:
@@ -126,9 +131,13 @@ def _path(detail: Any) -> Path:
             skip = False
             continue
         path.append(part)
+        if isinstance(part, int):
+            # an item is what the list is a list of
+            skip = is_union(models)
+            continue
         info = settings(models).get(str(part))
         models = models_of(info) if info is not None else ()
-        skip = is_union(models)
+        skip = is_union(models) and not (info is not None and is_list_of_sections(info))
     if str(detail["type"]).startswith("union_tag"):
         path.append("type")
     return tuple(path)

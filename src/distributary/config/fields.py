@@ -28,8 +28,14 @@ def settings(models: Models) -> dict[str, FieldInfo]:
 
 
 def models_of(info: FieldInfo) -> Models:
-    """The models of a setting's value."""
-    return tuple(part for part in alternatives(info.annotation) if _is_section(part))
+    """The models of a setting's value, or of the items of a list."""
+    parts = (*alternatives(info.annotation), *_items(info))
+    return tuple(part for part in parts if _is_section(part))
+
+
+def is_list_of_sections(info: FieldInfo) -> bool:
+    """Whether each item of the value is a mapping of settings, as in `alerts.to`."""
+    return any(map(_is_section, _items(info)))
 
 
 def is_free_form(info: FieldInfo) -> bool:
@@ -97,6 +103,12 @@ def every_setting(models: Models = ROOT, path: tuple[str, ...] = ()) -> Iterator
 def is_union(models: Iterable[type[Section]]) -> bool:
     """Whether pydantic puts the tag of the chosen model into its paths."""
     return len(tuple(models)) > 1
+
+
+def _items(info: FieldInfo) -> Iterator[Any]:
+    for part in alternatives(info.annotation):
+        if get_origin(part) is tuple:
+            yield from alternatives(get_args(part)[0])
 
 
 def _is_section(part: Any) -> bool:

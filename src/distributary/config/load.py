@@ -89,7 +89,7 @@ def load_text(
         problems += explain(error, root, ignore=(*expander.broken, *keys.adopted))
     if problems:
         raise refuse(file, problems)
-    secrets = {*expander.secrets, *_secret_values(config)}
+    secrets = {*expander.secrets, *secret_values(config)}
     warnings = tuple(layers.warnings)
     return Loaded(config, file, _origins(root), warnings, frozenset(filter(None, secrets)))
 
@@ -146,12 +146,14 @@ def _origins(root: Node) -> dict[str, Origin]:
     return {dotted(path): with_list_origin(node) for path, node in root.leaves()}
 
 
-def _secret_values(section: Section) -> Iterator[str]:
+def secret_values(section: Section) -> Iterator[str]:
+    """Every secret that a section holds, in clear."""
     for name in type(section).model_fields:
         value = getattr(section, name)
-        if isinstance(value, Section):
-            yield from _secret_values(value)
-        elif isinstance(value, SecretStr):
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, Section):
+                yield from secret_values(inner)
+        if isinstance(value, SecretStr):
             yield value.get_secret_value()
         elif isinstance(value, Mapping):
             # most free-form options are plain: hiding each `true` and `8` would garble every text

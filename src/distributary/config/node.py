@@ -81,16 +81,21 @@ class Node:
 
     def without_unset(self) -> Node:
         """A copy without entries that have no value: their defaults hold."""
+        if self.items:
+            return replace(self, value=tuple(item.without_unset() for item in self.items))
         if not isinstance(self.value, dict):
             return self
         kept = {key: node.without_unset() for key, node in self.entries.items()}
         return replace(self, value={k: n for k, n in kept.items() if n.value is not None})
 
     def leaves(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-        """Scalars and lists with their paths; a list also stands for its items."""
+        """Scalars and lists with their paths; a list of scalars also stands for its items."""
         if isinstance(self.value, dict):
             for key, node in self.entries.items():
                 yield from node.leaves((*path, key))
+        elif any(item.entries for item in self.items):
+            for index, item in enumerate(self.items):
+                yield from item.leaves((*path, index))
         else:
             yield path, self
 

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `10s`, `500ms`, `16MiB`."""
+"""Durations, sizes and shares as people write them: `10s`, `500ms`, `16MiB`, `1%`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ _BYTES = {
 _DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmg]?i?b|)", re.IGNORECASE)
 
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
+
 _DURATION_HINT = "must be a number and a unit, such as 500ms, 10s, 1m, 2h or 7d"
 _SIZE_HINT = "must be a number of bytes, or a number and a unit such as 64KiB, 16MiB or 1GB"
+_SHARE_HINT = "must be a share such as 1% or 0.01: more than nothing, and 100% at most"
 
 
 def parse_duration(value: object) -> timedelta:
@@ -68,6 +71,16 @@ def format_size(value: int) -> str:
     return str(value)
 
 
+def parse_share(value: object) -> float:
+    """`1%` or `0.01` to a fraction of one."""
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    match = _SHARE.fullmatch(text.strip()) if isinstance(text, str) else None
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share <= 1:
+        raise PydanticCustomError("share", _SHARE_HINT)
+    return share
+
+
 Duration = Annotated[
     timedelta,
     PlainValidator(parse_duration),
@@ -90,3 +103,16 @@ Size = Annotated[
     ),
 ]
 PositiveSize = Annotated[Size, Gt(0)]
+
+Share = Annotated[
+    float,
+    PlainValidator(parse_share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
+            ]
+        }
+    ),
+]

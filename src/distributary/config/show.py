@@ -65,6 +65,9 @@ def _section(
         path = f"{prefix}{key}"
         if isinstance(value, Section):
             yield from _section(loaded, value, plain[key], f"{path}.")
+        elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
+            for index, item in enumerate(value):
+                yield from _section(loaded, item, plain[key][index], f"{path}[{index}].")
         elif isinstance(value, Mapping) and value:
             yield from _options(loaded, value, plain[key], path)
         else:

@@ -20,6 +20,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,119}")
 _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -65,6 +66,11 @@ def _table_template(value: str) -> str:
 
 
 def _subject_rule(value: str) -> str:
+    if value.startswith(":"):
+        # ids of another context would be taken for ids of the pipeline's own
+        raise PydanticCustomError(
+            "subject_context", "must not name a context: set registry.context"
+        )
     if value not in ("auto", "any"):
         _known_placeholders(value, SUBJECT_PLACEHOLDERS)
     return value
@@ -106,6 +112,17 @@ def _field_name(value: str) -> str:
     return value
 
 
+def _context_name(value: str) -> str:
+    """`team`, `.team` and `:.team:` are one context."""
+    inner = value.removeprefix(":").removesuffix(":")
+    name = inner if inner.startswith(".") else f".{inner}"
+    if not _CONTEXT.fullmatch(name) or name == ".__GLOBAL" or set(name) == {"."}:
+        raise PydanticCustomError(
+            "context_name", "must be letters, digits and . _ + ~ - (200 at most), such as .team"
+        )
+    return name
+
+
 def _http_url(value: str) -> str:
     try:
         parts = urlsplit(value)
@@ -126,6 +143,7 @@ TableTemplate = Annotated[Text, AfterValidator(_table_template)]
 SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
 PipelineName = Annotated[Text, AfterValidator(_pipeline_name)]
 FieldName = Annotated[Text, AfterValidator(_field_name)]
+ContextName = Annotated[Text, AfterValidator(_context_name)]
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
 
 Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)

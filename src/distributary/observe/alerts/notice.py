@@ -1,0 +1,177 @@
+"""What people are told: one notice, the same for every target."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+_NAMES = ("pipeline", "subject")
+"""What an alert is recognised by."""
+_LONGEST = dict.fromkeys((*_NAMES, "what", "where"), 300) | dict.fromkeys(
+    ("evidence", "next_step", "code", "link"), 1500
+)
+"""Its texts, and the most characters of each."""
+
+
+class Kind(StrEnum):
+    """What it is about."""
+
+    FAILURE = "failure"
+    PARKED = "parked"
+    DEAD_LETTERS = "dead_letters"
+    FRESHNESS = "freshness"
+    INVARIANT = "invariant"
+    SCHEMA = "schema"
+    TABLE = "table"
+    HELD_BACK = "held_back"
+    """What a target was not told one by one, because there was too much of it."""
+    TEST = "test"
+
+
+class State(StrEnum):
+    """Whether something began, is over, or just happened."""
+
+    RAISED = "raised"
+    RESOLVED = "resolved"
+    INFO = "info"
+
+
+class Severity(StrEnum):
+    """How bad it is; the words are PagerDuty's."""
+
+    CRITICAL = "critical"
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing to tell. All its texts are safe to print: one line each, of bounded length."""
+
+    pipeline: str
+    kind: Kind
+    state: State
+    severity: Severity
+    what: str
+    at: datetime
+    """When it came to this state."""
+    since: datetime
+    """When it began; of a resolved one the time of its beginning, too."""
+    subject: str = ""
+    """What tells alerts of a kind apart: a table, an error code."""
+    where: str = ""
+    evidence: str = ""
+    next_step: str = ""
+    """The command to type."""
+    code: str = ""
+    """The error code, where there is one."""
+    batch: int | None = None
+    link: str = ""
+    """The page of it on the dashboard."""
+
+    @property
+    def key(self) -> str:
+        """The same for everything that is said about one alert, and for nothing else."""
+        parts = (self.pipeline, str(self.kind), self.subject)
+        return "/".join(part for part in parts if part)
+
+    @property
+    def occasion(self) -> str:
+        """Names this one message: an alert that comes back later is another occasion."""
+        return _digest(self.key, str(self.state), self.since)
+
+    @property
+    def thread(self) -> str:
+        """The same for the beginning and the end of one occasion."""
+        return _digest(self.key, self.since)
+
+    @property
+    def headline(self) -> str:
+        """One line that says it all."""
+        word = {State.RAISED: str(self.severity), State.INFO: str(self.severity)}
+        return f"[{word.get(self.state, 'resolved')}] {self.pipeline}: {self.what}"
+
+    def resolved(self, at: datetime) -> Notice:
+        """The end of it."""
+        return replace(self, state=State.RESOLVED, at=at)
+
+    def cleaned(self, mask: Callable[[str], str]) -> Notice:
+        """The same without secrets, control characters and endless texts."""
+        texts: dict[str, Any] = {
+            name: shown(value if name in _NAMES else mask(value), most=_LONGEST[name])
+            for name in _LONGEST
+            if (value := getattr(self, name))
+        }
+        return replace(self, **texts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file or a message."""
+        texts = {name: getattr(self, name) for name in _LONGEST}
+        return {
+            "kind": str(self.kind),
+            "state": str(self.state),
+            "severity": str(self.severity),
+            "at": self.at.isoformat(),
+            "since": self.since.isoformat(),
+            "batch": self.batch,
+            **texts,
+        }
+
+
+def notice_from(document: Mapping[str, Any]) -> Notice:
+    """The inverse of `as_dict`; what is missing is empty, what is no notice raises ValueError."""
+    try:
+        batch = document.get("batch")
+        return Notice(
+            kind=Kind(document["kind"]),
+            state=State(document["state"]),
+            severity=Severity(document["severity"]),
+            at=_moment(document["at"]),
+            since=_moment(document["since"]),
+            batch=batch if isinstance(batch, int) else None,
+            **{name: str(document.get(name, "")) for name in _LONGEST},
+        ).cleaned(str)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("not a notice") from error
+
+
+def notices_in(documents: object) -> Iterator[Notice]:
+    """The notices of a list that was read from a file; what is none is passed over."""
+    for document in documents if isinstance(documents, list) else []:
+        with suppress(ValueError):
+            yield notice_from(document)
+
+
+def shown(text: str, *, most: int) -> str:
+    """Text from outside on one line, of bounded length, without anything that moves a cursor."""
+    short = text if len(text) <= most else f"{text[: most - 3]}..."
+    if short.isprintable():
+        return short
+    return "".join(c if c.isprintable() else _escaped(c) for c in short)
+
+
+def listed(names: Iterable[str], *, most: int = 10) -> str:
+    """`a, b, c and 97 more`."""
+    every = list(names)
+    rest = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + rest
+
+
+def _digest(*parts: str | datetime) -> str:
+    text = "\n".join(p if isinstance(p, str) else p.isoformat() for p in parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,213 @@
+"""Listens to the bus, lets the rules decide, and hands what they say to the couriers.
+
+The thread of a batch only puts an event into a queue. Everything else, the passing of time and the
+file included, happens in a thread here.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from distributary.config.load import secret_values
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.secrets import mask as masked
+from distributary.errors import DistributaryError, ErrorCode, FencedError, OwnedError
+from distributary.observe.alerts.courier import Courier, Deliveries, utc_now
+from distributary.observe.alerts.limit import Limit
+from distributary.observe.alerts.memory import Memory
+from distributary.observe.alerts.notice import Notice
+from distributary.observe.alerts.rules import HEARD, Rules
+from distributary.observe.alerts.targets.make import make_targets
+from distributary.observe.alerts.wording import Wording
+from distributary.observe.events import Event, EventBus, Failed
+
+_log = logging.getLogger(__name__)
+
+_MOST_EVENTS = 100_000
+_TICK_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
+
+
+class Watch:
+    """The alerts of one pipeline while it runs."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        couriers: Sequence[Courier],
+        memory: Memory,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        mask: Callable[[str], str] = str,
+        tick_seconds: float = _TICK_SECONDS,
+    ) -> None:
+        self._name = config.name
+        self._couriers = couriers
+        self._memory = memory
+        self._clock = clock
+        self._tick_seconds = tick_seconds
+        self._rules = Rules(config, now=clock(), mask=mask)
+        self._events: queue.Queue[Event | None] = queue.Queue(_MOST_EVENTS)
+        self._thread = threading.Thread(target=self._work, name="alerts", daemon=True)
+        self._failed = False
+        self._closing = False
+        self._remembered: tuple[int, ...] = ()
+
+    @property
+    def open(self) -> Mapping[str, Notice]:
+        """The alerts that are open, by key."""
+        return self._rules.open
+
+    @property
+    def deliveries(self) -> Mapping[str, Deliveries]:
+        """What became of the messages, by target."""
+        return {courier.name: courier.deliveries for courier in self._couriers}
+
+    def start(self) -> None:
+        """Go on where the last process ended."""
+        known = self._memory.read()
+        self._rules.recall(known)
+        targets = known.get("targets")
+        for courier in self._couriers:
+            kept = targets.get(courier.name) if isinstance(targets, dict) else None
+            courier.recall(kept if isinstance(kept, dict) else {})
+            courier.start()
+        self._thread.start()
+
+    def hear(self, event: Event) -> None:
+        """An event of any pipeline; never waits and never raises."""
+        if event.pipeline != self._name or not isinstance(event, HEARD):
+            return
+        self._failed = isinstance(event, Failed) and event.retry_in is None
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            _log.warning("alerts fell behind: an event of %s is left out", self._name)
+
+    def ended_by(self, error: BaseException) -> None:
+        """The run ended with an error; told unless it was told already."""
+        if self._failed or isinstance(error, FencedError | OwnedError):
+            # those two are about this process, not about the pipeline
+            return
+        if isinstance(error, DistributaryError):
+            self.hear(Failed(pipeline=self._name, error=error))
+        elif isinstance(error, Exception):
+            unknown = DistributaryError(
+                "an unexpected error ended the run",
+                code=ErrorCode.INTERNAL,
+                evidence=type(error).__name__,
+                next_step="run again with --debug to see the traceback",
+            )
+            self.hear(Failed(pipeline=self._name, error=unknown))
+
+    def close(self, timeout: float = _CLOSE_SECONDS) -> None:
+        """Deliver what can be delivered in this time; the rest is remembered."""
+        until = time.monotonic() + timeout
+        self._closing = True
+        with suppress(queue.Full):
+            self._events.put_nowait(None)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        for courier in self._couriers:
+            courier.finish()
+        for courier in self._couriers:
+            courier.join(until)
+        if not self._thread.is_alive():
+            self._remember()
+
+    def _work(self) -> None:
+        while not (self._closing and self._events.empty()):
+            event = None
+            with suppress(queue.Empty):
+                event = self._events.get(timeout=self._tick_seconds)
+            self._tell(event)
+
+    def _tell(self, event: Event | None) -> None:
+        try:
+            now = self._clock()
+            notices = self._rules.tick(now) if event is None else self._rules.hear(event)
+        except Exception:
+            # one event that the rules choke on must not end all alerts
+            _log.warning("alerts of %s failed on an event", self._name, exc_info=True)
+            return
+        for notice in notices:
+            for courier in self._couriers:
+                courier.offer(notice)
+        if not self._events.empty():
+            return
+        # written down first: killed in between, the next process would not know that it was told
+        if self._remembered != self._revisions():
+            self._remember()
+        for courier in self._couriers:
+            courier.poke()
+
+    def _revisions(self) -> tuple[int, ...]:
+        return (self._rules.revision, *(courier.revision for courier in self._couriers))
+
+    def _remember(self) -> None:
+        # read first: what changes meanwhile is written the next time
+        self._remembered = self._revisions()
+        content: dict[str, Any] = self._rules.memory()
+        content["targets"] = {courier.name: courier.memory() for courier in self._couriers}
+        self._memory.write(content)
+
+
+@contextmanager
+def attach_alerts(
+    bus: EventBus,
+    config: PipelineConfig,
+    *,
+    state_folder: Path,
+    mask: Callable[[str], str] | None = None,
+    close_seconds: float = _CLOSE_SECONDS,
+) -> Iterator[Watch | None]:
+    """Tell people about a pipeline as long as this is open; nobody where there is no target.
+
+    Args:
+        bus: where events come from, maybe those of other pipelines too.
+        config: the pipeline's settings.
+        state_folder: a folder of this pipeline, where it is remembered what is open.
+        mask: hides secrets in texts; those of `config` when left out.
+        close_seconds: how long to wait for targets at the end.
+    """
+    if not config.alerts.to:
+        yield None
+        return
+    hidden = frozenset(secret_values(config))
+    watch = Watch(
+        config,
+        make_couriers(config),
+        Memory(state_folder),
+        mask=mask or (lambda text: masked(text, hidden)),
+    )
+    watch.start()
+    unsubscribe = bus.subscribe(watch.hear)
+    try:
+        yield watch
+    except BaseException as error:
+        watch.ended_by(error)
+        raise
+    finally:
+        unsubscribe()
+        watch.close(close_seconds)
+
+
+def make_couriers(config: PipelineConfig) -> tuple[Courier, ...]:
+    """One for each target of a pipeline."""
+    alerts = config.alerts
+    summarise = Wording(config, str).held_back
+    return tuple(
+        Courier(
+            target,
+            Limit(alerts.at_most, summarise, one_by_one=target.one_by_one),
+            give_up_after=settings.give_up_after,
+        )
+        for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
+    )
