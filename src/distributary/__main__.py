@@ -3,6 +3,8 @@
 import sys
 
 from distributary.cli import main
+from distributary.supervise.tether import hold_tether
 
 if __name__ == "__main__":
+    hold_tether()
     sys.exit(main())

@@ -1,0 +1,49 @@
+"""Who listens: what the files of pipelines ask for, attached to a bus in one place.
+
+`up` attaches it once, to the bus on which it says what all its pipelines tell; `run` in the same
+way to its own. The process of a pipeline under `up` attaches nothing: it only tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.observe.events import EventBus, Listener
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listener, and what it has to show."""
+
+    listener: Listener
+    metrics: Callable[[], bytes] | None = None
+    """What `/metrics` answers."""
+
+
+Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]
+"""Opens a listener for these pipelines; None where none of them asks for it."""
+
+OPENERS: tuple[Open, ...] = ()
+"""Each kind of listener, once."""
+
+
+@contextmanager
+def listeners_of(
+    configs: Sequence[PipelineConfig], bus: EventBus, *, openers: Sequence[Open] = OPENERS
+) -> Iterator[Callable[[], bytes] | None]:
+    """While this lasts, the bus has the listeners that the settings ask for.
+
+    Gives what `/metrics` answers, if one of them counts.
+    """
+    metrics = None
+    with ExitStack() as stack:
+        for each in openers:
+            found = stack.enter_context(each(configs))
+            if found is not None:
+                # leaves the bus before it is closed
+                stack.callback(bus.subscribe(found.listener))
+                metrics = metrics or found.metrics
+        yield metrics

@@ -1,0 +1,214 @@
+"""The health endpoint: `/live`, `/ready`, `/status`, and `/metrics` where there are any."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from distributary.config.problems import printable
+from distributary.errors import ConfigError, ErrorCode, SetupError
+from distributary.observe.plain import plain
+
+_log = logging.getLogger(__name__)
+
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+_OPEN = frozenset({"/live", "/ready"})
+"""Asked by machines that have no token, and answered with names, states and codes only."""
+_SILENT_SECONDS = 10
+_MOST_AT_ONCE = 32
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`127.0.0.1:9100`, `[::1]:0` or a port alone, which means loopback."""
+        host, _, port = text.rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+        usable = port.isascii() and port.isdecimal() and int(port) < 1 << 16
+        if not usable or (":" in bare and not host.startswith("[")):
+            raise ConfigError(
+                "that is no address to listen at",
+                where="--listen",
+                evidence=text,
+                next_step="write host and port, such as 127.0.0.1:9100; port 0 takes a free one",
+            )
+        return cls(bare, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return _is_loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What there is to say, asked for anew each time."""
+
+    live: Callable[[], bool]
+    ready: Callable[[], dict[str, Any]]
+    status: Callable[[], dict[str, Any]]
+    metrics: Callable[[], bytes] | None = None
+    token: str | None = field(default=None, repr=False)
+
+
+@contextmanager
+def serving(address: Address, answers: Answers) -> Iterator[str]:
+    """While this lasts, the endpoint answers; gives its address."""
+    if not address.is_loopback and not answers.token:
+        raise ConfigError(
+            "an address that others can reach needs a token",
+            where="--listen",
+            evidence=address.host,
+            next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
+        )
+    server = _open(address, answers)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_POLL_SECONDS,), name="health", daemon=True
+    )
+    thread.start()
+    try:
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        yield f"http://{host}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _open(address: Address, answers: Answers) -> _Server:
+    try:
+        return _Server(address, answers)
+    except OSError as error:
+        raise SetupError(
+            "the health endpoint cannot listen there",
+            code=ErrorCode.PORT_TAKEN,
+            where=f"{address.host}:{address.port}",
+            evidence=error.strerror or str(error),
+            next_step="end the program that listens there, or choose another port with --listen",
+        ) from error
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: Address, answers: Answers) -> None:
+        if ":" in address.host:
+            self.address_family = socket.AF_INET6
+        self.answers, self.is_loopback = answers, address.is_loopback
+        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        super().__init__((address.host, address.port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Refuses what is too much at once: a client that says nothing holds a thread."""
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """One request, in its own thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SILENT_SECONDS
+    server_version, sys_version = "distributary", ""
+
+    def do_GET(self) -> None:
+        """One question."""
+        path = self.path.partition("?")[0]
+        if not self._is_for_us():
+            self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "another host was asked for"})
+        elif path not in _OPEN and not self._is_allowed(self.server.answers.token):
+            self._json(HTTPStatus.UNAUTHORIZED, {"error": "a token is needed"})
+        else:
+            try:
+                self._answer(path, self.server.answers)
+            except OSError:
+                raise
+            except Exception:
+                _log.warning("%s could not be answered", printable(path), exc_info=True)
+                self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "a defect; see the log"})
+
+    def _answer(self, path: str, answers: Answers) -> None:
+        if path == "/live":
+            live = answers.live()
+            self._json(_ok(live), {"live": live})
+        elif path == "/ready":
+            ready = answers.ready()
+            self._json(_ok(ready["ready"]), ready)
+        elif path == "/status":
+            self._json(HTTPStatus.OK, answers.status())
+        elif path == "/metrics" and answers.metrics is not None:
+            self._send(HTTPStatus.OK, _TEXT, answers.metrics())
+        else:
+            self._json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: who asks for health does it every second, and a token may be in what it says."""
+
+    def _is_for_us(self) -> bool:
+        """A page in a browser may ask for a name of its own that leads here: not on loopback."""
+        if not self.server.is_loopback:
+            return True
+        host = self.headers.get("Host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return _is_loopback(name.removeprefix("[").removesuffix("]") or "localhost")
+
+    def _is_allowed(self, token: str | None) -> bool:
+        if not token:
+            return True
+        given = self.headers.get("Authorization", "")
+        return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+    def _json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
+        body = json.dumps({"version": 1} | plain(document)).encode()
+        self._send(status, _JSON, body)
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _ok(well: bool) -> HTTPStatus:
+    return HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

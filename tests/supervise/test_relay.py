@@ -1,0 +1,68 @@
+"""What is told reaches those who listen, and a slow one holds up nobody who tells."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.observe.events import Event, EventBus, Idle
+from distributary.observe.log_format import LogLine
+from distributary.supervise.listeners import Listening, listeners_of
+from distributary.supervise.relay import Relay
+
+
+def test_events_and_lines_arrive_in_order() -> None:
+    bus, heard = EventBus(), list[object]()
+    bus.subscribe(heard.append)
+    told = [Idle(pipeline="p"), LogLine(message="m", event="note"), Idle(pipeline="q")]
+    with Relay(bus, heard.append) as relay:
+        for item in told:
+            relay(item)
+    assert heard == told
+
+
+def test_a_listener_that_hangs_holds_up_nobody_who_tells() -> None:
+    bus, heard, free = EventBus(), list[Event](), threading.Event()
+    entered = threading.Event()
+
+    def slow(event: Event) -> None:
+        entered.set()
+        free.wait(60)
+        heard.append(event)
+
+    bus.subscribe(slow)
+    lines: list[LogLine] = []
+    with Relay(bus, lines.append, most=10) as relay:
+        relay(Idle(pipeline="p", batch=-1))
+        assert entered.wait(60)
+        for batch in range(1000):
+            relay(Idle(pipeline="p", batch=batch))
+        free.set()
+    # the first was under way; the newest ones are kept, and the loss is said
+    assert [e.batch for e in heard] == [-1, *range(990, 1000)]
+    assert [line.event for line in lines] == ["dropped"]
+    assert "990" in lines[0].message
+
+
+def test_listeners_are_attached_for_a_while() -> None:
+    bus, heard, order = EventBus(), list[Event](), list[str]()
+
+    @contextmanager
+    def opened(configs: object) -> Iterator[Listening | None]:
+        order.append("opened")
+        yield Listening(heard.append, metrics=lambda: b"numbers")
+        bus.publish(Idle(pipeline="late"))
+        order.append("closed")
+
+    @contextmanager
+    def unwanted(configs: object) -> Iterator[Listening | None]:
+        yield None
+
+    configs: list[PipelineConfig] = []
+    with listeners_of(configs, bus, openers=(opened, unwanted)) as metrics:
+        assert metrics is not None and metrics() == b"numbers"
+        bus.publish(Idle(pipeline="p"))
+    assert [e.pipeline for e in heard] == ["p"]
+    assert order == ["opened", "closed"]

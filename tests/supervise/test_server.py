@@ -1,0 +1,175 @@
+"""The health endpoint: what it answers, and to whom."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.supervise.server import Address, Answers, serving
+from distributary.supervise.status import PipelineStatus, State, readiness
+
+HOSTILE = "<img src=x onerror=alert(1)>\n\x1b[31m"
+CLIENT = httpx2.Client(trust_env=False)
+TOKEN = "a-long-enough-token"
+
+
+class World:
+    """What the endpoint is asked about."""
+
+    def __init__(self) -> None:
+        self.live = True
+        self.statuses = [PipelineStatus(name="games", file="games.yaml", state=State.RUNNING)]
+
+    def answers(self, **more: Any) -> Answers:
+        return Answers(
+            live=lambda: self.live,
+            ready=lambda: readiness(self.statuses),
+            status=lambda: {"pipelines": [each.as_dict() for each in self.statuses]},
+            **more,
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def address(world: World) -> Iterator[str]:
+    with serving(Address("127.0.0.1", 0), world.answers()) as found:
+        yield found
+
+
+def test_live_follows_the_loop(world: World, address: str) -> None:
+    assert CLIENT.get(f"{address}/live").json() == {"version": 1, "live": True}
+    world.live = False
+    assert CLIENT.get(f"{address}/live").status_code == 503
+
+
+def test_ready_says_who_is_not_and_why(world: World, address: str) -> None:
+    assert CLIENT.get(f"{address}/ready").status_code == 200
+    error = DistributaryError("secret words", code=ErrorCode.SOURCE_UNAVAILABLE)
+    broken = PipelineStatus(name="b", file="b.yaml", state=State.BACKOFF, error=error)
+    world.statuses += [broken, PipelineStatus(name="c", file="c.yaml", state=State.STARTING)]
+    answer = CLIENT.get(f"{address}/ready")
+    assert answer.status_code == 503
+    assert answer.json()["not_ready"] == {"b": "backoff: SOURCE_UNAVAILABLE", "c": "starting"}
+
+
+def test_status_has_every_pipeline(world: World, address: str) -> None:
+    error = DistributaryError(HOSTILE, code=ErrorCode.BATCH_FAILED)
+    world.statuses = [
+        PipelineStatus(name=f"p{n}", file="f", state=State.FAILED, error=error) for n in range(1000)
+    ]
+    answer = CLIENT.get(f"{address}/status?x=1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    document = answer.json()
+    assert (document["version"], len(document["pipelines"])) == (1, 1000)
+    assert document["pipelines"][0]["last_error"]["code"] == "BATCH_FAILED"
+    assert "\x1b" not in answer.text
+
+
+def test_what_is_not_there(address: str) -> None:
+    assert CLIENT.get(f"{address}/metrics").status_code == 404
+    assert CLIENT.get(f"{address}/{HOSTILE.encode().hex()}").status_code == 404
+    assert CLIENT.post(f"{address}/status").status_code == 501
+
+
+def test_metrics_are_passed_on_as_they_are(world: World) -> None:
+    answers = world.answers(metrics=lambda: b"distributary_x_total 1\n")
+    with serving(Address.parse("127.0.0.1:0"), answers) as address:
+        answer = CLIENT.get(f"{address}/metrics")
+    assert answer.content == b"distributary_x_total 1\n"
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_an_answer_that_fails_is_no_end(world: World) -> None:
+    def broken() -> bytes:
+        raise ValueError(TOKEN)
+
+    with serving(Address("127.0.0.1", 0), world.answers(metrics=broken)) as address:
+        answer = CLIENT.get(f"{address}/metrics")
+        assert (answer.status_code, TOKEN in answer.text) == (500, False)
+        assert CLIENT.get(f"{address}/live").status_code == 200
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", f"Bearer {TOKEN}x", TOKEN, "Bearer é"])
+def test_a_wrong_token_is_refused_and_said_nowhere(
+    world: World, given: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Address("127.0.0.1", 0), world.answers(token=TOKEN)) as address:
+        headers = {"Authorization": given.encode()} if given else {}
+        for page in ("status", "metrics", "nothing"):
+            answer = CLIENT.get(f"{address}/{page}", headers=headers)
+            assert answer.status_code == 401
+            assert TOKEN not in answer.text
+        assert CLIENT.get(f"{address}/live", headers=headers).status_code == 200
+        assert CLIENT.get(f"{address}/ready", headers=headers).status_code == 200
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert CLIENT.get(f"{address}/status", headers=right).status_code == 200
+    said = capfd.readouterr()
+    assert TOKEN not in said.out + said.err
+    assert TOKEN not in repr(world.answers(token=TOKEN))
+
+
+def test_beyond_loopback_a_token_is_needed(world: World) -> None:
+    with pytest.raises(ConfigError) as caught, serving(Address("0.0.0.0", 0), world.answers()):
+        pass
+    assert caught.value.code is ErrorCode.CONFIG_INVALID
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "[::2]:80", ""])
+def test_a_page_cannot_ask_under_another_name(address: str, host: str) -> None:
+    answer = CLIENT.get(f"{address}/status", headers={"Host": host})
+    assert answer.status_code == (421 if host else 200)
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_out(address: str) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(8)]
+    assert CLIENT.get(f"{address}/live").status_code == 200
+    for each in silent:
+        each.close()
+
+
+def test_a_port_that_is_taken_is_named(address: str, world: World) -> None:
+    port = int(address.rpartition(":")[2])
+    with (
+        pytest.raises(DistributaryError) as caught,
+        serving(Address("127.0.0.1", port), world.answers()),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.PORT_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:80", "127.0.0.1", 80),
+        (":0", "127.0.0.1", 0),
+        ("9100", "127.0.0.1", 9100),
+        ("[::1]:80", "::1", 80),
+        ("localhost:1", "localhost", 1),
+    ],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    found = Address.parse(text)
+    assert (found.host, found.port, found.is_loopback) == (host, port, True)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "::1:80", "h:70000", "h:²"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Address.parse(text)
+
+
+def test_documents_are_plain_json() -> None:
+    status = PipelineStatus(name=HOSTILE, file="f")
+    assert json.dumps(readiness([status]))
