@@ -39,7 +39,7 @@ def write_file(
         path=name,
         size=size,
         rows=table.num_rows,
-        stats=_statistics(table),
+        stats=statistics(table),
         partition_values=dict(partition_values or {}),
         first_offset=first_offset,
         last_offset=last_offset,
@@ -74,7 +74,7 @@ def _write(table: pa.Table, path: str) -> int:
     return len(content)
 
 
-def _statistics(table: pa.Table) -> str:
+def statistics(table: pa.Table) -> str:
     """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
