@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from distributary.config.registry import Registry
 from distributary.registry.http import HttpRegistry
@@ -23,8 +25,14 @@ class Asked:
     headers: dict[str, str]
     body: bytes
 
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+
     def __str__(self) -> str:
-        return f"{self.method} {self.path}"
+        """Without the words by which the first page of a listing is asked for."""
+        plain = re.sub(r"([?&])offset=0&limit=1000$", "", self.path)
+        return f"{self.method} {plain}"
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,14 @@ Script = Callable[[Asked], Says]
 
 
 class Server:
-    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
+    """Listings have one page, unless the script speaks for all of them."""
+
+    def __init__(
+        self, script: Script, tls: ssl.SSLContext | None = None, *, paged: bool = False
+    ) -> None:
         self.asked: list[Asked] = []
         self.script = script
+        self.paged = paged
         self.ended = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
@@ -84,8 +97,10 @@ class Server:
 
 
 @contextmanager
-def serving(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    server = Server(script, tls)
+def serving(
+    script: Script, tls: ssl.SSLContext | None = None, *, paged: bool = False
+) -> Iterator[Server]:
+    server = Server(script, tls, paged=paged)
     try:
         yield server
     finally:
@@ -120,6 +135,9 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("content-length", 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             asked = Asked(self.command, self.path, headers, self.rfile.read(length))
+            if not server.paged and asked.query.get("offset", "0") != "0":
+                self._send(says([]))
+                return
             server.asked.append(asked)
             reply = server.script(asked)
             if reply.hang:

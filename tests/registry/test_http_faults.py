@@ -311,8 +311,10 @@ def test_a_proxy_is_not_asked_the_way_to_this_machine(monkeypatch: pytest.Monkey
 
 
 def test_other_machines_are_reached_by_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for = "http://registry.test/subjects"
+
     def answer(asked: Asked) -> Says:
-        return says(["by proxy"]) if asked.path == "http://registry.test/subjects" else Says(500)
+        return says(["by proxy"]) if str(asked) == f"GET {asked_for}" else Says(500)
 
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)

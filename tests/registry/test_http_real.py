@@ -212,6 +212,35 @@ def test_avro_says_its_format(registry: HttpRegistry) -> None:
     assert registry.by_id(schema_id).format is Format.AVRO
 
 
+def test_names_of_a_context(services: Services, registry: HttpRegistry) -> None:
+    # this server takes a context for a part of the name, and counts ids across all of them
+    subject, text = unique("chess"), chess("string player = 1;")
+    with HttpRegistry(Registry(url=services.registry, context=".team")) as team:
+        schema_id = team.register(subject, text)
+        assert team.by_id(schema_id).subjects == (SubjectVersion(subject, 1),)
+        assert team.latest(subject) == team.by_id(schema_id)
+        assert subject in team.subjects() and subject not in registry.subjects()
+        assert f":.team:{subject}" in registry.subjects()
+        assert registry.latest(f":.team:{subject}").id == schema_id
+        assert registry.versions(subject) == ()
+        with pytest.raises(SchemaNotFoundError):
+            registry.latest(subject)
+        assert team.contexts() == (".",)
+        team.set_compatibility(subject, Level.FULL)
+        assert team.compatibility(subject) is Level.FULL
+        assert team.delete_subject(subject, permanent=True) == (1,)
+
+
+def test_listings_of_a_server_that_knows_no_pages(registry: HttpRegistry) -> None:
+    subject = unique("chess")
+    for number in range(3):
+        registry.register(subject, chess(f"string p{number} = 1;"))
+    assert registry.versions(subject) == (1, 2, 3)
+    found = list(registry.each_subject())
+    assert len(found) == len(set(found)) and subject in found
+    assert list(registry.schemas()) == []
+
+
 def test_the_wrong_path_on_the_right_server(services: Services) -> None:
     root = services.registry.split("/apis/")[0]
     for url in (root, f"{root}/apis/registry/v3", f"{root}/ui"):

@@ -68,15 +68,27 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _names(table: str, sql: str) -> list[str]:
-    # the whole of `observe` would take longer to import than a person waits for a Tab
     try:
-        from deltalake import DeltaTable, QueryBuilder
+        # what only the Tab key needs costs the other commands nothing
+        from distributary.cli.remembered import Remembered
 
-        rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
-        return [str(name) for name in rows["name"].to_pylist()]
+        known = Remembered(table, sql)
+        names = known.names()
+        if names is None:
+            names = _read(table, sql)
+            known.keep(names)
+        return names
     except Exception:
         # a shell that prints a traceback into what is being typed helps nobody
         return []
+
+
+def _read(table: str, sql: str) -> list[str]:
+    # the whole of `observe` would take longer to import than a person waits for a Tab
+    from deltalake import DeltaTable, QueryBuilder
+
+    rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
+    return [str(name) for name in rows["name"].to_pylist()]
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

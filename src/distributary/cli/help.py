@@ -26,8 +26,20 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
 
 
+def _leave_as_typed(command: Any, ctx: Any) -> None:
+    """For the Tab key: values need no checking, and what Typer checks them with takes 0.1 s."""
+    if ctx.resilient_parsing:
+        for parameter in command.get_params(ctx):
+            parameter.process_value = lambda _, value: value
+
+
 class CommandPage(TyperCommand):
     """The page of one command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What was typed; as it is, while it is still being typed."""
+        _leave_as_typed(self, ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, options, and then what every command has."""
@@ -36,6 +48,11 @@ class CommandPage(TyperCommand):
 
 class GroupPage(TyperGroup):
     """The page of several commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What was typed; as it is, while it is still being typed."""
+        _leave_as_typed(self, ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """What can be done goes before how it can be said."""

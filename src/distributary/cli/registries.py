@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from distributary.cli.verb import Invocation
 from distributary.config.registry import Registry as Settings
 from distributary.config.secrets import hide_credentials
 from distributary.errors import ConfigError, ErrorCode
+from distributary.registry.contexts import context_of
 from distributary.registry.files import FileRegistry
 from distributary.registry.http import HttpRegistry
 
@@ -29,6 +30,13 @@ class FoundRegistry:
     where: str
     """Its folder or address, without anything secret."""
     found_by: str
+
+    def of(self, subject: str) -> FoundRegistry:
+        """The same, asked about the context that a subject's name says: ids are those of one."""
+        context = context_of(subject)
+        if context is None or not isinstance(self.registry, HttpRegistry):
+            return self
+        return replace(self, registry=self.registry.within(context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
         lake = find_lake(call, whose.lake)
         loaded = loaded_of(call, lake, name=whose.pipeline)
         settings, found_by = _needed(loaded.config.registry), loaded.file
-    where = settings.path or ", ".join(map(hide_credentials, settings.addresses))
+    where = settings.path or ", ".join(map(hide_credentials, settings.places))
     call.out.step(f"registry {where} ({found_by})")
     if settings.path is None:
         return FoundRegistry(HttpRegistry(settings), where, found_by)

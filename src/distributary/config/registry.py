@@ -8,8 +8,14 @@ from datetime import timedelta
 from pydantic import Field, SecretStr
 
 from distributary.config.base import Conflict, Section
+from distributary.config.oauth import OAuth
 from distributary.config.quantity import Duration, PositiveDuration
-from distributary.config.text import HttpUrl, Text, Urls
+from distributary.config.text import ContextName, HttpUrl, Text, Urls
+
+_ONLY_FOR_SERVERS = (
+    *("username", "password", "token", "oauth", "logical_cluster", "identity_pool"),
+    *("context", "ca_location", "certificate_location"),
+)
 
 
 class Registry(Section):
@@ -27,6 +33,15 @@ class Registry(Section):
     """Password or API secret."""
     token: SecretStr | None = None
     """Bearer token, in place of username and password."""
+    oauth: OAuth | None = None
+    """Where to get a token that ends by itself, in place of `token`."""
+    logical_cluster: Text | None = Field(default=None, examples=["lsrc-a1b2c3"])
+    """Confluent Cloud: the registry that a token is shown to (header `target-sr-cluster`)."""
+    identity_pool: Text | None = Field(default=None, examples=["pool-a1b2"])
+    """Confluent Cloud: the pool that a token is for (header `Confluent-Identity-Pool-Id`)."""
+    context: ContextName | None = Field(default=None, examples=[".team"])
+    """Context of the registry: subjects and ids are those of this one; the default one when left
+    out."""
     ca_location: Text | None = None
     """PEM file of the authorities to trust; the system's own when left out."""
     certificate_location: Text | None = None
@@ -49,7 +64,7 @@ class Registry(Section):
         if sum(places) != 1:
             yield (), "needs exactly one of url, urls and path"
         if self.path is not None:
-            for name in ("username", "password", "token", "ca_location", "certificate_location"):
+            for name in _ONLY_FOR_SERVERS:
                 if getattr(self, name) is not None:
                     yield (name,), "means nothing for a folder of schemas"
         if (self.username is None) != (self.password is None):
@@ -57,12 +72,30 @@ class Registry(Section):
                 ("username" if self.username else "password",),
                 ("goes together with password" if self.username else "goes together with username"),
             )
-        if self.token is not None and self.username is not None:
-            yield ("token",), "cannot stand beside username and password"
+        yield from self._logins()
         if self.key_location and not self.certificate_location:
             yield ("key_location",), "goes together with certificate_location"
+
+    def _logins(self) -> Iterator[Conflict]:
+        if self.token is not None and self.username is not None:
+            yield ("token",), "cannot stand beside username and password"
+        if self.oauth is not None and (self.token is not None or self.username is not None):
+            yield ("oauth",), "cannot stand beside token, or username and password"
+        for name in ("logical_cluster", "identity_pool"):
+            given: str | None = getattr(self, name)
+            if given is not None and not given.isascii():
+                yield (name,), "must be ASCII: it is sent as a header"
+            if given is not None and self.path is None and not (self.token or self.oauth):
+                yield (name,), "goes together with token or oauth"
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses to try in order; none for a folder."""
         return (self.url,) if self.url else self.urls
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The addresses with the context, because each context counts its ids for itself."""
+        if self.context is None:
+            return self.addresses
+        return tuple(f"{address.rstrip('/')}/contexts/{self.context}" for address in self.addresses)

@@ -9,7 +9,7 @@ MASK = "***"
 _SHORTEST = 4
 
 _SECRET_NAME = re.compile(
-    r"secret|passw|pwd|token|jaas|credential|private|signature|sas\b|connection.?string"
+    r"secret|passw|pwd|token|jaas|credential|assertion|private|signature|sas\b|connection.?string"
     r"|(access|account|api|encryption|shared).?key|key$",
     re.IGNORECASE,
 )

@@ -41,6 +41,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.gather import Gathered, Positions, small_enough
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
+from distributary.registry.avro_defaults import zigzag
 
 MAX_LEVELS = 100
 """Of records, arrays and maps below the top; beyond it a payload is refused whatever the limit."""
@@ -72,6 +73,8 @@ class AvroDecoder:
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(pa.schema(list(self._payload.row.type)), len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        if self._limits.raw_bytes and self._payload.bytes_at_the_top:
+            array = _counted(array)
         if self._engine is None:
             self._carefully(array, positions, gathered)
         else:
@@ -170,3 +173,8 @@ class AvroDecoder:
     @cached_property
     def _reader(self) -> Reader:
         return Reader(self._payload, most_levels=self._most_levels)
+
+
+def _counted(array: pa.BinaryArray) -> pa.BinaryArray:
+    """Bytes as Avro has them anywhere but at the top of a message."""
+    return pa.array([zigzag(len(each)) + each for each in array.to_pylist()], pa.binary())

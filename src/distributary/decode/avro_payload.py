@@ -8,9 +8,9 @@ from typing import cast
 from distributary.decode.avro_plan import plan_record, plan_type
 from distributary.decode.avro_shape import Kind, Value
 from distributary.errors import DecodeError, InvalidSchemaError
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.avro import branch_records, payload_name
-from distributary.registry.avro_model import Array, Record, Schema
+from distributary.registry.avro_model import Array, Primitive, Record, Schema
 from distributary.registry.avro_parse import parse_avro
 from distributary.registry.hostile import printable
 
@@ -31,6 +31,11 @@ class Payload:
     blocks: bool = False
     """There are arrays or maps in it."""
     columns: tuple[Column, ...] = ()
+
+    @property
+    def bytes_at_the_top(self) -> bool:
+        """Whether a payload is nothing but bytes, of any logical type."""
+        return isinstance(self.schema.top, Primitive) and self.schema.top.name == "bytes"
 
 
 def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
@@ -94,6 +99,7 @@ def _columns(row: Value) -> tuple[Column, ...]:
             m.value.type,
             comment="; ".join(filter(None, (f"field {m.label}", m.note))),
             aliases=m.aliases,
+            origin=Origin(m.label if "." in m.label else m.name),
         )
         for m in row.shown
     )

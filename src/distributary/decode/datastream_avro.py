@@ -23,7 +23,7 @@ from distributary.decode.datastream_types import Plan, Planner
 from distributary.decode.datastream_values import Mask, Read
 from distributary.decode.gather import Gathered
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.hostile import printable
 
 _LABEL = re.compile(r"^field R\d+\.\w+: ")
@@ -134,7 +134,8 @@ class AvroEvents:
         for name, place, plan in layout.plans:
             type_ = plan.type or struct.field(place).type
             comment = "; ".join(filter(None, (f"column {printable(name)}", plan.note)))
-            yield _Payload(place, plan.read, Column(self._names[name], type_, comment))
+            column = Column(self._names[name], type_, comment, origin=Origin(name))
+            yield _Payload(place, plan.read, column)
 
     def _events(self, batch: pa.RecordBatch, positions: Any) -> Events:
         top = {name: batch.column(p) for name, p in self._top.items() if p in self._inside}

@@ -22,7 +22,7 @@ from distributary.decode.json_mask import mask_list
 from distributary.decode.json_schema import JsonDecoder
 from distributary.decode.json_text import RefusedTextError, parse, render
 from distributary.model.decoded import Decoded
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.hostile import printable
 from distributary.registry.json_documents import Documents
 
@@ -44,7 +44,7 @@ class JsonEvents:
         self._names = column_names(shapes.columns)
         types = _payload_types(self._careful, len(shapes.columns))
         self._columns = tuple(
-            Column(self._names[name], type_, f"column {printable(name)}")
+            Column(self._names[name], type_, f"column {printable(name)}", origin=Origin(name))
             for name, type_ in zip(shapes.columns, types, strict=True)
         )
 

@@ -50,7 +50,7 @@ from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded
 from distributary.model.schema import Format, WriterSchema
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.hostile import printable
 
 _WORDS = pa.array(["insert", "update", "delete", "read", "truncate"])
@@ -95,7 +95,12 @@ class DebeziumDecoder:
         self._names = column_names(fields[i].name for i in self._kept)
         self._plans = [plan(fields[i].type, self._shape.raw[i]) for i in self._kept]
         self._columns = CHANGE_COLUMNS + tuple(
-            Column(self._names[fields[i].name], each.type, _comment(fields[i].name, each.note))
+            Column(
+                self._names[fields[i].name],
+                each.type,
+                _comment(fields[i].name, each.note),
+                origin=Origin(fields[i].name),
+            )
             for i, each in zip(self._kept, self._plans, strict=True)
         )
         self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])

@@ -44,7 +44,7 @@ from distributary.decode.json_shape import Value
 from distributary.decode.json_text import RefusedTextError, parse, render
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.decoded import Decoded
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.hostile import printable
 from distributary.registry.json_documents import Documents, no_panic
 from distributary.registry.json_schema import message_of
@@ -261,6 +261,7 @@ def _columns(row: Value, message: str) -> tuple[Column, ...]:
             m.name,
             m.value.type,
             comment="; ".join(filter(None, (_source(m.property, message), m.note))),
+            origin=Origin(f"{message}.{m.property}" if m.property else message),
         )
         for m in row.shown
     )

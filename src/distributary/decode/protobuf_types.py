@@ -11,7 +11,7 @@ from distributary.decode import protobuf_shape as shape
 from distributary.decode.protobuf_descriptors import is_map
 from distributary.decode.protobuf_names import lake_names
 from distributary.decode.protobuf_shape import Field, Kind, Value
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 
 MAX_FIELDS = 5_000
 """Of one message with all its submessages; beyond it fewer levels become columns."""
@@ -94,7 +94,8 @@ def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
 def columns_of(message: Value) -> tuple[Column, ...]:
     """The lake columns of a planned message."""
     return tuple(
-        Column(f.name, f.type, comment=_comment(f), number=f.number) for f in message.fields
+        Column(f.name, f.type, comment=_comment(f), number=f.number, origin=Origin(f.label))
+        for f in message.fields
     )
 
 

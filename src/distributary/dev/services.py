@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from distributary.dev.artifacts import ensure_artifacts
 from distributary.dev.choice import choose_ports
 from distributary.dev.condition import Condition, condition_of
 from distributary.dev.folder import alone, forget, fresh, remember, remembered, wipe
-from distributary.dev.guard import Guard
+from distributary.dev.guarded import Guarded
 from distributary.dev.java_service import JavaService
 from distributary.dev.kafka import Broker
 from distributary.dev.ports import Ports, require_free
@@ -30,7 +29,7 @@ _START_SECONDS = 120
 _POLL_SECONDS = 0.1
 
 
-class Services:
+class Services(Guarded):
     """The two of one folder. Used with `with`, they end with this process, however it ends.
 
     A port that is not named is the one it had before, else a free one. `secured` adds listeners
@@ -45,12 +44,11 @@ class Services:
         registry_port: int | None = None,
         secured: bool = False,
     ) -> None:
-        self.folder = folder.expanduser().resolve()
+        super().__init__(folder)
         self._asked = {"kafka": kafka_port or 0, "registry": registry_port or 0}
         self._usual: dict[str, int] = {}
         self._secured = secured
         self._ports: Ports | None = None
-        self._guard: Guard | None = None
 
     @classmethod
     def at_usual_ports(
@@ -183,25 +181,6 @@ class Services:
     def _kill(self, name: str) -> None:
         live = running(self.folder)
         end([live[name]] if name in live else [], gently=False)
-
-    def __enter__(self) -> Self:
-        self._guard = Guard(self.folder)
-        try:
-            self.start()
-        except BaseException:
-            self._guard.dismiss()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._guard is not None:
-            self._guard.dismiss()
 
     def _chosen(self) -> Ports:
         if self._ports is None:

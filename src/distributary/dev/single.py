@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from distributary.dev.folder import alone
-from distributary.dev.guard import Guard
+from distributary.dev.guarded import Guarded
 from distributary.dev.ports import free_port, require_free
 from distributary.dev.process import Running, end, running
 from distributary.dev.services import wait_until_up
@@ -17,7 +15,7 @@ from distributary.run.ivy import Progress
 _EVIDENCE_LINES = 12
 
 
-class Single(ABC):
+class Single(Guarded):
     """Used with `with`, it ends with this process, however that ends; its data goes with it."""
 
     name = ""
@@ -26,9 +24,8 @@ class Single(ABC):
     """What it is, for a sentence."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
-        self.folder = folder.expanduser().resolve()
+        super().__init__(folder)
         self.port = port or free_port(but=set())
-        self._guard: Guard | None = None
 
     @property
     def log(self) -> Path:
@@ -88,23 +85,5 @@ class Single(ABC):
         self.kill()
         self.start()
 
-    def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._guard = Guard(self.folder)
-        try:
-            self.start()
-        except BaseException:
-            self._discard()
-            self._guard.dismiss()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._guard is not None:
-            self._guard.dismiss()
+    def _clear(self) -> None:
+        self._discard()

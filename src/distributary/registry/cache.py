@@ -21,6 +21,7 @@ from uuid import UUID
 from distributary.errors import RegistryUnavailableError
 from distributary.model.schema import Format, SubjectVersion, WriterSchema
 from distributary.registry.base import SchemaRegistry
+from distributary.registry.contexts import context_of
 from distributary.registry.hostile import folder_name, printable
 from distributary.registry.writing import read_json, replace_file
 
@@ -32,8 +33,8 @@ class CachedRegistry:
     """A registry in front of a slower one.
 
     With a folder, what is known outlives the process: a start needs no registry for schemas it has
-    met. The folder belongs to one registry, because another one gives the same ids to other
-    schemas. That something does not exist is never remembered: it may exist a moment later.
+    met. The folder belongs to one context of one registry, because another one gives the same ids
+    to other schemas. That something does not exist is never remembered: it may, a moment later.
 
     While the registry does not answer, the newest version that was known before is given, however
     old, and the log says so: records are decoded with the schema that they name, so an old answer
@@ -124,7 +125,8 @@ class CachedRegistry:
                 *(error.code, error.what, printable(found.label())),
             )
         else:
-            if key[1] is None and found != known:
+            # an id of another context is somebody else's here
+            if key[1] is None and found != known and context_of(key[0]) is None:
                 self._point(_latest_name(key[0]), key[0], self._keep(found).id)
         self._versions[key] = (now + seconds, found)
         return found

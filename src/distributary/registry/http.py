@@ -9,6 +9,7 @@ from typing import Any
 from distributary.errors import IncompatibleSchemaError, InvalidSchemaError, RegistryError
 from distributary.model.schema import Format
 from distributary.registry.compatibility import Level
+from distributary.registry.contexts import prefix_of
 from distributary.registry.hostile import printable
 from distributary.registry.http_answers import (
     ANYTHING,
@@ -130,6 +131,7 @@ class HttpRegistry(HttpReader):
 
     def compatibility(self, subject: str | None = None) -> Level:
         """The level that holds for a subject; without one, the level that holds for all."""
+        subject = subject if subject is not None else self._whole()
         own = self._level(subject) if subject is not None else None
         return own or self._level(None) or Level.BACKWARD
 
@@ -138,6 +140,7 @@ class HttpRegistry(HttpReader):
         chosen = Level.of(level) if isinstance(level, str) else level
         body = None if chosen is None else {"compatibility": str(chosen)}
         method = "DELETE" if chosen is None else "PUT"
+        subject = subject if subject is not None else self._whole()
         if subject is None:
             found = self._client.ask(method, "config", shape=ANYTHING, body=body)
         else:
@@ -158,6 +161,10 @@ class HttpRegistry(HttpReader):
         if isinstance(found, Refusal):
             raise refused(found, what="subject", name=subject)
         return tuple(sorted(found))
+
+    def _whole(self) -> str | None:
+        """What "all subjects" means: those of this context, by the name that stands for them."""
+        return prefix_of(self._context) or None
 
     def _verdict(
         self, body: Mapping[str, Any], subject: str, *behind: str

@@ -6,12 +6,16 @@ import base64
 import ipaddress
 import logging
 import ssl
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote_plus
 
 import httpx2
 
+from distributary.config.oauth import OAuth
 from distributary.config.registry import Registry
+from distributary.config.secrets import is_secret_name
 from distributary.errors import ConfigError
 from distributary.registry.hostile import printable
 
@@ -20,33 +24,53 @@ logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 JSON = "application/vnd.schemaregistry.v1+json"
 
+_PLAIN_JSON = "application/json"
+_TOKENS = 8
+"""How many of the last tokens are hidden."""
 
-def clients(config: Registry) -> dict[str, httpx2.Client]:
+
+def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Client]:
     """A client for each address, under the address as it may be shown.
 
     Raises:
-        ConfigError: A certificate, a key, the token or a proxy cannot be used.
+        ConfigError: The token or a proxy cannot be used.
     """
-    context, login = _tls(config), _login(config)
+    login = _login(config)
+    headers = {
+        "Accept": f"{JSON}, application/json",
+        **_cluster(config),
+        **login.get("headers", {}),
+    }
     return {
-        str(url).rstrip("/"): _client(url, config, context=context, login=login)
+        str(url).rstrip("/"): _client(
+            url, config, context=context, headers=headers, auth=login.get("auth")
+        )
         for url in map(_bare, config.addresses)
     }
 
 
+def token_client(
+    config: Registry, oauth: OAuth, context: ssl.SSLContext
+) -> dict[str, httpx2.Client]:
+    """The same for the address that gives tokens; id and secret go with each question."""
+    url, headers = _bare(oauth.token_url, where="registry.oauth.token_url"), {"Accept": _PLAIN_JSON}
+    # a query is part of the address at some providers
+    full = url.copy_with(query=httpx2.URL(oauth.token_url).query or None)
+    return {str(full): _client(url, config, context=context, headers=headers)}
+
+
 def _client(
-    url: httpx2.URL, config: Registry, *, context: ssl.SSLContext, login: Mapping[str, Any]
+    url: httpx2.URL,
+    config: Registry,
+    *,
+    context: ssl.SSLContext,
+    headers: Mapping[str, str],
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.Client:
-    headers = {
-        "Accept": f"{JSON}, application/json",
-        "Accept-Encoding": "identity",
-        "User-Agent": "distributary",
-        **login.get("headers", {}),
-    }
     try:
         return httpx2.Client(
-            auth=login.get("auth"),
-            headers=headers,
+            auth=auth,
+            headers={"Accept-Encoding": "identity", "User-Agent": "distributary", **headers},
             timeout=config.timeout.total_seconds(),
             verify=context,
             follow_redirects=False,
@@ -62,14 +86,14 @@ def _client(
         ) from None
 
 
-def _bare(address: str) -> httpx2.URL:
+def _bare(address: str, *, where: str = "registry.url") -> httpx2.URL:
     """An address without anything that must not be shown or cannot have a path behind it."""
     try:
         return httpx2.URL(address).copy_with(userinfo=b"", query=None, fragment=None)
     except httpx2.InvalidURL:
         raise ConfigError(
-            "the registry's address is not one",
-            where="registry.url",
+            "this is not an address",
+            where=where,
             next_step="write it like http://host:8081",
         ) from None
 
@@ -81,6 +105,15 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _cluster(config: Registry) -> dict[str, str]:
+    """To whom a token speaks, where one host stands for many registries."""
+    named = {
+        "target-sr-cluster": config.logical_cluster,
+        "Confluent-Identity-Pool-Id": config.identity_pool,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _login(config: Registry) -> Mapping[str, Any]:
@@ -100,9 +133,15 @@ def _login(config: Registry) -> Mapping[str, Any]:
     return {"headers": {"Authorization": f"Bearer {token}"}}
 
 
-def _tls(config: Registry) -> ssl.SSLContext:
+def trust(config: Registry) -> ssl.SSLContext:
+    """Whom to trust, and how to prove who we are.
+
+    Raises:
+        ConfigError: A certificate or a key cannot be used.
+    """
     ca, certificate = config.ca_location, config.certificate_location
-    if not (ca or certificate or any(_bare(a).scheme == "https" for a in config.addresses)):
+    asked = (*config.addresses, *((config.oauth.token_url,) if config.oauth else ()))
+    if not (ca or certificate or any(_bare(a).scheme == "https" for a in asked)):
         # trusts nobody and is never asked: the system's authorities take long to load
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
@@ -131,12 +170,56 @@ def _unusable(where: str, error: Exception) -> ConfigError:
     )
 
 
-def secrets(config: Registry) -> tuple[str, ...]:
-    """Everything that must never be shown, longest first."""
+class Secrets:
+    """Everything that must never be shown; more may become known on the way."""
+
+    def __init__(self, config: Registry) -> None:
+        self._given = tuple(_forms(_given(config)))
+        self._tokens: deque[str] = deque(maxlen=_TOKENS)
+
+    def learn(self, token: str) -> None:
+        """Hide this one, too, until it is long out of use."""
+        self._tokens.append(token)
+
+    def shown(self, text: str) -> str:
+        """Text from outside on one line, without any secret of ours that it may repeat."""
+        # longest first, since one may contain another
+        for secret in sorted((*self._given, *self._tokens), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return printable(text)
+
+
+def _forms(secrets: Iterable[str]) -> set[str]:
+    """A secret as it is written, and as it may have been sent."""
+    plain = {form for secret in secrets for form in (secret, secret.strip())}
+    return {*plain, *(quote_plus(form, errors="surrogatepass") for form in plain)} - {""}
+
+
+def _given(config: Registry) -> list[str]:
+    oauth = config.oauth
     given = [config.password, config.token, config.key_password]
+    if oauth is not None:
+        named = oauth.parameters.items()
+        given += [oauth.client_secret, *(value for name, value in named if is_secret_name(name))]
     plain = [secret.get_secret_value() for secret in given if secret is not None]
-    plain += [secret.strip() for secret in plain]
     if config.username is not None and config.password is not None:
-        pair = f"{config.username}:{config.password.get_secret_value()}"
-        plain.append(base64.b64encode(pair.encode(errors="surrogatepass")).decode())
-    return tuple(sorted({secret for secret in plain if secret}, key=len, reverse=True))
+        plain.append(basic(config.username, config.password.get_secret_value()))
+    if oauth is not None:
+        plain.append(basic(*escaped(oauth)))
+    return plain
+
+
+def secret_of(oauth: OAuth) -> str:
+    """The client's secret; one that is read from a file often ends with a line break."""
+    return oauth.client_secret.get_secret_value().strip()
+
+
+def escaped(oauth: OAuth) -> tuple[str, str]:
+    """The client's id and secret, as the standard wants them before they are put together."""
+    user, secret = oauth.client_id, secret_of(oauth)
+    return quote_plus(user), quote_plus(secret, errors="surrogatepass")
+
+
+def basic(user: str, password: str) -> str:
+    """A user and a password as one word of a header."""
+    return base64.b64encode(f"{user}:{password}".encode(errors="surrogatepass")).decode()

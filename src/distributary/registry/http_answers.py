@@ -59,6 +59,14 @@ class VersionShape(SchemaShape):
 
     id: Id
     version: Number
+    subject: str | None = None
+    """Where it was found: some registries look into other contexts, too."""
+
+
+class ListedShape(VersionShape):
+    """A schema in a list of all."""
+
+    subject: str
 
 
 class PlaceShape(_Shape):
@@ -135,6 +143,7 @@ def sent(text: str, format: Format, references: Iterable[Reference]) -> dict[str
 
 SCHEMA = TypeAdapter(SchemaShape)
 VERSION = TypeAdapter(VersionShape)
+LISTED = TypeAdapter(list[ListedShape])
 PLACES = TypeAdapter(list[PlaceShape])
 REGISTERED = TypeAdapter(RegisteredShape)
 CONTEXTS = TypeAdapter(list[ContextShape])

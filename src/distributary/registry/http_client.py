@@ -28,8 +28,11 @@ from tenacity.wait import wait_random_exponential
 
 from distributary.config.registry import Registry
 from distributary.errors import ErrorCode
+from distributary.registry.calls import RegistryCalls
+from distributary.registry.http_access import Secrets, clients, trust
 from distributary.registry.http_answers import ERROR, NAMES, Refusal
 from distributary.registry.http_errors import busy, denied, garbage, line, unanswered
+from distributary.registry.http_tokens import Tokens
 from distributary.registry.http_transport import MAX_ANSWER, Answer, Silence, Transport
 
 ATTEMPTS = 4
@@ -38,6 +41,7 @@ PATIENCE_SECONDS = 30.0
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 5.0
 _OWN_CODES = 1000
+_UNAUTHORIZED = 401
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -79,12 +83,26 @@ class RegistryClient:
         attempts: int = ATTEMPTS,
         most_bytes: int = MAX_ANSWER,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._transport = Transport(config, most_bytes=most_bytes)
+        secrets, context = Secrets(config), trust(config)
+        self._transport = Transport(
+            clients(config, context),
+            seconds=config.timeout.total_seconds(),
+            secrets=secrets,
+            most_bytes=most_bytes,
+        )
+        self._tokens: Tokens | None = None
+        if config.oauth is not None:
+            self._tokens = Tokens(
+                config, config.oauth, context=context, secrets=secrets, clock=clock
+            )
         self._order = self._transport.addresses
         self._proven: set[str] = set()
         self._attempts = attempts
         self._sleep = sleep
+        self.calls: RegistryCalls | None = None
+        """Where every question is counted, if anywhere."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -139,11 +157,13 @@ class RegistryClient:
     def close(self) -> None:
         """Let go of all connections."""
         self._transport.close()
+        if self._tokens is not None:
+            self._tokens.close()
 
     def _round(self, question: _Question[T]) -> T | Refusal | _Failed:
         silences: dict[str, Silence] = {}
         for address in self._order:
-            answer = self._transport.ask(
+            answer = self._answer(
                 address, question.method, question.path, query=question.query, body=question.body
             )
             if not isinstance(answer, Silence):
@@ -154,8 +174,39 @@ class RegistryClient:
                     self._order = (address, *rest)
                     return meaning
                 answer = meaning
-            silences[address] = answer
+            silences[answer.where or address] = answer
+            if answer.where:
+                # without a token, every address would say the same
+                break
         return _Failed(silences)
+
+    def _answer(
+        self,
+        address: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer | Silence:
+        """What an address says; a token that it does not accept may have ended before its time."""
+        refused: str | None = None
+        while True:
+            token = self._tokens.token(instead_of=refused) if self._tokens is not None else None
+            if isinstance(token, Silence):
+                return token
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            began = time.monotonic()
+            answer = self._transport.ask(
+                address, method, path, query=query or {}, body=body, headers=headers
+            )
+            if self.calls is not None:
+                status = answer.status if isinstance(answer, Answer) else None
+                self.calls.add(path, status=status, seconds=time.monotonic() - began)
+            ended = isinstance(answer, Answer) and answer.status == _UNAUTHORIZED
+            if not ended or token is None or refused is not None:
+                return answer
+            refused = token
 
     def _meaning(
         self, question: _Question[T], address: str, answer: Answer
@@ -208,7 +259,7 @@ class RegistryClient:
 
     def _is_registry(self, address: str) -> bool:
         """Whether there is a registry at this moment: it may just be restarting behind a proxy."""
-        answer = self._transport.ask(address, "GET", "/schemas/types", query={})
+        answer = self._answer(address, "GET", "/schemas/types")
         if not isinstance(answer, Answer) or answer.status != 200:
             return False
         try:

@@ -52,7 +52,7 @@ def denied(address: str, answer: Answer, refusal: Refusal | None) -> RegistryErr
         code=ErrorCode.REGISTRY_AUTH,
         where=address,
         evidence=_said(answer, refusal),
-        next_step="check registry.username and password, token or certificate, and their rights",
+        next_step="check registry.username and password, token, oauth or certificate, and rights",
     )
 
 

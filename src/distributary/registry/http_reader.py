@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
-from pydantic import TypeAdapter
-
-from distributary.config.registry import Registry
 from distributary.errors import InvalidSchemaError
 from distributary.model.schema import Format, SubjectVersion, WriterSchema
 from distributary.registry.compile import Compiled, compile_schema
+from distributary.registry.contexts import (
+    DEFAULT,
+    context_of,
+    local,
+    named,
+    prefix_of,
+    qualified,
+)
 from distributary.registry.http_answers import (
     CONTEXTS,
+    LISTED,
     MAX_ID,
     NAMES,
-    NUMBERS,
     PLACES,
     REGISTERED,
     SCHEMA,
     VERSION,
+    ListedShape,
     PlaceShape,
     Refusal,
     RegisteredShape,
@@ -31,63 +35,39 @@ from distributary.registry.http_answers import (
     VersionShape,
     sent,
 )
-from distributary.registry.http_client import ATTEMPTS, RegistryClient
 from distributary.registry.http_errors import dangling, no_guids, refused, unknown_type
-from distributary.registry.http_transport import MAX_ANSWER
+from distributary.registry.http_questions import HttpQuestions
 from distributary.registry.references import LATEST, Reference, gather
 from distributary.registry.store import StoredVersion, in_order
 
-_PLAIN = re.compile(r"[A-Za-z0-9:_-][A-Za-z0-9.:_-]{0,254}")
-_LONGEST_NAME = 8000
 _MOST_REFERENCES = 10_000
 _GUID = "schema with GUID"
 _NO_SUCH_NUMBER = 42202
 _EVEN_DELETED = {"deleted": "true"}
 _SERIALIZED = {"format": "serialized"}
+_EVERY_CONTEXT = ":*:"
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A version of a subject in a list of all; not compiled yet."""
+
+    subject: str
+    version: int
+    id: int
+    found: SchemaShape
 
 
-class HttpReader:
-    """The reading half of `HttpRegistry`.
-
-    Names are from outside: each is one segment of a path. What a server, or a proxy before it, will
-    not even be asked about cannot be a subject of its either.
-    """
-
-    def __init__(
-        self,
-        config: Registry,
-        *,
-        attempts: int = ATTEMPTS,
-        most_bytes: int = MAX_ANSWER,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = RegistryClient(config, attempts=attempts, most_bytes=most_bytes, sleep=sleep)
-        self._clock = clock
-        self._reference_seconds = config.cache_ttl.total_seconds()
-        self._referenced: dict[tuple[Reference, bool], tuple[float, SchemaShape]] = {}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._client.addresses)})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of all connections."""
-        self._client.close()
+class HttpReader(HttpQuestions):
+    """The reading half of `HttpRegistry`."""
 
     def by_id(self, schema_id: int) -> WriterSchema:
         """The schema with this id, with every place where it is or was registered."""
-        return self._writer(self._schema(schema_id), schema_id, ("schemas", "ids", schema_id))
+        found, path = self._schema(schema_id), ("schemas", "ids", schema_id)
+        return self._writer(found, schema_id, path, context=self._context)
 
     def by_guid(self, guid: UUID) -> WriterSchema:
-        """The schema with this GUID and the id that it has in the default context."""
+        """The schema with this GUID and the id that it has in this context."""
         path, name = ("schemas", "guids", str(guid)), str(guid)
         found = self._client.ask("GET", *path, shape=SCHEMA, optional=True)
         if isinstance(found, Refusal):
@@ -96,11 +76,11 @@ class HttpReader:
         if isinstance(ids, Refusal):
             raise no_guids(ids, guid) if ids.unknown else refused(ids, what=_GUID, name=name)
         # each context counts for itself: an id of another one is somebody else's here
-        own = next((entry.id for entry in ids if entry.context in ("", ".")), None)
+        own = next((entry.id for entry in ids if named(entry.context) == self._context), None)
         if own is None:
-            no = Refusal(404, 40403, "it has no id in the default context")
+            no = Refusal(404, 40403, f"it has no id in context {self._context}")
             raise refused(no, what=_GUID, name=name)
-        return self._writer(found, own, path)
+        return self._writer(found, own, path, context=self._context)
 
     def latest(self, subject: str) -> WriterSchema:
         """The newest version of a subject."""
@@ -112,55 +92,55 @@ class HttpReader:
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The versions of a subject that were not deleted, oldest first."""
-        found = self._about("GET", subject, "versions", shape=NUMBERS)
-        if isinstance(found, Refusal):
-            if found.missing:
-                return ()
-            raise refused(found, what="subject", name=subject)
-        return tuple(sorted(found))
+        return tuple(sorted(self._numbers(subject)))
+
+    def each_subject(self) -> Iterator[str]:
+        """The subjects with a version that was not deleted, page by page, in any order.
+
+        In a context those of this one alone, by their names there. In the default context also
+        those of others where the registry lists them, each with its context before its name.
+        """
+        prefix = prefix_of(self._context)
+        query = {"subjectPrefix": prefix} if prefix else None
+        for name in self._listing("subjects", shape=NAMES, query=query):
+            # not every registry knows prefixes
+            if name.startswith(prefix):
+                yield local(name, self._context)
 
     def subjects(self) -> tuple[str, ...]:
-        """All subjects with a version that was not deleted, sorted."""
-        found = self._client.ask("GET", "subjects", shape=NAMES)
-        if isinstance(found, Refusal):
-            raise refused(found, what="list of subjects", name=repr(self))
-        return tuple(sorted(found))
+        """The same, sorted."""
+        return tuple(sorted(self.each_subject()))
+
+    def schemas(self) -> Iterator[Listed]:
+        """Every version of every subject, page by page; nothing where a registry lists no schemas.
+
+        One question for a thousand versions, where asking for each would be a thousand.
+        """
+        prefix = prefix_of(self._context)
+        query = {"subjectPrefix": prefix or _EVERY_CONTEXT}
+        found = self._listing("schemas", shape=LISTED, query=query, key=_place, optional=True)
+        for entry in found:
+            if entry.subject.startswith(prefix):
+                name = local(entry.subject, self._context)
+                yield Listed(name, entry.version, entry.id, entry)
+
+    def compiled(self, listed: Listed) -> WriterSchema:
+        """A version of such a list, ready for use; of its places only the one it was found at."""
+        context = context_of(listed.subject) or self._context
+        path = ("subjects", qualified(listed.subject, context), "versions", listed.version)
+        place = SubjectVersion(listed.subject, listed.version)
+        return self._writer(listed.found, listed.id, path, context=context, places=(place,))
 
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it, or as the registry keeps it."""
         return self._schema(schema_id).text
 
-    def _about(
-        self,
-        method: str,
-        subject: str,
-        *behind: str | int,
-        shape: TypeAdapter[T],
-        before: tuple[str, ...] = ("subjects",),
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        optional: bool = False,
-    ) -> T | Refusal:
-        """A question about a subject; a name that cannot be asked about is one that is missing."""
-        nobody = Refusal(404, 40401, "a subject cannot have this name here")
-        plain = _PLAIN.fullmatch(subject) is not None
-        if not plain and not 0 < len(quote(subject, errors="surrogatepass")) <= _LONGEST_NAME:
-            return nobody
-        found = self._client.ask(
-            method,
-            *(*before, subject, *behind),
-            shape=shape,
-            query=query,
-            body=body,
-            optional=optional or not plain,
-        )
-        return nobody if not plain and isinstance(found, Refusal) and found.unknown else found
-
     def _schema(self, schema_id: int) -> SchemaShape:
         # a server takes a larger number for a mistake in the path, not for an id
         found: SchemaShape | Refusal = Refusal(404, 40403, f"ids go from 0 to {MAX_ID}")
         if 0 <= schema_id <= MAX_ID:
-            found = self._client.ask("GET", "schemas", "ids", schema_id, shape=SCHEMA)
+            path, query = ("schemas", "ids", schema_id), self._scope(self._context)
+            found = self._client.ask("GET", *path, shape=SCHEMA, query=query)
         if isinstance(found, Refusal):
             raise refused(found, what="schema with id", name=str(schema_id))
         return found
@@ -170,48 +150,66 @@ class HttpReader:
         # -1 is a server's other word for the newest version
         if version == "latest" or (isinstance(version, int) and 0 < version <= MAX_ID):
             found = self._about("GET", subject, "versions", version, shape=VERSION)
+        context = context_of(subject) or self._context
+        if isinstance(found, VersionShape) and not _within(found.subject, context):
+            found = Refusal(404, 40401, f"it is in another context: {found.subject}")
         if isinstance(found, Refusal):
             raise refused(found, what=what, name=subject)
-        return self._writer(found, found.id, ("subjects", subject, "versions", version))
+        path = ("subjects", qualified(subject, context), "versions", version)
+        return self._writer(found, found.id, path, context=context)
 
     def _writer(
-        self, found: SchemaShape, schema_id: int, path: tuple[str | int, ...]
+        self,
+        found: SchemaShape,
+        schema_id: int,
+        path: tuple[str | int, ...],
+        *,
+        context: str,
+        places: tuple[SubjectVersion, ...] | None = None,
     ) -> WriterSchema:
         format = found.format
         if format is None:
             raise unknown_type(self._client.shown(found.type or ""), schema_id)
-        compiled = self._compiled(found, format, path)
+        compiled = self._compiled(found, format, path, context=context)
+        if places is None:
+            body = sent(found.text, format, found.references)
+            places = self._places(body, schema_id, context=context)
         return WriterSchema(
             id=schema_id,
             format=format,
             body=compiled.body,
             message=compiled.message,
             messages=compiled.messages,
-            subjects=self._places(sent(found.text, format, found.references), schema_id),
+            subjects=places,
         )
 
     def _compiled(
-        self, found: SchemaShape, format: Format, path: tuple[str | int, ...]
+        self, found: SchemaShape, format: Format, path: tuple[str | int, ...], *, context: str
     ) -> Compiled:
         """Compile the text; where that fails, what the registry itself made of it."""
         try:
-            return self._compile(found, format, serialized=False)
+            return self._compile(found, format, context=context, serialized=False)
         except InvalidSchemaError:
             # some registries print protobuf in a way that no compiler takes
             if format is not Format.PROTOBUF:
                 raise
-            again = self._client.ask("GET", *path, shape=SCHEMA, query=_SERIALIZED)
+            query = {**_SERIALIZED, **(self._scope(context) if "ids" in path[:2] else {})}
+            again = self._client.ask("GET", *path, shape=SCHEMA, query=query)
             if isinstance(again, Refusal) or again.text == found.text:
                 raise
             try:
-                return self._compile(again, format, serialized=True)
+                return self._compile(again, format, context=context, serialized=True)
             except InvalidSchemaError:
                 pass
             raise
 
-    def _compile(self, found: SchemaShape, format: Format, *, serialized: bool) -> Compiled:
+    def _compile(
+        self, found: SchemaShape, format: Format, *, context: str, serialized: bool
+    ) -> Compiled:
         def fetch(reference: Reference) -> tuple[str, tuple[Reference, ...]]:
-            schema = self._reference(reference, serialized=serialized)
+            # a schema refers to its own context, unless it says otherwise
+            named = replace(reference, subject=qualified(reference.subject, context))
+            schema = self._reference(named, serialized=serialized)
             return schema.text, schema.references
 
         imports = gather(found.references, fetch=fetch)
@@ -238,35 +236,53 @@ class HttpReader:
         self._referenced[key] = (now + self._reference_seconds, found)
         return found
 
-    def _places(self, body: Mapping[str, Any], schema_id: int) -> tuple[SubjectVersion, ...]:
+    def _places(
+        self, body: Mapping[str, Any], schema_id: int, *, context: str
+    ) -> tuple[SubjectVersion, ...]:
         """Where a schema is or was registered: what still stands first."""
-        path = ("schemas", "ids", schema_id, "versions")
-        every = self._client.ask("GET", *path, shape=PLACES, query=_EVEN_DELETED, optional=True)
+        path, scope = ("schemas", "ids", schema_id, "versions"), self._scope(context)
+        query = {**_EVEN_DELETED, **scope}
+        every = self._client.ask("GET", *path, shape=PLACES, query=query, optional=True)
         if isinstance(every, Refusal):
             if every.unknown:
-                return self._places_by_subject(body, schema_id)
+                return self._places_by_subject(body, schema_id, context=context)
             if every.missing:
                 return ()
             raise refused(every, what="schema with id", name=str(schema_id))
         standing: list[PlaceShape] | Refusal = every
         if len(every) > 1:
-            standing = self._client.ask("GET", *path, shape=PLACES, optional=True)
+            standing = self._client.ask("GET", *path, shape=PLACES, query=scope, optional=True)
         live = standing if isinstance(standing, list) else []
         return in_order(
-            (p.subject, StoredVersion(p.version, schema_id, deleted=p not in live)) for p in every
+            (
+                local(p.subject, self._context),
+                StoredVersion(p.version, schema_id, deleted=p not in live),
+            )
+            for p in every
         )
 
     def _places_by_subject(
-        self, body: Mapping[str, Any], schema_id: int
+        self, body: Mapping[str, Any], schema_id: int, *, context: str
     ) -> tuple[SubjectVersion, ...]:
         """The long way, for registries that tell the subjects of an id without the versions."""
         path = ("schemas", "ids", schema_id, "subjects")
-        names = self._client.ask("GET", *path, shape=NAMES, optional=True)
+        scope = self._scope(context)
+        names = self._client.ask("GET", *path, shape=NAMES, query=scope, optional=True)
         if isinstance(names, Refusal):
             return ()
         places = []
         for name in names:
             entry = self._about("POST", name, shape=REGISTERED, body=body)
             if isinstance(entry, RegisteredShape) and entry.version is not None:
+                name = local(name, self._context)
                 places.append((name, StoredVersion(entry.version, schema_id)))
         return in_order(places)
+
+
+def _place(entry: ListedShape) -> tuple[str, int]:
+    return entry.subject, entry.version
+
+
+def _within(subject: str | None, context: str) -> bool:
+    """Whether what was found is where it was looked for; who says nothing knows no contexts."""
+    return subject is None or (context_of(subject) or DEFAULT) == context

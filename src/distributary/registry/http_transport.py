@@ -1,4 +1,4 @@
-"""One question to one address of a registry, with a deadline and a limit to its answer.
+"""One question to one address, with a deadline and a limit to its answer.
 
 The official `SchemaRegistryClient` is not used. It reads an answer of any size into memory, bounds
 each read but not the answer, so that a slow drip never ends, ignores `Retry-After`, asks a silent
@@ -20,13 +20,23 @@ from threading import Thread
 
 import httpx2
 
-from distributary.config.registry import Registry
 from distributary.errors import ErrorCode
-from distributary.registry.hostile import printable
-from distributary.registry.http_access import JSON, clients, secrets
+from distributary.registry.http_access import JSON, Secrets
 
 MAX_ANSWER = 32 * 1024 * 1024
 """The most bytes of an answer: a hundred thousand subjects are a fifth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is asked, in the words of messages."""
+
+    name: str
+    setting: str
+    """Where the file has its address."""
+
+
+REGISTRY = Peer("registry", "registry.url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +62,27 @@ class Silence:
     again: bool = True
     """Whether the same address may have more to say in a moment."""
     retry_after: float = 0.0
+    where: str = ""
+    """Who said nothing, if that is somebody else than the address that was asked."""
 
 
 class Transport:
     """Asks; knows nothing about schemas, and never shows a secret."""
 
-    def __init__(self, config: Registry, *, most_bytes: int = MAX_ANSWER) -> None:
-        self._seconds = config.timeout.total_seconds()
+    def __init__(
+        self,
+        clients: Mapping[str, httpx2.Client],
+        *,
+        seconds: float,
+        secrets: Secrets,
+        peer: Peer = REGISTRY,
+        most_bytes: int = MAX_ANSWER,
+    ) -> None:
+        self._clients = dict(clients)
+        self._seconds = seconds
+        self._secrets = secrets
+        self._peer = peer
         self._most_bytes = most_bytes
-        self._secrets = secrets(config)
-        self._clients = clients(config)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -76,6 +97,7 @@ class Transport:
         *,
         query: Mapping[str, str],
         body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | Silence:
         """One question, answered within the configured time or not at all.
 
@@ -84,14 +106,15 @@ class Transport:
         """
         future: Future[Answer | Silence] = Future()
         url = httpx2.URL(f"{address}{path}", params=query) if query else f"{address}{path}"
+        sent = {**({} if body is None else {"Content-Type": JSON}), **(headers or {})}
 
         def work() -> None:
             try:
-                future.set_result(self._exchange(self._clients[address], method, url, body))
+                future.set_result(self._exchange(self._clients[address], method, url, body, sent))
             except BaseException as error:
                 future.set_exception(error)
 
-        Thread(target=work, name="registry-question", daemon=True).start()
+        Thread(target=work, name=f"{self._peer.name}-question", daemon=True).start()
         try:
             return future.result(timeout=self._seconds)
         except TimeoutError:
@@ -99,9 +122,7 @@ class Transport:
 
     def shown(self, text: str) -> str:
         """Text from outside on one line, without any secret of ours that it may repeat."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return printable(text)
+        return self._secrets.shown(text)
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -109,17 +130,21 @@ class Transport:
             client.close()
 
     def _exchange(
-        self, client: httpx2.Client, method: str, url: httpx2.URL | str, body: bytes | None
+        self,
+        client: httpx2.Client,
+        method: str,
+        url: httpx2.URL | str,
+        body: bytes | None,
+        headers: Mapping[str, str],
     ) -> Answer | Silence:
         deadline = time.monotonic() + self._seconds
-        headers = {} if body is None else {"Content-Type": JSON}
         content = bytearray()
         try:
             with client.stream(method, url, content=body, headers=headers) as response:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > self._most_bytes:
-                        return _too_large(self._most_bytes)
+                        return self._too_large()
                     if time.monotonic() > deadline:
                         return self._late()
                 return Answer(
@@ -137,27 +162,49 @@ class Transport:
             return self._failure(error)
 
     def _late(self) -> Silence:
-        return Silence("the registry did not answer in time", f"waited {self._seconds:g} s")
+        return self._silence("the {peer} did not answer in time", f"waited {self._seconds:g} s")
 
     def _failure(self, error: httpx2.RequestError | UnicodeError) -> Silence:
         evidence = self.shown(f"{type(error).__name__}: {error}")
         causes = tuple(_causes(error))
         if any(isinstance(cause, ssl.SSLError) for cause in causes):
-            step = "check the registry's certificate, registry.ca_location and the client's own"
-            return Silence("there is no secure connection to the registry", evidence, step)
+            step = "check the {peer}'s certificate, registry.ca_location and the client's own"
+            return self._silence("there is no secure connection to the {peer}", evidence, step)
         # a name with a part of more than 63 letters does not even get to the resolver
         if any(isinstance(cause, socket.gaierror | UnicodeError) for cause in causes):
-            step = "check the host in registry.url, and name resolution"
-            return Silence("the registry's host is not known", evidence, step)
+            step = "check the host in {setting}, and name resolution"
+            return self._silence("the {peer}'s host is not known", evidence, step)
         if isinstance(error, httpx2.ProxyError):
             step = "check HTTPS_PROXY and NO_PROXY"
-            return Silence("the proxy does not lead to the registry", evidence, step)
+            return self._silence("the proxy does not lead to the {peer}", evidence, step)
         if isinstance(error, httpx2.ConnectError):
-            return Silence("the registry cannot be connected to", evidence)
+            return self._silence("the {peer} cannot be connected to", evidence)
         if isinstance(error, httpx2.DecodingError):
             code = ErrorCode.REGISTRY_GARBAGE
-            return Silence("the answer cannot be unpacked", evidence, code=code)
-        return Silence("the connection to the registry broke", evidence)
+            return self._silence("the answer cannot be unpacked", evidence, code=code)
+        return self._silence("the connection to the {peer} broke", evidence)
+
+    def _too_large(self) -> Silence:
+        return self._silence(
+            "the answer does not end",
+            f"more than {self._most_bytes} bytes",
+            "check {setting}, and what stands between here and the {peer}",
+            code=ErrorCode.REGISTRY_GARBAGE,
+            again=False,
+        )
+
+    def _silence(
+        self,
+        what: str,
+        evidence: str,
+        next_step: str = "bring the {peer} back; nothing is lost meanwhile",
+        *,
+        code: ErrorCode = ErrorCode.REGISTRY_UNAVAILABLE,
+        again: bool = True,
+    ) -> Silence:
+        words = {"peer": self._peer.name, "setting": self._peer.setting}
+        what, next_step = what.format_map(words), next_step.format_map(words)
+        return Silence(what, evidence, next_step, code=code, again=again)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -177,13 +224,3 @@ def _seconds_to_wait(header: str) -> float:
         return 0.0
     aware = wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC)
     return max(0.0, (aware - datetime.now(UTC)).total_seconds())
-
-
-def _too_large(limit: int) -> Silence:
-    return Silence(
-        "the answer does not end",
-        f"more than {limit} bytes",
-        "check registry.url, and what stands between here and the registry",
-        code=ErrorCode.REGISTRY_GARBAGE,
-        again=False,
-    )

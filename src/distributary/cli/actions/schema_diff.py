@@ -66,6 +66,7 @@ def diff_versions(
     call: Invocation, found: FoundRegistry, subject: str, before: str | None, after: str | None
 ) -> None:
     """Two registered versions; the last two when none is said."""
+    found = found.of(subject)
     newer, newer_number = schema_of(found, subject, after)
     if before is None:
         known = [v for v in found.registry.versions(subject) if v < newer_number]
@@ -90,6 +91,7 @@ def diff_file(
 ) -> int:
     """A schema that is not registered against one that is; 1 when it would be refused."""
     text = _read(file)
+    found = found.of(subject)
     named = [_reference(found, each) for each in references]
     known = found.registry.versions(subject)
     older, number = schema_of(found, subject, before) if known else (None, 0)

@@ -53,7 +53,7 @@ def registry_check(settings: Registry) -> Check:
     from distributary.registry.files import FileRegistry
     from distributary.registry.http import HttpRegistry
 
-    where = settings.path or ", ".join(map(hide_credentials, settings.addresses))
+    where = settings.path or ", ".join(map(hide_credentials, settings.places))
     registry = HttpRegistry(settings) if settings.path is None else FileRegistry(settings.path)
     try:
         subjects = registry.subjects()
@@ -66,6 +66,10 @@ def registry_check(settings: Registry) -> Check:
         return Check("registry", State.FAIL, found, f"a registry at {where}", mend)
     state = State.PASS if subjects else State.WARN
     mend = "register the schemas before records arrive"
+    if not subjects and settings.context is not None and isinstance(registry, HttpRegistry):
+        known = registry.contexts()
+        if settings.context not in known:
+            mend = f"correct registry.context: there are {listed(sorted(known), most=5)}"
     return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
 
 

@@ -16,6 +16,8 @@ from distributary.errors import ConfigError, DecodeError, RegistryError, Registr
 from distributary.evolve.types import sql_name
 from distributary.model.schema import WriterSchema
 from distributary.model.table import Column
+from distributary.registry.http import HttpRegistry
+from distributary.registry.http_reader import Listed
 
 _AT_ONCE = 8
 
@@ -36,16 +38,14 @@ class Subject:
 def show_subjects(call: Invocation, whose: Whose, *, matching: str | None) -> None:
     """Every subject, with its versions and the newest of them."""
     found = find_registry(call, whose)
-    names = found.registry.subjects()
-    names = tuple(name for name in names if not matching or matching in name)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        subjects = list(pool.map(lambda name: _subject(found, name), names))
+    subjects = _by_listing(found, matching or "") or _by_name(found, matching or "")
     data = {"registry": found.where, "subjects": subjects}
     call.out.show(data, lambda paper: _draw_subjects(paper, subjects))
 
 
 def show_subject(call: Invocation, found: FoundRegistry, name: str, version: str | None) -> None:
     """One version of a subject: where it is, its text, and the columns it becomes."""
+    found = found.of(name)
     schema, number_ = schema_of(found, name, version)
     columns, reason = columns_of(schema)
     text = found.registry.text(schema.id)
@@ -107,6 +107,39 @@ def _number(version: str, known: Sequence[int]) -> int:
         evidence=repr(version[:100]),
         next_step=f"take one of {', '.join(map(str, known[-10:]))}",
     )
+
+
+def _by_listing(found: FoundRegistry, matching: str) -> list[Subject]:
+    """Every subject with a question for a thousand versions; none where a registry has no list."""
+    if not isinstance(found.registry, HttpRegistry):
+        return []
+    versions: dict[str, list[int]] = {}
+    newest: dict[str, Listed] = {}
+    for each in found.registry.schemas():
+        if matching in each.subject:
+            versions.setdefault(each.subject, []).append(each.version)
+            last = newest.get(each.subject)
+            newest[each.subject] = each if last is None or each.version > last.version else last
+    return [
+        _listed(found.registry, newest[name], tuple(sorted(versions[name])))
+        for name in sorted(newest)
+    ]
+
+
+def _listed(registry: HttpRegistry, newest: Listed, versions: tuple[int, ...]) -> Subject:
+    try:
+        schema = registry.compiled(newest)
+    except RegistryUnavailableError:
+        raise
+    except RegistryError as error:
+        return Subject(newest.subject, versions, newest.id, error=error.what)
+    return Subject(newest.subject, versions, newest.id, schema.format, schema.message)
+
+
+def _by_name(found: FoundRegistry, matching: str) -> list[Subject]:
+    names = [name for name in found.registry.subjects() if matching in name]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda name: _subject(found, name), names))
 
 
 def _subject(found: FoundRegistry, name: str) -> Subject:
