@@ -1,0 +1,70 @@
+"""`metrics`, and serving them while a pipeline runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import TypeAdapter, ValidationError
+
+from distributary.cli.failure import usage_error
+from distributary.cli.output import Paper
+from distributary.cli.verb import Invocation
+from distributary.config.metrics import Listen
+from distributary.observe.metrics import Metrics
+from distributary.observe.metrics_catalogue import CATALOGUE
+from distributary.observe.metrics_server import served
+from distributary.observe.metrics_shipped import alert_rules, grafana_dashboard
+from distributary.run.pipeline import Pipeline
+
+
+def show_metrics(call: Invocation, *, grafana: bool, rules: bool) -> None:
+    """Print one of the three."""
+    if grafana and rules:
+        raise usage_error("--grafana and --rules exclude each other.", command="distributary")
+    if grafana:
+        text = grafana_dashboard()
+        call.out.show({"dashboard": json.loads(text)}, lambda paper: paper.lines(text))
+    elif rules:
+        text = alert_rules()
+        call.out.show({"rules": text}, lambda paper: paper.lines(text))
+    else:
+        call.out.show({"metrics": [_facts(metric) for metric in CATALOGUE]}, _draw)
+
+
+@contextmanager
+def measured(call: Invocation, pipeline: Pipeline, listen: str | None) -> Iterator[None]:
+    """Serve a pipeline's metrics while it runs, where the file or the command line asks for it."""
+    settings = pipeline.config.metrics
+    address = settings.listen if listen is None else _address(listen)
+    if address is None:
+        yield
+        return
+    metrics = Metrics(max_tables=settings.max_tables)
+    with served(metrics, address) as url:
+        call.out.note(f"metrics at {url}")
+        name = pipeline.config.name
+        metrics.remember(name, pipeline.ledger().tables(name, schema_ids=False))
+        detach = metrics.attach(pipeline.bus)
+        try:
+            yield
+        finally:
+            detach()
+
+
+def _address(listen: str) -> str:
+    try:
+        return TypeAdapter(Listen).validate_python(listen)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise usage_error(f"--metrics {why}.", command="distributary run") from None
+
+
+def _facts(metric: object) -> dict[str, object]:
+    return {name: getattr(metric, name) for name in ("name", "kind", "labels", "help")}
+
+
+def _draw(paper: Paper) -> None:
+    rows = [(m.name, str(m.kind), ", ".join(m.labels), m.help) for m in CATALOGUE]
+    paper.table(("metric", "kind", "labels", "what it says"), rows)
