@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import Event, EventBus, Idle
 from distributary.observe.log_format import LogLine
-from distributary.supervise.listeners import Listening, listeners_of
+from distributary.supervise.listeners import listeners_of
+from distributary.supervise.listening import Listening
 from distributary.supervise.relay import Relay
 
 

@@ -35,7 +35,7 @@ DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
     Column("headers", pa.list_(HEADER), "the record's headers, untouched"),
     Column("type", pa.string(), "type of the record, as far as it was known"),
     Column("schema_id", pa.int64(), "schema id of the record, as far as it was known"),
-    Column("stage", pa.string(), "where it failed: unwrap, route, decode or write"),
+    Column("stage", pa.string(), "where it failed: unwrap, route, decode, rules or write"),
     Column("error_code", pa.string(), "stable code of the reason"),
     Column("error_message", pa.string(), "the decoder's own words"),
     Column("error_position", pa.int32(), "byte of the payload at which decoding failed, if known"),

@@ -20,6 +20,18 @@ RANGE = pa.struct(
     ]
 )
 
+RULE = pa.struct(
+    [
+        pa.field("rule", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("checked", pa.int64()),
+        pa.field("violated", pa.int64()),
+        pa.field("unfit", pa.string()),
+        pa.field("example", pa.string()),
+    ]
+)
+"""What a rule has found: rows, why it could not be applied, and the first record that broke it."""
+
 BATCHES = pa.schema(
     [
         pa.field("pipeline", pa.string(), metadata={"comment": "name of the pipeline"}),
@@ -89,6 +101,11 @@ TABLES = pa.schema(
             for op, column in OP_COLUMNS.items()
         ),
         pa.field("last_event", TIMESTAMP, metadata={"comment": "newest change, by the source"}),
+        pa.field(
+            "expectations",
+            pa.list_(RULE),
+            metadata={"comment": "rules for its rows; null if there are none"},
+        ),
     ]
 )
 

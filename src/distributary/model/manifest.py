@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.expectation import RuleCount
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 
 MANIFEST_FORMAT = 1
@@ -62,6 +63,8 @@ class TableEntry:
     """What this batch does to the columns; empty means: append, the columns stay as they are."""
     events: ChangeFacts | None = None
     """Of a log, and of what is made of it: what its events of this batch are."""
+    rules: tuple[RuleCount, ...] = ()
+    """What the rules for its rows have found in this batch."""
 
     @property
     def rows(self) -> int:
@@ -139,6 +142,10 @@ class Manifest:
     stage_seconds: float = 0.0
     primary_role: str = str(Role.EACH)
     """The tables in which a record counts as written: a record may be in several tables."""
+    bytes_read: int | None = None
+    """Bytes of the values of its records, as they came."""
+    newest_us: int | None = None
+    """Time of its newest record in microseconds since 1970, by the record's own word."""
 
     def primary(self) -> tuple[TableEntry, ...]:
         """The entries that the equation counts."""
@@ -211,6 +218,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "changes": [asdict(change) for change in entry.changes],
         "files": [file.as_dict() for file in entry.files],
         "events": entry.events.as_dict() if entry.events else None,
+        "rules": [count.as_dict() for count in entry.rules],
     }
 
 
@@ -229,7 +237,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
     events = ChangeFacts.of(data.get("events"))
-    return TableEntry(table, files, data["records"], _changes(data["changes"]), events)
+    rules = tuple(RuleCount.of(count) for count in data.get("rules", ()))
+    return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
 
 
 _TEXTS: dict[int, tuple[tuple[Column, ...], str]] = {}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from distributary.errors import ErrorCode
 from distributary.model.change_settings import ChangeSettings
+from distributary.model.expectation import Rule
 from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import TablePlan
 
@@ -45,6 +46,8 @@ class Route:
     """Of change data: the database, where rows of several share a table."""
     key_schema_id: int = UNFRAMED
     """Of change data: the schema of the records' keys, where they have one of their own."""
+    raw_bytes: bool = False
+    """The payload is Avro's bytes and nothing else, which serializers write without a length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Catalog:
     """Records without a schema: what they look like is reported, and becomes their schema."""
     skip_tombstones: bool = False
     """Records with a key and no value are passed over and counted, not dead-lettered."""
+    expectations: tuple[Rule, ...] = ()
+    """Rules that rows of tables per type are held to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,17 @@ from distributary.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The field that a column holds."""
+
+    field: str
+    """By its full name: `package.Message.field`, behind an envelope with the type before it; of
+    change data `database.schema.table.column`."""
+    topic: str = ""
+    """Where records with the field come from; empty: where all records do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table, or a column that a writer schema gives.
 
@@ -33,6 +44,8 @@ class Column:
     """
     inner_defaults: tuple[tuple[str, str], ...] = ()
     """The same for fields inside the column, by path: `element.price` in a list of structs."""
+    origin: Origin | None = field(default=None, compare=False)
+    """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
 
 
 @dataclass(frozen=True, slots=True)

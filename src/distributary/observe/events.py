@@ -71,6 +71,33 @@ class TableParked(Event):
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResumed(Event):
+    """Somebody asked to publish what waits for a table, and it was tried."""
+
+    table: str
+    parked: bool = False
+    """It still waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions of one kind to a registry that ended in one way."""
+
+    endpoint: str
+    outcome: str
+    """ok, refused, busy or silent."""
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAsked(Event):
+    """Questions that were put to the registry since this was told last."""
+
+    calls: tuple[Asked, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TableWritten:
     """What a batch did to one table."""
@@ -86,6 +113,21 @@ class TableWritten:
     """The table's version that it became."""
     created: bool = False
     """The table was not there before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBroken:
+    """A rule that rows of a batch have broken."""
+
+    table: str
+    rule: str
+    action: str
+    """warn, dead_letter or fail."""
+    checked: int
+    violated: int
+    """Rows that broke it."""
+    example: str = ""
+    """The first record of them, as `trace` wants it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +150,16 @@ class BatchSettled(Event):
     """Table by table."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
     """Records beyond this batch by `topic/partition`, where the source knows."""
+    life: str = ""
+    """Life of the checkpoint: a batch number means something only within one."""
+    bytes_read: int | None = None
+    """Bytes of the values of its records, as they came."""
+    topics: tuple[str, ...] = ()
+    """Where its records came from."""
+    parked_tables: tuple[str, ...] = ()
+    """Tables that wait now, because of this batch or of earlier ones."""
+    broken_rules: tuple[RuleBroken, ...] = ()
+    """Rules that rows of it broke; those that all rows kept are not here."""
 
     @property
     def records_per_second(self) -> float:
@@ -131,6 +183,23 @@ class Failed(Event):
     batch: int | None = None
     retry_in: float | None = None
     """Seconds until it is tried again, or None when it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStarted(Event):
+    """A supervisor has started the pipeline's process."""
+
+    pid: int
+    restarts: int = 0
+    """How often it was started before, under this supervisor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed(Event):
+    """A piece of upkeep beside the pipeline failed; the pipeline itself goes on."""
+
+    task: str
+    error: DistributaryError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

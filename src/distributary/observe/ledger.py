@@ -25,6 +25,7 @@ from distributary.observe.recording import (
     schema_rows,
     table_rows,
 )
+from distributary.observe.rollup import RULES_SQL as RULES_BEFORE_SQL
 from distributary.observe.rollup import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
 from distributary.observe.rollup import TABLES_SQL, for_rows_before, roll_batches, roll_tables
 from distributary.observe.rows import (
@@ -39,6 +40,7 @@ from distributary.observe.rows import (
     schemas_of,
     tables_of,
 )
+from distributary.observe.rule_counts import RULES_SQL, TableRule, table_rules
 from distributary.observe.schema_use import SCHEMA_USE_SQL
 from distributary.observe.store import Store
 from distributary.observe.summary import SCHEMA_IDS_SQL, SUMMARY_SQL, summaries
@@ -176,6 +178,22 @@ class Ledger:
         parked = self.parked(pipeline) if pc.sum(sums["parked"]).as_py() else ()
         return summaries(sums, ids, parked, pipeline=pipeline)
 
+    def batch(self, pipeline: str, number: int) -> tuple[BatchRow, ...]:
+        """Settled batches of this number: lanes and lives count for themselves. The newest last."""
+        rows = self._batches.read(where=same(pipeline=pipeline, batch=number))
+        return batches_of(rows.sort_by([("finished_at", "ascending")]))
+
+    def timeline(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns of all batches of the streams; sums of old batches are left out."""
+        rows = self._batches.read(columns, both(same(lane="stream"), pc.field("batches") == 1))
+        return rows.sort_by([("finished_at", "ascending")])
+
+    def commits(self, table: str, *, pipeline: str, since: int) -> pa.Table:
+        """What batches from number `since` on did to one table, the newest last."""
+        columns = ["lane", "batch", "at", "records", "rows", "bytes", "outcome", "version", "error"]
+        where = both(same(pipeline=pipeline, table=table), pc.field("batch") >= since)
+        return self._tables.read(columns, where).sort_by([("at", "ascending")])
+
     def batch_tables(self, batch: BatchRow) -> tuple[TableRow, ...]:
         """What one batch did to each of its tables."""
         return tables_of(self._tables.read(where=same_batch(batch.key)))
@@ -224,6 +242,12 @@ class Ledger:
         """Which schemas each table has records of, as `schema_use.uses_of` reads it."""
         return self._tables.query(SCHEMA_USE_SQL)
 
+    def rules(self, pipeline: str | None = None) -> tuple[TableRule, ...]:
+        """What every rule has found in every table, over all batches."""
+        found = self._tables.query(RULES_SQL)
+        rows = () if found is None else table_rules(found)
+        return tuple(row for row in rows if pipeline in (None, row.pipeline))
+
     def read_ranges(self, pipeline: str | None = None, *, life: str | None = None) -> pa.Table:
         """How far each partition was read: topic, partition, first, end, records."""
         rows = self._batches.read(["ranges"], same(lane="stream", pipeline=pipeline, life=life))
@@ -250,11 +274,12 @@ class Ledger:
         def tables() -> pa.Table | None:
             sums = self._tables.query(for_rows_before(moment, TABLES_SQL))
             ids = self._tables.query(for_rows_before(moment, IDS_BEFORE_SQL))
-            if sums is None or ids is None or not len(sums):
+            rules = self._tables.query(for_rows_before(moment, RULES_BEFORE_SQL))
+            if sums is None or ids is None or rules is None or not len(sums):
                 return None
             summed["tables"] = pc.sum(sums["summed"]).as_py()
             waits = [row for row in self.parked() if row.at < moment]
-            return roll_tables(sums, ids, keep=waits)
+            return roll_tables(sums, ids, rules, keep=waits)
 
         def batches() -> pa.Table | None:
             old = pc.field("finished_at") < pc.scalar(moment)

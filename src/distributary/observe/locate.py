@@ -25,6 +25,7 @@ COORDINATES = pa.schema(
     ]
 )
 _ROWS_SHOWN = 100
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
 _FILE = "__filename"
 
 
@@ -38,6 +39,16 @@ class Coordinates:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinates | None:
+        """The inverse of `str`; None for what is no TOPIC/PARTITION/OFFSET."""
+        topic, *numbers = text.rsplit("/", 2)
+        if len(numbers) != 2 or not topic or not all(n.isdecimal() for n in numbers):
+            return None
+        partition, offset = map(int, numbers)
+        fits = partition <= _INT32 and offset <= _INT64
+        return cls(topic, partition, offset) if fits else None
 
     def condition(self) -> pc.Expression:
         """Rows of this record; a table may have been told to keep only some of the columns."""

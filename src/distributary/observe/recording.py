@@ -170,6 +170,7 @@ def table_rows(
         "outcome": [outcome or str(result.outcome) for _, result in results],
         "error": [result.error for _, result in results],
         **_events(entries),
+        "expectations": [_rules(e) for e in entries],
     }
     return pa.table(
         [
@@ -194,6 +195,11 @@ def _events(entries: Sequence[TableEntry]) -> dict[str, list[int | None]]:
         column: [_count(told, op) for told in facts] for op, column in OP_COLUMNS.items()
     }
     return columns | {"last_event": [told.newest if told else None for told in facts]}
+
+
+def _rules(entry: TableEntry) -> list[dict[str, Any]] | None:
+    told = ("rule", "action", "checked", "violated", "unfit", "example")
+    return [{name: getattr(count, name) for name in told} for count in entry.rules] or None
 
 
 def _count(facts: ChangeFacts | None, op: str) -> int | None:

@@ -38,6 +38,18 @@ FROM (SELECT pipeline, life, lane, "table", unnest(schema_ids) AS id
       FROM ledger WHERE outcome <> 'parked' AND at < '{moment}')
 """
 
+# what was said last about a rule holds, but for its counts
+RULES_SQL = """
+SELECT pipeline, life, lane, "table", r['rule'] AS rule,
+       first_value(r['action'] ORDER BY at DESC) AS action,
+       sum(r['checked']) AS checked, sum(r['violated']) AS violated,
+       first_value(r['unfit'] ORDER BY at DESC) AS unfit,
+       first_value(r['example'] ORDER BY at DESC) FILTER (WHERE r['violated'] > 0) AS example
+FROM (SELECT pipeline, life, lane, "table", at, unnest(expectations) AS r
+      FROM ledger WHERE outcome <> 'parked' AND at < '{moment}')
+GROUP BY pipeline, life, lane, "table", r['rule']
+"""
+
 _TABLE = ("pipeline", "life", "lane", "table")
 
 
@@ -59,15 +71,26 @@ def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> 
     return pa.Table.from_pylist([_batch_dict(row) for row in rows], schema=BATCHES)
 
 
-def roll_tables(sums: pa.Table, schema_ids: pa.Table, *, keep: Iterable[TableRow]) -> pa.Table:
+def roll_tables(
+    sums: pa.Table, schema_ids: pa.Table, rules: pa.Table, *, keep: Iterable[TableRow]
+) -> pa.Table:
     """The sums as rows of the ledger, and the rows in `keep`, which still wait."""
     ids: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row in schema_ids.to_pylist():
         ids[tuple(row[name] for name in _TABLE)].append(row["id"])
+    counts: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rules.to_pylist():
+        counts[tuple(row.pop(name) for name in _TABLE)].append(row)
     fixed = {"files": [], "outcome": "published", "error": ""}
     rolled = [
-        {**row, **fixed, "schema_ids": sorted(ids[tuple(row[name] for name in _TABLE)])}
+        {
+            **row,
+            **fixed,
+            "schema_ids": sorted(ids[key]),
+            "expectations": counts.get(key),
+        }
         for row in sums.drop_columns(["summed"]).to_pylist()
+        for key in [tuple(row[name] for name in _TABLE)]
     ]
     kept = [{name: getattr(row, name) for name in TABLES.names} for row in keep]
     return pa.Table.from_pylist([*kept, *rolled], schema=TABLES)

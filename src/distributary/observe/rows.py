@@ -113,6 +113,8 @@ class TableRow:
     truncates: int | None = None
     last_event: datetime | None = None
     """When the source made the newest change of the batch."""
+    expectations: tuple[Mapping[str, Any], ...] | None = None
+    """What rules have found among its rows, as the ledger has it; None where there are none."""
 
     @property
     def key(self) -> BatchKey:
@@ -205,4 +207,6 @@ def _batch(row: dict[str, Any]) -> BatchRow:
 
 def _table(row: dict[str, Any]) -> TableRow:
     files, ids = tuple(row["files"] or ()), tuple(row["schema_ids"] or ())
-    return TableRow(**{**row, "files": files, "schema_ids": ids, "error": row["error"] or ""})
+    rules = tuple(row["expectations"]) if row.get("expectations") else None
+    told = {"files": files, "schema_ids": ids, "expectations": rules}
+    return TableRow(**{**row, **told, "error": row["error"] or ""})

@@ -21,6 +21,7 @@ from distributary.observe.measured import with_measures
 from distributary.observe.pipelines import Registration, registrations
 from distributary.observe.plain import plain
 from distributary.observe.rows import BatchRow, TableRow, TableSummary
+from distributary.observe.rule_counts import RuleStatus, TableRule, rule_statuses
 from distributary.observe.source_tables import SourceTables, source_tables
 
 STATUS_VERSION = 1
@@ -28,7 +29,7 @@ STATUS_VERSION = 1
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
-_Row = TypeVar("_Row", TableSummary, TableRow)
+_Row = TypeVar("_Row", TableSummary, TableRow, TableRule)
 
 _NOT_RUNNING = frozenset({"stopped", "crashed"})
 
@@ -81,6 +82,8 @@ class PipelineStatus:
     """Code and words of the error that ended the last run, if one did."""
     changes: SourceTables | None = None
     """Of change data: the tables of the source."""
+    expectations: tuple[RuleStatus, ...] = ()
+    """What the rules for its rows have found, those that were broken most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def status(
     known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
     parked = _by_pipeline(ledger.parked(pipeline))
+    rules = _by_pipeline(ledger.rules(pipeline))
     moment = now or datetime.now(UTC)
     names = {*known, *ledger.pipelines()}
     result = []
@@ -128,6 +132,7 @@ def status(
             parked=parked.get(name, []),
             totals=ledger.totals(name),
             dead_letters=_dead_letters(lake, name, tables.get(name, []), storage_options),
+            rules=rules.get(name, []),
         )
         one = _one(facts, liveness=liveness, now=moment, tz=tz, shown=shown)
         result.append(_measured(one, facts.tables, lake, shown, storage_options))
@@ -143,6 +148,7 @@ class _Facts:
     parked: Sequence[TableRow]
     totals: Counts
     dead_letters: DeadLetterStatistics
+    rules: Sequence[TableRule]
 
 
 def _one(
@@ -173,6 +179,7 @@ def _one(
         dead_letters=facts.dead_letters,
         parked=parked_tables(facts.parked),
         failure=read_failure(checkpoint) if checkpoint else None,
+        expectations=rule_statuses(facts.rules),
     )
 
 

@@ -26,6 +26,7 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from distributary.model.ledger import RULE
 from distributary.model.record import TIMESTAMP
 from distributary.observe.delta import (
     Storage,
@@ -44,8 +45,15 @@ TARGET_FILE_SIZE = 4 << 20
 """Small enough that compacting again and again rewrites little, large enough to read fast."""
 
 _STORED = "stored"
-_NULLS = {pa.int64(): "Int64", TIMESTAMP: 'Timestamp(Microsecond, Some("UTC"))'}
-"""What the engine calls the types of columns that were added to the ledger later."""
+_WHOLE = "arrow_cast(NULL, 'Int64')"
+_NULLS = {
+    pa.int64(): _WHOLE,
+    TIMESTAMP: """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')""",
+    pa.list_(RULE): "CASE WHEN false THEN make_array(named_struct("
+    f"'rule', '', 'action', '', 'checked', {_WHOLE}, 'violated', {_WHOLE}, "
+    "'unfit', '', 'example', '')) END",
+}
+"""Null, in the engine's words, of the types of columns that were added to the ledger later."""
 
 PROPERTIES = {
     # opening a table costs as much as there are commits after its newest checkpoint, and a
@@ -240,5 +248,5 @@ def _padded(missing: Sequence[pa.Field]) -> str:
     """The table `ledger` with nulls for what the stored one has no columns for."""
     if not missing:
         return ""
-    nulls = (f"arrow_cast(NULL, '{_NULLS[field.type]}') AS {field.name}" for field in missing)
+    nulls = (f"{_NULLS[field.type]} AS {field.name}" for field in missing)
     return f"WITH ledger AS (SELECT *, {', '.join(nulls)} FROM {_STORED}) "  # noqa: S608

@@ -15,12 +15,14 @@ from distributary.model.table import Role
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    RuleBroken,
     SchemaSeen,
     StepFinished,
     TableWritten,
 )
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
+from distributary.publish.parking import parked
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.deriving import written_logs
@@ -121,7 +123,7 @@ def _settle(
         times=clock.times(),
         counts=counts,
         lag_records=source.lag,
-        lag_seconds=source.age_seconds(),
+        lag_seconds=source.age_seconds(manifest.newest_us),
         stages=clock.stages,
     )
     context.manifests.settle(manifest.batch)
@@ -158,6 +160,7 @@ def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: 
                 changes=tuple(change.describe() for change in use.changes),
             )
         )
+    context.tell_registry_calls()
     context.bus.publish(
         BatchSettled(
             pipeline=name,
@@ -168,11 +171,16 @@ def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: 
             seconds=settled.seconds,
             lane=manifest.lane,
             lag_records=source.lag,
-            lag_seconds=source.age_seconds(),
+            lag_seconds=source.age_seconds(manifest.newest_us),
             dead_letters=dict(manifest.dead_letters),
             steps=clock.seconds,
             written=_written(settled),
+            broken_rules=_broken_rules(manifest),
             lag_by_partition=source.lag_by_partition,
+            life=manifest.life,
+            bytes_read=manifest.bytes_read,
+            topics=tuple(dict.fromkeys(r.topic for r in manifest.ranges)),
+            parked_tables=tuple(dict.fromkeys(p.table for p in parked(context.parking))),
         )
     )
 
@@ -192,6 +200,22 @@ def _written(settled: Settled) -> tuple[TableWritten, ...]:
         )
         for entry in settled.manifest.tables
         if (result := done.get(entry.table.name)) is not None
+    )
+
+
+def _broken_rules(manifest: Manifest) -> tuple[RuleBroken, ...]:
+    return tuple(
+        RuleBroken(
+            table=entry.table.name,
+            rule=count.rule,
+            action=str(count.action),
+            checked=count.checked,
+            violated=count.violated,
+            example=count.example,
+        )
+        for entry in manifest.tables
+        for count in entry.rules
+        if count.violated
     )
 
 

@@ -28,7 +28,9 @@ from distributary.run.change_tables import (
     change_names,
     derived_columns,
     source_columns,
+    spoken,
 )
+from distributary.run.origins import qualified
 from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables, table_folder
 from distributary.stage.metadata import DATE
@@ -81,6 +83,9 @@ class ChangePlan:
         columns = sharded_columns(decoder.columns) if names.shard else decoder.columns
         label = f"since {schema.label()}"
         columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
+        if self._book.origins is not None:
+            topic = key.claim if schema.format is Format.AVRO and key.claim != claim else ""
+            columns = tuple(qualified(columns, topic=topic, inside=spoken(claim)))
         refused = self._book.evolve(names.log, names.type, schema, columns, role=Role.LOG)
         if refused is not None:
             return refused

@@ -87,6 +87,11 @@ def change_names(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Cha
     )
 
 
+def spoken(claim: str) -> str:
+    """A claim as people write it: `database.schema.table`."""
+    return ".".join(name for name in json.loads(claim) if name)
+
+
 def log_of(name: str) -> str:
     """The log that a table is made of; of a log, itself."""
     return name if name.endswith(LOG) else name.removesuffix(HISTORY) + LOG

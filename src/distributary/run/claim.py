@@ -91,6 +91,12 @@ def state_of(checkpoint: Path) -> str:
     return "stopped" if _released_path(checkpoint, owner.epoch).exists() else "crashed"
 
 
+def liveness(checkpoint: str) -> str:
+    """The same for whoever knows a checkpoint by name only; `unknown` where there is none."""
+    folder = Path(checkpoint)
+    return state_of(folder) if folder.is_dir() else "unknown"
+
+
 class Claim:
     """This process's hold on a checkpoint, from `take` to `release`."""
 

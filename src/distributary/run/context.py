@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.model.manifest import SourceRange, app_id
 from distributary.model.plan import Catalog
-from distributary.observe.events import EventBus
+from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Publisher
+from distributary.registry.calls import RegistryCalls
 from distributary.run.checkpoint import Checkpoint, Manifests
 from distributary.run.claim import Claim
 from distributary.run.planner import Planner
@@ -39,6 +40,8 @@ class RunContext:
     """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
     followed: set[str] = field(default_factory=set)
     """Logs of change data whose tables have everything that was there when this run began."""
+    calls: RegistryCalls = field(default_factory=RegistryCalls)
+    """Questions to the registry that nobody was told of yet."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
     _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
@@ -58,6 +61,12 @@ class RunContext:
         if batch > self.newest_settled:
             return None
         return self.ledger.settled_ranges(self.config.name, self.checkpoint.life, self.lane, batch)
+
+    def tell_registry_calls(self) -> None:
+        """Tell whoever listens what the registry was asked since the last time."""
+        calls = tuple(Asked(*kind, *sums) for kind, sums in self.calls.take().items())
+        if calls:
+            self.bus.publish(RegistryAsked(pipeline=self.config.name, calls=calls))
 
     def broadcast(self, catalog: Catalog) -> Broadcast[Catalog]:
         """Send the catalog to the executors, unless they have this one already."""

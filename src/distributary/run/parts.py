@@ -19,6 +19,7 @@ from distributary.publish.parquet import ParquetPublisher
 from distributary.publish.spark import SparkPublisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.cache import CachedRegistry
+from distributary.registry.calls import RegistryCalls
 from distributary.registry.carried import CarriedSchemas
 from distributary.registry.file_schemas import FileSchemas
 from distributary.registry.files import FileRegistry
@@ -31,8 +32,13 @@ from distributary.source.files import FilesSource
 from distributary.source.kafka import KafkaSource
 
 
-def make_registry(config: PipelineConfig) -> SchemaRegistry | None:
-    """The folder or server that keeps the schemas; None where records come without any."""
+def make_registry(
+    config: PipelineConfig, *, calls: RegistryCalls | None = None
+) -> SchemaRegistry | None:
+    """The folder or server that keeps the schemas; None where records come without any.
+
+    What a server is asked is counted in `calls`.
+    """
     settings = config.registry
     if isinstance(config.source, FilesSourceConfig):
         return FileSchemas(file_schemas(config)) if config.source.format == "avro" else None
@@ -46,8 +52,11 @@ def make_registry(config: PipelineConfig) -> SchemaRegistry | None:
         )
     if settings.path is not None:
         return FileRegistry(Path(settings.path))
+    registry = HttpRegistry(settings)
+    if calls is not None:
+        registry.count_in(calls)
     return CachedRegistry(
-        HttpRegistry(settings),
+        registry,
         folder=schema_cache(config),
         latest_seconds=settings.cache_ttl.total_seconds(),
     )
@@ -73,9 +82,9 @@ def file_schemas(config: PipelineConfig) -> Path:
 
 
 def schema_cache(config: PipelineConfig) -> Path:
-    """Where schemas outlive a run: one folder per registry, because ids are its own."""
-    addresses = "\n".join(config.registry.addresses if config.registry else ())
-    registry = hashlib.sha256(addresses.encode()).hexdigest()[:16]
+    """Where schemas outlive a run: one folder per registry and context, because ids are its own."""
+    places = "\n".join(config.registry.places if config.registry else ())
+    registry = hashlib.sha256(places.encode()).hexdigest()[:16]
     return local_folder(config.checkpoint_path) / "schemas" / registry
 
 

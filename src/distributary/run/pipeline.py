@@ -23,10 +23,12 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
+from distributary.registry.calls import RegistryCalls
 from distributary.run.catalog import register_tables
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import Claim
 from distributary.run.context import RunContext
+from distributary.run.lineage import told
 from distributary.run.parts import (
     local_folder,
     make_carried,
@@ -50,6 +52,8 @@ class Pipeline:
     stop: threading.Event = field(default_factory=threading.Event)
     log_file: Path | None = None
     """Where Spark's log goes; a file in the user's log folder when left out."""
+    calls: RegistryCalls = field(default_factory=RegistryCalls)
+    """What the registry was asked."""
 
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
@@ -78,7 +82,7 @@ class Pipeline:
 
     def registry(self) -> SchemaRegistry | None:
         """The schemas, where they are written down."""
-        return make_registry(self.config)
+        return make_registry(self.config, calls=self.calls)
 
     def planner(self, publisher: Publisher | None = None, *, trial: bool = False) -> Planner:
         """A plan of this pipeline's tables, with what the ledger knows of them.
@@ -109,7 +113,7 @@ class Pipeline:
         wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
         session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
         try:
-            with self.open(session) as context:
+            with self.open(session) as context, told(context, wanted, mask=self.loaded.mask):
                 return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
         except (FencedError, OwnedError):
             # these are about this process, not about the pipeline
@@ -151,6 +155,7 @@ class Pipeline:
             publisher=publisher,
             ledger=ledger,
             bus=self.bus,
+            calls=self.calls,
             parking=layout.parked(self.lake, self.config.name),
             lane=lane,
             newest_settled=max(

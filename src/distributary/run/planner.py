@@ -44,6 +44,7 @@ from distributary.route.record_names import spelled_record, spelled_type
 from distributary.route.type_names import casefold_key, refused_type_name
 from distributary.run.change_plan import ChangePlan
 from distributary.run.change_tables import change_settings
+from distributary.run.origins import qualified
 from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables
 from distributary.stage.group import Groups, group
@@ -76,6 +77,7 @@ class Planner:
         self._lookup = SchemaLookup(config, registry, inferred, carried)
         self._infers = inferred is not None
         self._changes = change_settings(config)
+        self._rules = tuple(expectation.rule() for expectation in config.expectations)
         self._types = {casefold_key(name): name for name in (owners or {}).values()}
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(
             self._types.values(), ()
@@ -133,6 +135,7 @@ class Planner:
                 infer=self._infers,
                 skip_tombstones=self._changes is not None
                 or getattr(self._config.source, "tombstones", "") == "skip",
+                expectations=self._rules,
             )
         return self._snapshot
 
@@ -266,6 +269,12 @@ class Planner:
         except DecodeError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
         columns = tuple(replace(c, comment=f"{c.comment}; since {schema.label()}") for c in columns)
+        if self.book.origins is not None:
+            # behind an envelope nobody knows by which of several topics a type comes, and only
+            # the type tells messages of one name apart
+            bare = self._config.envelope is None
+            place = {"topic": key.claim} if bare else {"inside": key.claim}
+            columns = tuple(qualified(columns, **place))
         named = self._config.envelope is None and not self._is_inferred(key)
         type_name = message if named else key.claim
         name = self._table_name(type_name, key, message)
@@ -278,7 +287,8 @@ class Planner:
         if known is not None:
             columns = merge(known, columns, _ALL_VERSIONS).columns
         self._columns_of_type[type_name] = columns
-        return Route(name, type_name, schema.id, message)
+        raw = self._lookup.is_raw(key, schema)
+        return Route(name, type_name, schema.id, message, raw_bytes=raw)
 
     def _place_changes(
         self, key: RouteKey, schema: WriterSchema, changes: ChangePlan

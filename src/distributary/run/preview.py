@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from distributary.model.expectation import Rule
 from distributary.model.plan import Rejected, Route, RouteKey
-from distributary.model.table import Change
+from distributary.model.table import Change, Role, TablePlan
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.parts import make_source
 from distributary.run.pipeline import Pipeline
 from distributary.run.planner import Planner
+from distributary.stage.expectations import unfit_rules
 from distributary.stage.unwrap import unwrap
 
 
@@ -29,6 +31,15 @@ class TablePreview:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfitRule:
+    """A rule of `expectations` that could not be applied to a table, and why."""
+
+    rule: str
+    table: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """What would happen if the pipeline ran now."""
 
@@ -36,6 +47,8 @@ class Preview:
     tables: tuple[TablePreview, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """Records that would not find a place, by error code; payloads are not decoded here."""
+    unfit_rules: tuple[UnfitRule, ...] = ()
+    """What would not be checked: columns that a rule names and a table does not have."""
 
     @property
     def changes_something(self) -> bool:
@@ -47,6 +60,7 @@ class Preview:
         return {
             "records": self.records,
             "dead_letters": dict(self.dead_letters),
+            "unfit_rules": [asdict(unfit) for unfit in self.unfit_rules],
             "tables": [
                 {
                     "name": t.name,
@@ -112,4 +126,12 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         for name in names
         if name
     )
-    return Preview(total, tables, dict(dead))
+    plans = [planner.book.tables[name] for name in names if name]
+    return Preview(total, tables, dict(dead), tuple(_unfit(catalog.expectations, plans)))
+
+
+def _unfit(rules: tuple[Rule, ...], tables: Iterable[TablePlan]) -> Iterator[UnfitRule]:
+    for table in tables if rules else ():
+        if table.role in (Role.EACH, Role.LOG):
+            found = unfit_rules(rules, table)
+            yield from (UnfitRule(rule, table.name, why) for rule, why in found.items())

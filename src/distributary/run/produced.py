@@ -34,7 +34,7 @@ def plan_produced(config: PipelineConfig) -> list[Removal]:
         return []
     records = _records(found.source, found.topics)
     servers = found.source.bootstrap_servers
-    address = next(iter(config.registry.addresses if config.registry else ()), "").rstrip("/")
+    address = next(iter(config.registry.places if config.registry else ()), "").rstrip("/")
     return [
         *(Removal(TOPIC, f"{servers}/{name}", name, records[name]) for name in found.topics),
         *(Removal(SUBJECT, f"{address}/subjects/{name}", name) for name in found.subjects),
@@ -110,7 +110,7 @@ def _reads(source: KafkaSource, card: Made) -> bool:
 def _own_subjects(
     config: Registry | None, mine: Sequence[Made], others: Sequence[Made]
 ) -> tuple[str, ...]:
-    addresses = {address.rstrip("/") for address in (config.addresses if config else ())}
+    addresses = {address.rstrip("/") for address in (config.places if config else ())}
     near = [card for card in mine if card.registry in addresses]
     wanted = {subject for card in others for subject in card.schema_ids}
     made = dict.fromkeys(name for card in near for name in card.subjects)

@@ -7,6 +7,7 @@ manifests say already.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from pyspark.errors import PySparkException
 from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
-from distributary.observe.events import Failed, Idle, Stopped
+from distributary.observe.events import Failed, Idle, Stopped, TableResumed
 from distributary.observe.failures import clear_failure
+from distributary.publish.base import Outcome
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
@@ -52,7 +54,8 @@ class StreamRun:
         self._source = source
         self._stop = stop
         self._summary = RunSummary(context.config.name, query_id=context.checkpoint.life)
-        self._last_event = time.monotonic()
+        # the first round that finds nothing is told at once: the pipeline is up
+        self._last_event = -math.inf
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; after a failure that may pass, try again, with back-off."""
@@ -104,6 +107,7 @@ class StreamRun:
         except DistributaryError as error:
             again = wait if self._worth_a_retry(error) else None
             name = self._context.config.name
+            self._context.tell_registry_calls()
             self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
             raise
 
@@ -200,7 +204,7 @@ class StreamRun:
         for table in requests(context.parking):
             with context.publishing:
                 context.claim.check()
-                drained(
+                done = drained(
                     context.publisher,
                     context.ledger,
                     context.parking,
@@ -209,6 +213,10 @@ class StreamRun:
                     spark=context.spark,
                 )
                 answered(context.parking, table)
+                waits = any(result.outcome is Outcome.PARKED for result in done)
+                context.bus.publish(
+                    TableResumed(pipeline=context.config.name, table=table, parked=waits)
+                )
         if wanted(context.parking):
             with context.publishing:
                 context.claim.check()

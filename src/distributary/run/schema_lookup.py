@@ -121,6 +121,17 @@ class SchemaLookup:
             return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
         return found
 
+    def is_raw(self, key: RouteKey, schema: WriterSchema) -> bool:
+        """Whether payloads are Avro's bytes without their length.
+
+        The registry's serializers write them so behind their header, if they are all there is.
+        """
+        if schema.format is not Format.AVRO or schema.message != "bytes":
+            return False
+        if self._enveloped:
+            return self._payload.framing == "confluent"
+        return bool(key.guid) or key.schema_id != UNFRAMED
+
     def wrong_subject(
         self, key: RouteKey, schema: WriterSchema, types: Collection[str]
     ) -> Rejected | None:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from distributary.errors import AccountingError
+from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
@@ -64,6 +65,7 @@ class Stages:
                 records=records,
                 changes=tuple(pending.changes.get(name, ())),
                 events=self.staged.changes.get(name),
+                rules=self.staged.rules.get(name, ()),
             )
             for name, records in sorted(self.staged.records.items())
         )
@@ -88,6 +90,9 @@ class Stages:
             source_state=state,
             stage_seconds=round(self.seconds, 3),
             primary_role=primary_role(context.config),
+            bytes_read=self.staged.bytes,
+            # letters that are sent again are as old as they are: that is no lag
+            newest_us=(self.staged.newest_us or None) if context.lane == "stream" else None,
         )
         counts = Counts(
             read=source.records if source.counted else self.staged.seen,
@@ -124,6 +129,7 @@ def stage_records(context: RunContext, batch: int, source: BatchInput) -> Stages
         staged, tries = _sorted(context, batch, source, order)
         _check_seen(staged, source, batch)
         _landed(context, staged, order)
+        _refuse_broken(context, staged, order)
     finally:
         shutil.rmtree(order.folder, ignore_errors=True)
     return Stages(staged, tries, time.monotonic() - began)
@@ -163,6 +169,32 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     if copies:
         _drop_copies(landed, planned.tables, order)
     staged.merge(landed)
+
+
+def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> None:
+    """A rule that says `fail` refuses the batch before anything of it is decided."""
+    broken = [
+        (count, table)
+        for table, counts in staged.rules.items()
+        for count in counts
+        if count.action is Action.FAIL and count.violated
+    ]
+    # a letter that is sent again has gone back to the letters
+    if not broken or order.lane != "stream":
+        return
+    drop_files(context, staged)
+    worst, table = max(broken, key=lambda pair: (pair[0].violated, pair[1]))
+    others = f"; {len(broken) - 1} more rules or tables" if len(broken) > 1 else ""
+    raise ExpectationError(
+        f"rows of table {table} break the rule {worst.rule}, which says fail",
+        where=f"pipeline {context.config.name}, batch {order.batch}",
+        evidence=f"{worst.violated:,} of {worst.checked:,} rows, "
+        f"the first at {worst.example}{others}",
+        next_step="mend what the producer sends or the rule, or set its action to warn"
+        + ("" if context.config.cdc else " or dead_letter"),
+        rule=worst.rule,
+        table=table,
+    )
 
 
 def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOrder) -> None:

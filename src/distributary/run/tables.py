@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
-from distributary.evolve.unified import plan_unified
+from distributary.evolve.unified import REST, plan_unified
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
 from distributary.model.manifest import SchemaUse
 from distributary.model.plan import Rejected
 from distributary.model.schema import WriterSchema
-from distributary.model.table import Change, ChangeKind, Column, Merged, Role, TablePlan
+from distributary.model.table import Change, ChangeKind, Column, Fill, Merged, Role, TablePlan
 from distributary.observe import layout
 from distributary.publish.base import Publisher
 from distributary.publish.parquet_table import format_of
+from distributary.run.origins import Origins
 from distributary.stage.bronze import BRONZE_COLUMNS
 from distributary.stage.metadata import DATE, metadata_plan
 from distributary.stage.partitions import can_partition, partition_columns
@@ -67,6 +70,8 @@ class TableBook:
         self._publisher = publisher
         self.metadata = metadata_plan(config.tables.metadata)
         self._date = (DATE,) if DATE.name in config.tables.partition_by else ()
+        self.origins = Origins(config) if config.lineage is not None else None
+        """Which fields the columns hold, where anybody asks."""
         self._pending = Pending()
         self._new_tables = 0
         self._unread: set[str] = set()
@@ -141,6 +146,8 @@ class TableBook:
             if unfit is not None:
                 return unfit
             self.tables[name] = replace(table, columns=merged.columns)
+        if self.origins is not None:
+            self.origins.note(name, merged.fills, columns)
         self._note(name, merged.changes)
         use = SchemaUse(type_name, name, schema.id, schema.label(), merged.changes)
         self._pending.uses.append(use)
@@ -174,6 +181,10 @@ class TableBook:
         system = {c.name for c in (TYPE, DATE, *self.metadata)}
         own = tuple(c for c in table.columns if c.name not in system)
         plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
+        if self.origins is not None:
+            for type_name, share in plan.shares.items():
+                rest = (Fill(source, REST, pa.string()) for source in share.rest)
+                self.origins.note(unified.name, (*share.fills, *rest), types[type_name])
         if plan.columns == own:
             return False
         before = {c.name: c for c in own}

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.decode.json_infer import join
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
 from distributary.stage.land import land
@@ -38,6 +39,10 @@ class Staged:
     seen: int = 0
     skipped: int = 0
     """Records passed over: by policy, or because their table has them already."""
+    bytes: int = 0
+    """Bytes of the records' values, as they came."""
+    newest_us: int = 0
+    """Time of the newest record, in microseconds since 1970; 0: none has a time."""
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     records: Counter[str] = field(default_factory=Counter)
     """Source records per table."""
@@ -45,6 +50,8 @@ class Staged:
     """Dead-lettered records by error code."""
     changes: dict[str, ChangeFacts] = field(default_factory=lambda: defaultdict(ChangeFacts))
     """What the events of each log are."""
+    rules: dict[str, tuple[RuleCount, ...]] = field(default_factory=dict)
+    """What rules have found, by table."""
     runs: list[Run] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     """Files of dead letters that wait for hop two."""
@@ -83,6 +90,8 @@ class Staged:
         self.dead.update(other.dead)
         for name, facts in other.changes.items():
             self.changes[name] += facts
+        for name, counts in other.rules.items():
+            self._count(name, counts)
         self.skipped += other.skipped
 
     def add(self, facts: Iterable[tuple[str, Any]]) -> None:
@@ -92,6 +101,8 @@ class Staged:
                 case "seen":
                     self.seen += body["records"]
                     self.skipped += body["skipped"]
+                    self.bytes += body["bytes"]
+                    self.newest_us = max(self.newest_us, body["newest_us"])
                 case "dead":
                     self.dead.update(body)
                 case "run":
@@ -107,6 +118,9 @@ class Staged:
                 case "changes":
                     name, told = body
                     self.changes[name] += ChangeFacts.of(told) or ChangeFacts()
+                case "rules":
+                    name, counted = body
+                    self._count(name, map(RuleCount.of, counted))
                 case "skipped":
                     self.skipped += body
                 case "file":
@@ -115,6 +129,9 @@ class Staged:
                         file = body["file"]
                         file["schema_ids"] = tuple(file["schema_ids"])
                         self.files[body["table"]].append(StagedFile(**file))
+
+    def _count(self, table: str, counts: Iterable[RuleCount]) -> None:
+        self.rules[table] = sum_counts((*self.rules.get(table, ()), *counts))
 
 
 Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -16,6 +16,7 @@ from distributary.merge.dedupe import redelivered
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.table import Fill, Role, TablePlan
+from distributary.stage.expectations import count_changes, held_to_rules
 from distributary.stage.facts import change_fact, file_fact
 from distributary.stage.heap import settle
 from distributary.stage.loads import Load
@@ -44,6 +45,11 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
         skipped += passed_over(shares, catalog)
         parts, refused = within_limits(parts, catalog, order)
         dead += refused
+        if catalog.expectations:
+            held = held_to_rules(parts, catalog, order)
+            parts = held.parts
+            dead += held.dead
+            facts += held.facts
         if unified is not None:
             unified.add(parts)
         facts += _land_table(parts, catalog, order)
@@ -116,6 +122,8 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
         if not body.num_rows:
             return [*facts, file_fact(table.name, records, None)]
         facts.append(change_fact(table.name, body))
+        if catalog.expectations:
+            facts += count_changes(table, body, raw, catalog)
     for name, array in metadata_columns(raw, ids, catalog.metadata, order):
         body = body.append_column(pa.field(name, array.type), array)
     if table.partition_by:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +9,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distributary.errors import ErrorCode
-from distributary.evolve.align import align
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.table import TablePlan
 from distributary.route.partition_names import LONGEST_FOLDER
 from distributary.stage.letters import Letter, letters_batch
-from distributary.stage.metadata import DATE, metadata_columns
-from distributary.stage.partitions import MOST_PARTITIONS, Partitions, days, delta_folder
+from distributary.stage.partitions import MOST_PARTITIONS, Partitions, delta_folder
+from distributary.stage.refusing import columns_as_written, without_records
 
 if TYPE_CHECKING:
     from distributary.stage.parts import Part
 
-_COORDINATES = ("topic", "partition", "offset")
 _NO_FOLDER = f"a partition's value is longer than {LONGEST_FOLDER} bytes or has no spelling"
 _TOO_MANY = f"its partition is beyond the {MOST_PARTITIONS:,} largest of the table in one task"
 
@@ -38,7 +34,8 @@ def within_limits(
     filled = [part for part in parts if part.batch.num_rows]
     if not filled:
         return parts, []
-    found = Partitions.of(_keys(filled, table, catalog, order))
+    known = columns_as_written(filled, table, table.partition_by, catalog, order)
+    found = Partitions.of([known[name] for name in table.partition_by])
     refused = _refused(found, table)
     if not refused:
         return parts, []
@@ -56,26 +53,6 @@ def within_limits(
     return kept, dead
 
 
-def _keys(
-    parts: Sequence[Part], table: TablePlan, catalog: Catalog, order: StageOrder
-) -> list[pa.ChunkedArray]:
-    """The partition columns of all rows, as they would be written."""
-    raw = pa.concat_tables([part.raw for part in parts])
-    ids = [np.full(p.batch.num_rows, p.route.schema_id, dtype=np.int64) for p in parts]
-    known = dict(metadata_columns(raw, pa.array(np.concatenate(ids)), catalog.metadata, order))
-    if DATE.name in table.partition_by:
-        known[DATE.name] = days(raw.column("timestamp"))
-    own = [c for c in table.columns if c.name in table.partition_by and c.name not in known]
-    schema = pa.schema([pa.field(c.name, c.type) for c in own])
-    if own:
-        rows = pa.Table.from_batches([align(p.batch, p.fills, schema) for p in parts], schema)
-        known |= {name: rows[name] for name in rows.column_names}
-    return [
-        k if isinstance(k, pa.ChunkedArray) else pa.chunked_array([k])
-        for k in (known[name] for name in table.partition_by)
-    ]
-
-
 def _refused(found: Partitions, table: TablePlan) -> dict[int, int]:
     """The partitions that cannot be written, and whether there are too many (1) or not (0)."""
     nameless = {n for n, v in enumerate(found.values) if delta_folder(table, v) is None}
@@ -84,12 +61,10 @@ def _refused(found: Partitions, table: TablePlan) -> dict[int, int]:
 
 
 def _cut(part: Part, reason: npt.NDArray[np.int64]) -> tuple[Part, list[Letter]]:
-    """A part without the records of which any row is refused: half a record is none."""
-    bad = reason >= 0
-    if not bad.any():
+    """A part without the records of which any row is refused."""
+    if not (reason >= 0).any():
         return part, []
-    records = Partitions.of([part.raw.column(name) for name in _COORDINATES]).codes
-    refused, first = np.unique(records[bad], return_index=True)
+    rest, rows = without_records(part, reason >= 0)
     letters = [
         Letter(
             int(row),
@@ -99,13 +74,6 @@ def _cut(part: Part, reason: npt.NDArray[np.int64]) -> tuple[Part, list[Letter]]
             type=part.route.type,
             schema_id=part.route.schema_id,
         )
-        for row in np.flatnonzero(bad)[first]
+        for row in rows
     ]
-    mask = pa.array(~np.isin(records, refused))
-    rest = replace(
-        part,
-        batch=part.batch.filter(mask),
-        raw=part.raw.filter(mask),
-        records=part.records - len(refused),
-    )
     return rest, letters

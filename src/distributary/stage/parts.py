@@ -191,7 +191,7 @@ def _changes(
 
 def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
     schema = catalog.schemas[route.schema_id]
-    limits = limits_of(catalog)
+    limits = replace(limits_of(catalog), raw_bytes=route.raw_bytes)
     decoder = decoder_for(schema, route.message, limits)
     return GuardedDecoder(decoder, schema, route.message, limits) if guarded else decoder
 

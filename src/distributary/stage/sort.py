@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.errors import ErrorCode
 from distributary.model.plan import Catalog, Rejected, RouteKey, StageOrder
@@ -34,15 +35,18 @@ def sort(
     """Raw records in; runs on disk, facts out."""
     facts: list[tuple[str, str]] = []
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
-    seen = skipped = 0
+    seen = skipped = size = newest = 0
     for raw in _gathered(batches):
         seen += raw.num_rows
+        size += pc.sum(pc.binary_length(raw.column("value"))).as_py() or 0
+        newest = max(newest, pc.max(raw.column("timestamp")).cast(pa.int64()).as_py() or 0)
         unwrapped = unwrap(raw, catalog, guarded=order.guarded)
         skipped += unwrapped.skipped
         if bronze is not None:
             bronze.add(raw, unwrapped)
         facts += _sorted(raw, unwrapped, catalog, order)
-    facts.append(("seen", json.dumps({"records": seen, "skipped": skipped})))
+    told = {"records": seen, "skipped": skipped, "bytes": size, "newest_us": newest}
+    facts.append(("seen", json.dumps(told)))
     if bronze is not None:
         facts += bronze.finish()
     yield facts_batch(facts)

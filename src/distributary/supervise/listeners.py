@@ -7,27 +7,15 @@ way to its own. The process of a pipeline under `up` attaches nothing: it only t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.observe.events import EventBus, Listener
+from distributary.observe.events import EventBus
+from distributary.supervise.alerting import alerting
+from distributary.supervise.listening import Open
 
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """A listener, and what it has to show."""
-
-    listener: Listener
-    metrics: Callable[[], bytes] | None = None
-    """What `/metrics` answers."""
-
-
-Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]
-"""Opens a listener for these pipelines; None where none of them asks for it."""
-
-OPENERS: tuple[Open, ...] = ()
-"""Each kind of listener, once."""
+OPENERS: tuple[Open, ...] = (alerting,)
+"""Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from distributary.errors import DistributaryError
+from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.events import TaskFailed
 from distributary.observe.log_format import LogLine
 from distributary.supervise.keeper import Keeper, Tell
@@ -74,7 +74,10 @@ class Schedule(Keeper):
             line = LogLine(message=printed[:_MOST], event=self._task, pipeline=self.name)
             self._tell(line)
         verdict = judge(code, printed, last_error=None, said=self._said)
-        if verdict.kind is not Kind.DONE and not self.stopping and verdict.error is not None:
+        if verdict.kind is Kind.DONE or self.stopping or verdict.error is None:
+            return
+        # another process does the same already: it is being done
+        if verdict.error.code is not ErrorCode.CHECKPOINT_OWNED:
             self._report(verdict.error)
 
     def _report(self, error: DistributaryError) -> None:

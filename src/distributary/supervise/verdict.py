@@ -23,6 +23,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
+        ErrorCode.EXPECTATION_REFUSED,
     }
 )
 """Besides exit code 2: the same again would only fail again, and must not hide in a loop."""

@@ -11,6 +11,7 @@ from distributary.cli.words import counted, tally
 from distributary.model.table import Change, ChangeKind
 from distributary.run.preview import Preview, TablePreview, preview
 
+_MOST_RULES = 20
 _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 
@@ -31,6 +32,12 @@ def _draw(paper: Paper, found: Preview) -> None:
     if found.dead_letters:
         lost = sum(found.dead_letters.values())
         paper.line(f"{counted(lost, 'dead letter')} foreseen: {tally(found.dead_letters)}.")
+    for unfit in found.unfit_rules[:_MOST_RULES]:
+        text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"
+        paper.line(styled(text, "yellow"))
+    if len(found.unfit_rules) > _MOST_RULES:
+        more = len(found.unfit_rules) - _MOST_RULES
+        paper.line(f"and {counted(more, 'more pair')} of expectation and table")
 
 
 def _draw_table(paper: Paper, table: TablePreview) -> None:

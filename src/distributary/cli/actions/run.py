@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,16 +13,22 @@ from rich.live import Live
 from distributary.cli.actions.foreground import Foreground
 from distributary.cli.actions.lines import Lines
 from distributary.cli.actions.live import LiveView
+from distributary.cli.actions.metrics import measured
 from distributary.cli.actions.sparking import start_spark
 from distributary.cli.failure import usage_error
+from distributary.cli.journals import journal_for
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, duration
 from distributary.config.trigger import Trigger
 from distributary.observe.events import BatchSettled, BatchStarted, Event
+from distributary.observe.journal import Journal
+from distributary.observe.log_format import LogFormat
 from distributary.run.pipeline import Pipeline
 from distributary.run.query import RunSummary
+from distributary.supervise.channel import Channel
+from distributary.supervise.listeners import listeners_of
 
 _REFRESH_PER_SECOND = 8
 
@@ -42,19 +48,28 @@ def trigger_of(*, continuous: bool, every: str | None, available_now: bool) -> s
     return wanted[0] if wanted else None
 
 
-def run_pipeline(call: Invocation, file: Path, *, trigger: str | None) -> int:
+def run_pipeline(
+    call: Invocation,
+    file: Path,
+    *,
+    trigger: str | None,
+    log_format: LogFormat | None = None,
+    metrics: str | None = None,
+) -> int:
     """Run until it is done or stopped; 1 if a table was parked."""
-    pipeline = open_pipeline(call, file)
-    wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
-    quick = pipeline.spark_settings(wanted).short_lived
+    with journal_for(call.out, log_format) as journal:
+        pipeline = open_pipeline(call, file)
+        wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
+        quick = pipeline.spark_settings(wanted).short_lived
 
-    def work() -> RunSummary:
-        with start_spark(call, pipeline, tell=tell, short_lived=quick) as spark:
-            return pipeline.run(trigger=wanted, spark=spark)
+        def work() -> RunSummary:
+            with start_spark(call, pipeline, tell=tell, short_lived=quick) as spark:
+                return pipeline.run(trigger=wanted, spark=spark)
 
-    run = Foreground(work, stop=pipeline.stop)
-    with _watched(call, pipeline, run, wanted) as tell:
-        summary = run.run()
+        run = Foreground(work, stop=pipeline.stop)
+        heard = _told(pipeline, journal, measured(call, pipeline, metrics))
+        with heard, _watched(call, pipeline, run, wanted) as tell:
+            summary = run.run()
     data = {**asdict(summary.counts), **_facts(summary), "signal": _signal_name(run.signal)}
     call.out.show(data, lambda paper: draw_summary(paper, summary))
     return run.exit_code or (1 if summary.counts.parked else 0)
@@ -67,6 +82,28 @@ def draw_summary(paper: Paper, summary: RunSummary) -> None:
     paper.line(f"{how} after {batches} in {duration(summary.seconds)}")
     colour = "bold green" if summary.counts.balanced else "bold red"
     paper.line(styled(summary.counts.equation(), colour))
+
+
+@contextmanager
+def _told(
+    pipeline: Pipeline, journal: Journal | None, metrics: AbstractContextManager[None]
+) -> Iterator[None]:
+    """Those who listen besides the screen: a supervisor, or what the file asks for."""
+    if journal is not None:
+        journal.pipeline = pipeline.config.name
+        pipeline.bus.subscribe(journal.follow)
+    channel = Channel.from_environment(mask=pipeline.loaded.mask)
+    if channel is not None:
+        pipeline.bus.subscribe(channel)
+        try:
+            yield
+        finally:
+            channel.close()
+        return
+    if journal is not None:
+        pipeline.bus.subscribe(journal)
+    with metrics, listeners_of([pipeline.config], pipeline.bus):
+        yield
 
 
 @contextmanager
@@ -94,7 +131,8 @@ def _watched(
             # nobody reads any more
             pipeline.stop.set()
 
-    pipeline.bus.subscribe(Lines(say, note=call.out.note, step=call.out.step))
+    if call.out.journal is None:
+        pipeline.bus.subscribe(Lines(say, note=call.out.note, step=call.out.step))
     position = _Position()
     pipeline.bus.subscribe(position)
     run.on_stop = lambda: call.out.note(position.on_stop())

@@ -9,6 +9,7 @@ from typing import Any
 from distributary.cli.actions.change_status import draw_source_tables, kinds
 from distributary.cli.actions.healing import Healable, find_healable
 from distributary.cli.actions.partitions import draw_partitions, find_partitions
+from distributary.cli.actions.rules_status import draw_rules
 from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
@@ -16,7 +17,7 @@ from distributary.cli.words import ago, clock, counted, cut, duration, listed, n
 from distributary.observe.health import Health, Ranking, TableHealth
 from distributary.observe.plain import plain
 from distributary.observe.status import PipelineStatus, Status, status
-from distributary.run.claim import state_of
+from distributary.run.claim import liveness
 
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
 _HEALTH_COLOURS = {Health.PARKED: "red", Health.STALE: "yellow", Health.HEALTHY: "green"}
@@ -47,12 +48,6 @@ def show_status(
             draw_partitions(paper, each)
 
     call.out.show(data, draw)
-
-
-def liveness(checkpoint: str) -> str:
-    """Whether somebody runs on a checkpoint."""
-    folder = Path(checkpoint)
-    return state_of(folder) if folder.is_dir() else "unknown"
 
 
 def _document(now: Status, healable: dict[str, Healable | None]) -> dict[str, Any]:
@@ -91,6 +86,7 @@ def _draw_pipeline(
         _row(paper, "changes", kinds(each.changes.changes))
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now)
+    draw_rules(paper, each.expectations, now, label=_LABEL)
     if each.changes is not None:
         draw_source_tables(paper, each.changes, now)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,18 +16,22 @@ from distributary.cli.actions.up_view import UpView, draw_outcome
 from distributary.cli.failure import usage_error
 from distributary.cli.journals import journal_for
 from distributary.cli.verb import Invocation
+from distributary.config.load import Loaded
 from distributary.config.quantity import parse_duration
 from distributary.observe.events import EventBus
 from distributary.observe.log_format import LogFormat, LogLine, spell
-from distributary.supervise.listeners import listeners_of
+from distributary.supervise.counting import counted
+from distributary.supervise.listeners import OPENERS, listeners_of
 from distributary.supervise.member import Member
-from distributary.supervise.plan import plan_of, run_command
+from distributary.supervise.plan import own_command, plan_of, run_command
 from distributary.supervise.relay import Relay
+from distributary.supervise.schedule import Schedule
 from distributary.supervise.server import Address, Answers, serving
 from distributary.supervise.status import readiness
 from distributary.supervise.supervisor import Supervisor
 
 _REFRESH_PER_SECOND = 4
+_MODESTLY = ("nice", "-n", "10") if shutil.which("nice") else ()
 _SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
@@ -65,14 +70,38 @@ def run_all(call: Invocation, files: Sequence[Path], wanted: Wanted) -> int:
         for warning in (str(each) for loaded in plan.loaded for each in loaded.warnings):
             call.out.warn(warning)
         members = [Member(spec, grace=grace, tell=relay) for spec in plan.specs]
-        supervisor = Supervisor(members)
+        schedules = [
+            schedule
+            for loaded in plan.loaded
+            if (schedule := _upkeep(loaded, grace=grace, tell=relay)) is not None
+        ]
+        supervisor = Supervisor(members, schedules=schedules)
         with (
-            listeners_of([loaded.config for loaded in plan.loaded], bus) as metrics,
+            listeners_of(
+                [loaded.config for loaded in plan.loaded], bus, openers=(*OPENERS, counted)
+            ) as metrics,
             _answering(call, wanted, supervisor, metrics),
             words.shown(supervisor, bus),
         ):
             supervisor.run()
     return _told(call, supervisor)
+
+
+def _upkeep(loaded: Loaded, *, grace: float, tell: Relay) -> Schedule | None:
+    """`maintain` for one pipeline, as often as its file says."""
+    config = loaded.config
+    if config.maintain.every is None:
+        return None
+    return Schedule(
+        "maintain",
+        # what keeps tables in order must not hold up what fills them
+        (*_MODESTLY, *own_command("maintain", "--json", "--", str(loaded.path or loaded.file))),
+        pipeline=config.name,
+        every=config.maintain.every,
+        grace=grace,
+        tell=tell,
+        mask=loaded.mask,
+    )
 
 
 class _Words:
