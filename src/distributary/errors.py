@@ -12,11 +12,15 @@ DistributaryError
 │   └── SourceUnavailableError     unreachable, try again                        exit 75
 ├── DecodeError            raised only for a whole schema, never for one record
 ├── EvolutionError         a policy says `fail`
+│   └── SchemaGrewError    a declarative update must begin anew, try again       exit 75
 ├── CheckpointError
 │   ├── FencedError        another process took this checkpoint over
 │   ├── OwnedError         another process is running on this checkpoint         exit 75
 │   └── DivergedError      the checkpoint and the tables tell different stories
+├── ExpectationError       rows break a rule whose action is `fail`
 ├── AccountingError        read != written + dead-lettered + parked
+├── DeployError            a job, a file or a grant cannot be put where it belongs
+│   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
     └── StagedFileError    a staged file is gone or changed before its commit
@@ -46,6 +50,13 @@ class ErrorCode(StrEnum):
     SERVICE_FAILED = "SERVICE_FAILED"
     NOT_FOUND = "NOT_FOUND"
     CONFIRMATION_NEEDED = "CONFIRMATION_NEEDED"
+    DEPLOY_CONFLICT = "DEPLOY_CONFLICT"
+    DEPLOY_REFUSED = "DEPLOY_REFUSED"
+    DEPLOY_UNAVAILABLE = "DEPLOY_UNAVAILABLE"
+    GRANT_REFUSED = "GRANT_REFUSED"
+    TOKEN_NEEDED = "TOKEN_NEEDED"  # noqa: S105
+    ACCESS_DENIED = "ACCESS_DENIED"
+    ACTION_RUNNING = "ACTION_RUNNING"
 
     # about the world around a run
     REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
@@ -58,6 +69,7 @@ class ErrorCode(StrEnum):
     SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
     SOURCE_INVALID = "SOURCE_INVALID"
     SOURCE_DATA_LOST = "SOURCE_DATA_LOST"
+    SHARD_WAITING = "SHARD_WAITING"
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
     SPARK_FAILED = "SPARK_FAILED"
 
@@ -70,7 +82,10 @@ class ErrorCode(StrEnum):
     COMMIT_FAILED = "COMMIT_FAILED"
     STAGED_FILE_MISSING = "STAGED_FILE_MISSING"
     EVOLUTION_REFUSED = "EVOLUTION_REFUSED"
+    SCHEMA_GREW = "SCHEMA_GREW"
+    EXPECTATION_REFUSED = "EXPECTATION_REFUSED"
     BATCH_FAILED = "BATCH_FAILED"
+    PROCESS_DIED = "PROCESS_DIED"
     INTERNAL = "INTERNAL"
 
     # about one record: these are dead-letter reasons
@@ -115,6 +130,7 @@ class ErrorCode(StrEnum):
     NEW_FIELD_REFUSED = "NEW_FIELD_REFUSED"
     TYPE_CHANGE_REFUSED = "TYPE_CHANGE_REFUSED"
     PARTITION_REFUSED = "PARTITION_REFUSED"
+    EXPECTATION_FAILED = "EXPECTATION_FAILED"
 
     # about one change event: likewise
     NO_SOURCE_METADATA = "NO_SOURCE_METADATA"
@@ -251,6 +267,14 @@ class EvolutionError(DistributaryError):
     code = ErrorCode.EVOLUTION_REFUSED
 
 
+class SchemaGrewError(EvolutionError):
+    """A record needs columns that a declarative update did not know when it began."""
+
+    code = ErrorCode.SCHEMA_GREW
+    retryable = True
+    exit_code = 75
+
+
 class CheckpointError(DistributaryError):
     """The checkpoint cannot be used as it is."""
 
@@ -276,10 +300,30 @@ class DivergedError(CheckpointError):
     code = ErrorCode.CHECKPOINT_DIVERGED
 
 
+class ExpectationError(DistributaryError):
+    """Rows of a batch break a rule whose action is `fail`: nothing of it is written."""
+
+    code = ErrorCode.EXPECTATION_REFUSED
+
+
 class AccountingError(DistributaryError):
     """A batch does not add up: it fails instead of committing."""
 
     code = ErrorCode.ACCOUNTING_BROKEN
+
+
+class DeployError(DistributaryError):
+    """A job, a file or a grant cannot be put where it belongs."""
+
+    code = ErrorCode.DEPLOY_REFUSED
+
+
+class DeployUnavailableError(DeployError):
+    """The workspace did not answer, or asked to come back later."""
+
+    code = ErrorCode.DEPLOY_UNAVAILABLE
+    retryable = True
+    exit_code = 75
 
 
 class PublishError(DistributaryError):

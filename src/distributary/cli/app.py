@@ -11,9 +11,25 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import dev, dlq, look, mend, produce, run, schema, start
+from distributary.cli.commands import (
+    alerts,
+    deploy,
+    dev,
+    dlq,
+    look,
+    maintain,
+    mend,
+    metrics,
+    pipelines,
+    produce,
+    run,
+    schema,
+    start,
+    ui,
+    up,
+)
 from distributary.cli.help import GroupPage, show_help
-from distributary.cli.verb import LOOK, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
+from distributary.cli.verb import LOOK, RUN, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
 
 PROGRAM = "distributary"
 
@@ -42,10 +58,17 @@ start.declare(app)
 app.add_typer(produce.app, name="produce", rich_help_panel=START)
 app.add_typer(dev.app, name="dev", rich_help_panel=START)
 run.declare(app)
+up.declare(app)
+app.add_typer(pipelines.app, name="pipelines", rich_help_panel=RUN)
 look.declare(app)
 app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
+app.add_typer(alerts.app, name="alerts", rich_help_panel=LOOK)
+metrics.declare(app)
+ui.declare(app)
 mend.declare(app)
+maintain.declare(app)
+deploy.declare(app)
 
 
 def _print_versions(asked: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from distributary.cli.completion import complete_pipelines, complete_reasons, complete_tables
+from distributary.observe.log_format import LogFormat
 
 File = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="FILE")]
 OptionalFile = Annotated[
@@ -62,6 +63,14 @@ Reason = Annotated[
 ]
 Type = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
+]
+LogForm = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        help="Tell everything on standard error, a line each: for people, or as JSON.",
+        rich_help_panel="Output",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

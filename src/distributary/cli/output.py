@@ -11,7 +11,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -19,6 +19,9 @@ from rich.text import Text
 
 from distributary.cli.words import printable
 from distributary.observe.plain import plain
+
+if TYPE_CHECKING:
+    from distributary.observe.journal import Journal
 
 QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 """`-q`, nothing, `-v` and `-vv`."""
@@ -121,6 +124,8 @@ class Output(ABC):
         self.margin = Paper(stderr or sys.stderr)
         self.mask: Callable[[str], str] = str
         """Hides the secrets of the pipeline at hand in what is not data."""
+        self.journal: Journal | None = None
+        """The log that is kept on standard error instead of words for people."""
 
     @abstractmethod
     def show(self, data: Mapping[str, Any], draw: Draw) -> None:
@@ -138,22 +143,29 @@ class Output(ABC):
     @property
     def lively(self) -> bool:
         """Whether a view that redraws itself is wanted."""
-        return self.paper.fancy and not self.is_json and self.verbosity == NORMAL
+        alone = not self.is_json and self.journal is None
+        return self.paper.fancy and alone and self.verbosity == NORMAL
 
     def note(self, text: str) -> None:
         """What is being done, for whoever waits."""
-        if self.verbosity >= NORMAL:
-            self.margin.line(self.mask(text))
+        self._aside(text, self.mask(text), at=NORMAL)
 
     def step(self, text: str) -> None:
         """A detail of what is being done, with `-v`."""
-        if self.verbosity >= STEPS:
-            self.margin.line(styled(self.mask(text), "dim"))
+        self._aside(text, styled(self.mask(text), "dim"), at=STEPS)
 
     def warn(self, text: str) -> None:
         """Something to know, that does not stop the command."""
-        if self.verbosity >= NORMAL:
-            self.margin.line(styled("warning: ", "yellow"), self.mask(text))
+        words = (styled("warning: ", "yellow"), self.mask(text))
+        self._aside(text, *words, at=NORMAL, level="WARNING")
+
+    def _aside(self, text: str, *words: Words, at: int, level: str = "INFO") -> None:
+        if self.verbosity < at:
+            return
+        if self.journal is None:
+            self.margin.line(*words)
+        else:
+            self.journal.say(text, level=level)
 
 
 class TextOutput(Output):
@@ -167,8 +179,11 @@ class TextOutput(Output):
             draw(self.paper)
 
     def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """Draws on standard error."""
-        draw(self.margin)
+        """Draws on standard error, or writes it to the log there."""
+        if self.journal is None:
+            draw(self.margin)
+        else:
+            self.journal.say(str(error["what"]), event="error", level="ERROR", **error)
 
 
 class JsonOutput(Output):

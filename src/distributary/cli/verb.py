@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STOPPED_BY_KEY = 130
 STOPPED_BY_SIGNAL = 143
 
-START, RUN, LOOK, MEND = "Start", "Run", "Look", "Mend"
+START, RUN, LOOK, MEND, DEPLOY = "Start", "Run", "Look", "Mend", "Deploy"
 """The groups of the help page."""
 
 _Json = Annotated[

@@ -6,14 +6,23 @@ from collections.abc import Iterator
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from distributary.config.alerts import Alerts
 from distributary.config.base import Conflict, Section
 from distributary.config.cdc import Cdc
+from distributary.config.deploy import Deploy
 from distributary.config.engine import Limits, Run, Spark
 from distributary.config.evolution import Evolution
+from distributary.config.expectations import Expectation, expectation_conflicts
+from distributary.config.grants import Grant
 from distributary.config.kafka import KafkaSource
 from distributary.config.lake import Lake
+from distributary.config.lineage import Lineage
+from distributary.config.maintain import Maintain
 from distributary.config.message import Envelope, Framing, Payload
+from distributary.config.metrics import Metrics
 from distributary.config.registry import Registry
+from distributary.config.restart import Restart
+from distributary.config.shard import Shard, shard_conflicts
 from distributary.config.source import DeltaSource, FilesSource, Source
 from distributary.config.tables import Tables
 from distributary.config.text import PipelineName, placeholders
@@ -48,12 +57,30 @@ class PipelineConfig(Section):
     """When batches run: available_now, continuous, or `every` with a duration."""
     evolution: Evolution = Field(default_factory=Evolution)
     """What happens when a schema changes."""
+    expectations: tuple[Expectation, ...] = ()
+    """Rules that rows are expected to keep, and what becomes of those that break them."""
     limits: Limits = Field(default_factory=Limits)
     """What is refused."""
     spark: Spark = Field(default_factory=Spark)
     """The Spark session."""
     run: Run = Field(default_factory=Run)
     """How a run behaves when something fails."""
+    maintain: Maintain = Field(default_factory=Maintain)
+    """What keeps tables small and quick to read."""
+    metrics: Metrics = Field(default_factory=Metrics)
+    """Numbers for a monitoring system."""
+    lineage: Lineage | None = None
+    """Where OpenLineage events go; nowhere when left out."""
+    restart: Restart = Field(default_factory=Restart)
+    """When `up` starts it again after a failure."""
+    alerts: Alerts = Field(default_factory=Alerts)
+    """Who is told when something needs people."""
+    grants: tuple[Grant, ...] = ()
+    """Who may read which tables; `distributary grants` says and does it."""
+    deploy: Deploy | None = None
+    """Where `install` puts this pipeline, and how it runs there."""
+    shard: Shard | None = None
+    """Which part of a pipeline this is, where several jobs share its types."""
 
     @field_validator("payload")
     @classmethod
@@ -78,18 +105,30 @@ class PipelineConfig(Section):
             yield (), "needs registry, with url or path, for this payload"
         if self._no_time():
             yield ("tables", "partition_by"), "needs source.timestamp for _date"
+        if self._always_stale():
+            yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
+        if self.shard is not None:
+            yield from shard_conflicts(self, self.shard)
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:
             used = placeholders(self.tables.each or "")
             if any(name in _CHANGE_DATA_ONLY for name in used):
                 yield ("tables", "each"), "may use {database}, {schema} and {table} with cdc only"
+        yield from expectation_conflicts(
+            self.expectations, self.tables, changes=self.cdc is not None
+        )
 
     def _no_time(self) -> bool:
         """Whether records come without a time although tables are partitioned by its day."""
         source = self.source
         dated = "_date" in self.tables.partition_by
         return dated and isinstance(source, DeltaSource) and source.timestamp is None
+
+    def _always_stale(self) -> bool:
+        """Whether tables are older than they may be before the next batch even begins."""
+        limit, interval = self.alerts.on.freshness, self.trigger.interval
+        return limit is not None and interval is not None and limit <= interval
 
     def _files_conflicts(self) -> Iterator[Conflict]:
         if self.cdc is None:

@@ -1,0 +1,181 @@
+"""The Python packages of this environment as one file for Spark's executors.
+
+The archive holds what Distributary needs, without PySpark, which every Spark brings itself, and a
+`bin/python` that starts the worker's own Python of the same version with these packages. It can be
+unpacked anywhere, which a copied virtual environment cannot: the paths of a machine are in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import struct
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
+from pathlib import Path
+from typing import IO, cast
+
+import distributary
+from distributary import durable
+from distributary.errors import DeployError
+
+PYTHON_IN_ARCHIVE = "bin/python"
+COMPRESSION = 1
+"""Most of it is machine code: more effort takes minutes and gains little."""
+_PACKAGES = "lib"
+# of a compiled module: its length, what a number in it may hold, and what says that the module is
+# named by a hash of its source and need not be compared with it
+_HEADER, _32, _BELIEVED = 16, 0xFFFFFFFF, 0b01
+# the executors' Spark has its own, which must fit its JVM
+_LEFT_OUT = frozenset({"pyspark", "py4j", "distributary"})
+_TESTS = "tests"
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"extra == [\"']([^\"']+)")
+_WRAPPER = """\
+#!/bin/sh
+# the worker's own Python of the same version, with the packages beside this file
+here=$(cd "$(dirname "$0")/.." && pwd)
+PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}"
+export PYTHONPATH
+exec "${{DISTRIBUTARY_PYTHON:-python{version}}}" "$@"
+"""
+
+_Needed = tuple[str, str]
+"""A package and one of its extras, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What an archive holds."""
+
+    path: Path
+    packages: tuple[str, ...]
+    files: int
+    bytes: int
+    """Size of the archive."""
+
+
+def contents() -> dict[str, Path]:
+    """Names in the archive and the files they come from; a name is there once."""
+    found = {f"{_PACKAGES}/distributary/{name}": path for name, path in _own_files()}
+    for name in packages():
+        for inside, path in _files_of(distribution(name)):
+            found.setdefault(f"{_PACKAGES}/{inside}", path)
+    return dict(sorted(found.items()))
+
+
+def packages() -> tuple[str, ...]:
+    """Names of everything that Distributary needs, directly or not, but for PySpark."""
+    seen, waiting = set[_Needed](), [("distributary", "")]
+    while waiting:
+        for needed in _requirements(*waiting.pop()):
+            if needed not in seen and needed[0] not in _LEFT_OUT:
+                seen.add(needed)
+                waiting.append(needed)
+    return tuple(sorted({name for name, _ in seen}))
+
+
+def pack(path: Path) -> Packed:
+    """Write the archive; the same environment gives the same bytes."""
+    found = contents()
+    drafts = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        drafts.parent.mkdir(parents=True, exist_ok=True)
+        with drafts.open("xb") as file:
+            with gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as smaller:
+                _write(cast(IO[bytes], smaller), found)
+            file.flush()
+            os.fsync(file.fileno())
+        drafts.replace(path)
+        durable.sync_folder(path.parent)
+    except OSError as error:
+        raise DeployError(
+            "the archive cannot be written",
+            where=str(path),
+            evidence=f"{type(error).__name__}: {error.strerror}",
+            next_step="check rights and room (about 200 MB), or name another place",
+        ) from error
+    finally:
+        drafts.unlink(missing_ok=True)
+    return Packed(path, packages(), len(found), path.stat().st_size)
+
+
+def _write(file: IO[bytes], found: dict[str, Path]) -> None:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    wrapper = _WRAPPER.format(packages=_PACKAGES, version=version).encode()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(_entry(PYTHON_IN_ARCHIVE, len(wrapper), 0o755), io.BytesIO(wrapper))
+        for name, source in found.items():
+            content = source.read_bytes()
+            archive.addfile(_entry(name, len(content), 0o644), io.BytesIO(content))
+            if name.endswith(".py") and (code := _compiled(source, content)) is not None:
+                where = cache_from_source(name)
+                archive.addfile(_entry(where, len(code), 0o644), io.BytesIO(code))
+
+
+def _compiled(source: Path, content: bytes) -> bytes | None:
+    """The compiled module, as one that is believed whatever the file's time.
+
+    Each executor would compile everything it imports otherwise.
+    """
+    try:
+        code = Path(cache_from_source(str(source))).read_bytes()
+    except OSError:
+        return None
+    stat = source.stat()
+    expected = struct.pack("<4sIII", MAGIC_NUMBER, 0, int(stat.st_mtime) & _32, stat.st_size & _32)
+    if code[:_HEADER] != expected:
+        return None
+    return struct.pack("<4sI8s", MAGIC_NUMBER, _BELIEVED, source_hash(content)) + code[_HEADER:]
+
+
+def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = size, mode, 0
+    return entry
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    # from where it is imported: an installation for development has no files of its own
+    root = Path(distributary.__file__).parent
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(root).as_posix(), path
+
+
+def _files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
+    for file in found.files or ():
+        path = Path(str(found.locate_file(file)))
+        # scripts lie outside of the packages, and are not for executors
+        if not {"..", "__pycache__", _TESTS} & set(file.parts) and path.is_file():
+            yield file.as_posix(), path
+
+
+def _requirements(name: str, extra: str) -> Iterator[_Needed]:
+    for line in distribution(name).requires or ():
+        requirement, _, marker = line.partition(";")
+        asked = _EXTRA.search(marker)
+        # what an extra needs is told under that extra only
+        if (asked[1] if asked else "") != extra:
+            continue
+        needed = _NAME.match(requirement.strip())
+        if needed is None or not _is_installed(needed[1]):
+            continue
+        plain = re.sub(r"[-_.]+", "-", needed[1]).lower()
+        for part in ("", *(needed[2] or "").split(",")):
+            yield plain, part.strip()
+
+
+def _is_installed(name: str) -> bool:
+    # a marker for another system or Python names what is not there
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""What `install` must know of a pipeline file, on a machine that need not have its secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from distributary.config.base import Section
+from distributary.config.deploy import Deploy
+from distributary.config.document import parse, read
+from distributary.config.engine import Spark
+from distributary.config.explain import explain
+from distributary.config.fields import (
+    ROOT,
+    Models,
+    chosen,
+    is_free_form,
+    is_secret,
+    models_of,
+    settings,
+)
+from distributary.config.layers import Layers
+from distributary.config.load import Loaded, load_text
+from distributary.config.node import Node, dotted
+from distributary.config.node import Path as KeyPath
+from distributary.config.problems import PipelineFileError, printable, refuse
+from distributary.config.secrets import hide_credentials, is_secret_name
+from distributary.config.shard import Shard
+from distributary.config.text import PipelineName
+from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
+from distributary.config.variables import Variables
+from distributary.errors import ConfigError, ErrorCode
+
+_ENV = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)(:-)?")
+_REFERENCE = re.compile(r"\$\{|\{\{secrets/")
+_SECRET_KINDS = re.compile(r"(?<!\$)\$\{(file|databricks):")
+
+
+class _Part(Section):
+    """The keys of a pipeline file that matter for installing it."""
+
+    name: PipelineName
+    """See `PipelineConfig`."""
+    trigger: TriggerSetting = AVAILABLE_NOW
+    """Likewise."""
+    deploy: Deploy = Deploy()
+    """Likewise."""
+    spark: Spark = Spark()
+    """Likewise."""
+    shard: Shard | None = None
+    """Likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installable:
+    """A pipeline file and what it says about where it runs."""
+
+    path: Path
+    """Absolute."""
+    name: str
+    deploy: Deploy
+    master: str
+    ends: bool
+    """Whether a run takes what is there and ends."""
+    text: str = field(repr=False)
+    """The file as it is: references stay references."""
+    variables: tuple[str, ...] = ()
+    """Names of `${env:...}` without a default, which must be set where it runs."""
+    clear_secrets: tuple[str, ...] = ()
+    """Settings that hold a secret in clear."""
+    unknown_here: tuple[str, ...] = ()
+    """What could not be looked up on this machine, told as warnings."""
+    shard: Shard | None = None
+    """Which part of a pipeline it is, if it is one."""
+    loaded: Loaded | None = field(default=None, repr=False)
+    """The whole configuration, where everything is known."""
+
+    def refuse_clear_secrets(self, *, to: str) -> None:
+        """For targets that copy the file to where others read it."""
+        if self.clear_secrets:
+            raise ConfigError(
+                f"the file holds a secret in clear and would be copied to {to}",
+                where=printable(str(self.path)),
+                evidence=", ".join(self.clear_secrets),
+                next_step="write ${env:NAME}, ${file:PATH} or ${databricks:SCOPE/KEY} instead",
+            )
+
+
+def read_for_install(
+    path: Path, *, text: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Installable:
+    """Read and check a file; values that are missing here are no mistake, all others are.
+
+    With `text` the file need not be there yet.
+    """
+    text, file = read(path) if text is None else text, printable(str(path))
+    loaded, unknown = _checked(text, file, environ)
+    tree, _ = parse(text, file=file)
+    layers = Layers(tree)
+    layers.add_variables(environ)
+    part = _part(layers.root, file, environ)
+    needed = (m[1] for _, value in _scalars(tree) for m in _ENV.finditer(value) if not m[2])
+    return Installable(
+        path=path.absolute(),
+        name=part.name,
+        deploy=part.deploy,
+        master=part.spark.master,
+        ends=part.trigger == AVAILABLE_NOW,
+        text=text,
+        variables=tuple(dict.fromkeys(needed)),
+        clear_secrets=tuple(map(dotted, clear_secrets(tree))),
+        unknown_here=unknown,
+        shard=part.shard,
+        loaded=loaded,
+    )
+
+
+def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Settings whose secret value stands in the file itself."""
+    for number, item in enumerate(node.items):
+        yield from clear_secrets(item, models, (*path, number))
+    known = settings(chosen(models, node))
+    for key, below in node.entries.items():
+        info, here = known.get(key), (*path, key)
+        if info is None:
+            continue
+        if is_secret(info):
+            yield from (where for where, _ in _in_clear(below, here))
+        elif is_free_form(info):
+            options = (pair for pair in below.entries.items() if is_secret_name(pair[0]))
+            for name, option in options:
+                yield from (where for where, _ in _in_clear(option, (*here, name)))
+        else:
+            yield from clear_secrets(below, models_of(info), here)
+            own = _in_clear(below, here) if not models_of(info) else ()
+            yield from (where for where, text in own if hide_credentials(text) != text)
+
+
+def _in_clear(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    return ((where, text) for where, text in _scalars(node, path) if not _REFERENCE.search(text))
+
+
+def _scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(node.value, str):
+        yield path, node.value
+    for number, item in enumerate(node.items):
+        yield from _scalars(item, (*path, number))
+    for key, below in node.entries.items():
+        yield from _scalars(below, (*path, key))
+
+
+def _checked(
+    text: str, file: str, environ: Mapping[str, str]
+) -> tuple[Loaded | None, tuple[str, ...]]:
+    try:
+        return load_text(text, file=file, environ=environ), ()
+    except PipelineFileError as error:
+        missing = ErrorCode.CONFIG_MISSING_VARIABLE
+        if any(problem.code is not missing for problem in error.problems):
+            raise
+        return None, tuple(f"{p.path} {p.message}" for p in error.problems)
+
+
+def _part(root: Node, file: str, environ: Mapping[str, str]) -> _Part:
+    kept = {key: root.entries[key] for key in _Part.model_fields if key in root.entries}
+    if "spark" in kept:
+        # its further settings may hold secrets, and are read where it runs
+        kept["spark"] = kept["spark"].without(("conf",)) if kept["spark"].entries else kept["spark"]
+    for key, text in _scalars(kept.get("deploy", Node({}, root.origin)), ("deploy",)):
+        if _SECRET_KINDS.search(text):
+            raise ConfigError(
+                "a secret cannot stand in the deploy section: it would be written down in clear",
+                where=f"{file} {dotted(key)}",
+                next_step="name it where it runs: {{secrets/SCOPE/KEY}}, a Kubernetes secret, "
+                "or an environment file",
+            )
+    tree = Node(kept, root.origin).without_unset()
+    try:
+        return _Part.model_validate(_expanded(tree.plain(), environ))
+    except ValidationError as error:
+        raise refuse(file, explain(error, tree, ignore=())) from None
+
+
+def _expanded(value: object, environ: Mapping[str, str]) -> object:
+    if isinstance(value, dict):
+        return {key: _expanded(item, environ) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expanded(item, environ) for item in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    expansion = Variables(environ).expand(value)
+    if expansion.unresolved:
+        raise expansion.unresolved[0]
+    return expansion.text

@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databricks.sdk.service.jobs import JobSettings
+
+from distributary.config.deploy import Databricks
+from distributary.deploy.databricks_job import job_settings, like
+from tests.cli.conftest import Cli
+from tests.deploy.conftest import Write
+from tests.deploy.workspace import TOKEN, USER, Refused, Workspace
+
+FOLDER = f"/Users/{USER}/.distributary/games"
+LINE = ("--target", "databricks")
+
+DEPLOY = """\
+deploy:
+  databricks:
+    host: {url}
+    cluster:
+      spark_version: 17.3.x-scala2.13
+      node_type: i3.xlarge
+      workers: 2
+      env: {{KAFKA_SECRET: "{{{{secrets/kafka/password}}}}"}}
+    schedule: "0 0 * * * ?"
+    timezone: Europe/Berlin
+    retries: 5
+    retry_wait: 2m
+    notifications: {{on_failure: [data@example.com]}}
+    tags: {{team: data}}
+{more}"""
+
+
+@pytest.fixture
+def file(write: Write, workspace: Workspace) -> Path:
+    return write(DEPLOY.format(url=workspace.url, more=""))
+
+
+def test_install_makes_one_job_with_everything_of_the_file(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    result = cli("install", file, *LINE)
+    assert result.code == 0, result.err
+    ((_, job),) = workspace.jobs.items()
+    (task,) = job["tasks"]
+    assert job["name"] == "games"
+    assert job["max_concurrent_runs"] == 1
+    assert job["schedule"] == {
+        "quartz_cron_expression": "0 0 * * * ?",
+        "timezone_id": "Europe/Berlin",
+        "pause_status": "UNPAUSED",
+    }
+    assert job["email_notifications"] == {"on_failure": ["data@example.com"]}
+    assert job["tags"]["team"] == "data"
+    assert (task["max_retries"], task["min_retry_interval_millis"]) == (5, 120_000)
+    assert task["new_cluster"]["num_workers"] == 2
+    assert task["new_cluster"]["spark_env_vars"] == {"KAFKA_SECRET": "{{secrets/kafka/password}}"}
+    assert task["libraries"][0]["pypi"]["package"].startswith("distributary==")
+    python = task["spark_python_task"]
+    assert python["python_file"] == f"/Workspace{FOLDER}/launch.py"
+    assert python["parameters"] == ["run", f"/Workspace{FOLDER}/games.yaml", "--available-now"]
+    # the file is passed on with its references
+    assert "${env:KAFKA_SECRET}" in workspace.files[f"{FOLDER}/games.yaml"]
+    assert "reset" not in json.dumps(job) + "".join(workspace.files.values())
+
+
+def test_installing_twice_gives_one_job_and_says_unchanged(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    assert cli("install", file, *LINE).code == 0
+    workspace.asked.clear()
+    again = cli("install", file, *LINE)
+    assert (again.code, again.out) == (0, "unchanged: pipeline games on databricks\n")
+    assert len(workspace.jobs) == 1
+    assert workspace.changes() == []
+    assert cli("install", file, *LINE, "--json").json["changed"] is False
+
+
+def test_a_change_of_the_file_is_an_update_of_the_same_job(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    cli("install", file, *LINE)
+    (before,) = workspace.jobs
+    file.write_text(file.read_text().replace("retries: 5", "retries: 7"))
+    tried = cli("install", file, *LINE, "--dry-run", "--json").json
+    assert {s["action"] for s in tried["steps"]} == {"update", "unchanged"}
+    assert cli("install", file, *LINE).code == 0
+    assert list(workspace.jobs) == [before]
+    assert workspace.jobs[before]["tasks"][0]["max_retries"] == 7
+
+
+def test_a_new_name_renames_the_job(file: Path, cli: Cli, workspace: Workspace) -> None:
+    cli("install", file, *LINE)
+    (before,) = workspace.jobs
+    file.write_text(file.read_text() + "    job_name: other\n")
+    assert cli("install", file, *LINE).code == 0
+    assert {key: job["name"] for key, job in workspace.jobs.items()} == {before: "other"}
+
+
+def test_a_dry_run_changes_nothing_and_shows_everything(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    shown = cli("install", file, *LINE, "--dry-run")
+    assert shown.code == 0
+    assert workspace.changes() == [] and not workspace.jobs
+    assert "quartz_cron_expression" in shown.out
+    assert "bootstrap_servers" in shown.out
+    assert "from distributary.cli import main" in shown.out
+
+
+def definition(**settings: Any) -> dict[str, Any]:
+    """A job as it would be sent, understood by the SDK to the last field."""
+    section = Databricks.model_validate(settings)
+    job = job_settings("games", section, launcher="/Workspace/l.py", file="/Workspace/g.yaml")
+    assert JobSettings.from_dict(job).as_dict() == job
+    return job
+
+
+@pytest.mark.parametrize(
+    ("more", "check"),
+    [
+        ({}, lambda job: job["tasks"][0]["environment_key"] == "default"),
+        ({"continuous": True}, lambda job: job["continuous"] == {"pause_status": "UNPAUSED"}),
+        ({"continuous": True}, lambda job: "max_retries" not in job["tasks"][0]),
+        ({"continuous": True, "paused": True}, lambda job: "'PAUSED'" in str(job)),
+        ({"timeout": "1h"}, lambda job: job["timeout_seconds"] == 3600),
+        ({"package": "/Volumes/a.whl"}, lambda job: "/Volumes/a.whl" in str(job["environments"])),
+    ],
+)
+def test_serverless(more: dict[str, Any], check: Callable[[dict[str, Any]], bool]) -> None:
+    job = definition(serverless=True, **more)
+    assert check(job)
+    assert "new_cluster" not in job["tasks"][0]
+    # without a clock, the trigger of the file says when a run ends
+    assert "--available-now" not in str(job)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        ({"id": "0123-abc"}, {"existing_cluster_id": "0123-abc"}),
+        ({"spark_version": "x", "workers": 0}, {"custom_tags": {"ResourceClass": "SingleNode"}}),
+        (
+            {"spark_version": "x", "min_workers": 1, "max_workers": 4, "policy": "P1"},
+            {"autoscale": {"min_workers": 1, "max_workers": 4}, "policy_id": "P1"},
+        ),
+    ],
+)
+def test_kinds_of_clusters(cluster: dict[str, Any], expected: dict[str, Any]) -> None:
+    (task,) = definition(cluster=cluster)["tasks"]
+    assert expected.items() <= (task | task.get("new_cluster", {})).items()
+
+
+def test_the_mark_tells_definitions_apart() -> None:
+    one, two = definition(serverless=True), definition(serverless=True, retries=9)
+    assert one == definition(serverless=True)
+    assert one["tags"] != two["tags"]
+
+
+def test_two_jobs_of_one_name_are_refused_with_their_ids(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    ids = [workspace.add_job({"name": "games"}) for _ in range(2)]
+    for _ in range(5):
+        workspace.add_job({"name": "Games"})
+    result = cli("install", file, *LINE, "--json")
+    assert result.code == 1
+    error = result.json["error"]
+    assert error["code"] == "DEPLOY_CONFLICT"
+    assert all(str(key) in error["evidence"] for key in ids)
+    assert workspace.changes() == []
+
+
+def test_a_job_of_somebody_else_is_not_touched(file: Path, cli: Cli, workspace: Workspace) -> None:
+    key = workspace.add_job({"name": "games", "max_concurrent_runs": 9})
+    assert cli("install", file, *LINE, "--force", "--json").json["error"]["code"] == (
+        "DEPLOY_CONFLICT"
+    )
+    assert workspace.jobs[key] == {"name": "games", "max_concurrent_runs": 9}
+    assert cli("uninstall", file, *LINE, "--dry-run", "--json").json["steps"] == []
+
+
+def test_a_job_of_the_same_name_in_other_letters_is_another(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    for _ in range(5):
+        workspace.add_job({"name": "GAMES"})
+    assert cli("install", file, *LINE).code == 0
+    assert len(workspace.jobs) == 6
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda job: job["tasks"][0].update(max_retries=99),
+        lambda job: job["schedule"].update(pause_status="PAUSED"),
+        lambda job: job.update(trigger={"file_arrival": {"url": "s3://x/"}}),
+    ],
+)
+def test_an_edit_is_shown_and_kept_until_forced(
+    file: Path, cli: Cli, workspace: Workspace, edit: Callable[[dict[str, Any]], None]
+) -> None:
+    cli("install", file, *LINE)
+    (key,) = workspace.jobs
+    edit(workspace.jobs[key])
+    edited = json.loads(json.dumps(workspace.jobs[key]))
+    shown = cli("install", file, *LINE, "--dry-run", "--json").json["steps"]
+    (step,) = [step for step in shown if step["action"] == "edited"]
+    assert step["diff"]
+    assert cli("install", file, *LINE, "--json").json["error"]["code"] == "DEPLOY_CONFLICT"
+    assert workspace.jobs[key] == edited
+    assert cli("install", file, *LINE, "--force").code == 0
+    assert cli("install", file, *LINE).out.startswith("unchanged")
+
+
+def test_an_edit_is_also_seen_when_the_file_changed_too(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    cli("install", file, *LINE)
+    (key,) = workspace.jobs
+    workspace.jobs[key]["max_concurrent_runs"] = 4
+    file.write_text(file.read_text().replace("retries: 5", "retries: 7"))
+    assert cli("install", file, *LINE, "--json").json["error"]["code"] == "DEPLOY_CONFLICT"
+
+
+def test_an_edited_file_of_the_workspace_is_shown(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    cli("install", file, *LINE)
+    workspace.files[f"{FOLDER}/games.yaml"] += "# mine\n"
+    assert cli("install", file, *LINE).code == 1
+    workspace.files[f"{FOLDER}/games.yaml"] = "not ours"
+    steps = cli("install", file, *LINE, "--dry-run", "--json").json["steps"]
+    assert [step["action"] for step in steps] == ["foreign", "unchanged", "unchanged"]
+
+
+def test_a_lost_answer_makes_no_second_job(file: Path, cli: Cli, workspace: Workspace) -> None:
+    lost = []
+
+    def lose(method: str, path: str) -> None:
+        if path.endswith("jobs/create") and not lost:
+            lost.append(path)
+            raise ConnectionAbortedError
+
+    workspace.after = lose
+    assert cli("install", file, *LINE).code == 0
+    assert lost and len(workspace.requests("jobs/create")) == 2
+    assert len(workspace.jobs) == 1
+    assert cli("install", file, *LINE).out.startswith("unchanged")
+
+
+def test_who_asks_too_often_waits(file: Path, cli: Cli, workspace: Workspace) -> None:
+    seen: list[str] = []
+
+    def busy(method: str, path: str) -> None:
+        seen.append(path)
+        if seen.count(path) == 1:
+            raise Refused(429, "REQUEST_LIMIT_EXCEEDED")
+
+    workspace.before = busy
+    assert cli("install", file, *LINE).code == 0
+    assert len(workspace.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected", "exit_code"),
+    [
+        (403, "PERMISSION_DENIED", "DEPLOY_REFUSED", 1),
+        (500, "INTERNAL_ERROR", "DEPLOY_UNAVAILABLE", 75),
+        (400, "INVALID_PARAMETER_VALUE", "DEPLOY_REFUSED", 1),
+    ],
+)
+def test_what_the_workspace_says_is_told(
+    file: Path,
+    cli: Cli,
+    workspace: Workspace,
+    status: int,
+    code: str,
+    expected: str,
+    exit_code: int,
+) -> None:
+    def spoil(method: str, path: str) -> None:
+        if path.endswith("jobs/create"):
+            raise Refused(status, code, "no \x1b[31mway")
+
+    workspace.before = spoil
+    result = cli("install", file, *LINE, "--json")
+    assert result.code == exit_code
+    assert result.json["error"]["code"] == expected
+    assert "\x1b" not in result.json["error"]["evidence"]
+    # the second try goes on from where the first one ended
+    workspace.before = lambda method, path: None
+    assert cli("install", file, *LINE).code == 0
+    assert len(workspace.jobs) == 1
+
+
+def test_a_wrong_login_and_none_are_told_apart(
+    file: Path, cli: Cli, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABRICKS_TOKEN", "canary-wrong-token")
+    wrong = cli("install", file, *LINE, "--json")
+    assert (wrong.code, wrong.json["error"]["code"]) == (1, "DEPLOY_REFUSED")
+    assert "canary" not in wrong.out + wrong.err
+    monkeypatch.delenv("DATABRICKS_TOKEN")
+    nobody = cli("install", file, *LINE, "--json")
+    assert (nobody.code, nobody.json["error"]["code"]) == (2, "CONFIG_INVALID")
+
+
+def test_uninstall_removes_what_was_written_and_nothing_else(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    other = workspace.add_job({"name": "other"})
+    cli("install", file, *LINE)
+    workspace.files[f"{FOLDER}/mine.txt"] = "mine"
+    listed = cli("uninstall", file, *LINE, "--dry-run", "--json").json["steps"]
+    assert [step["kind"] for step in listed] == ["job", *["workspace file"] * 3]
+    refused = cli("uninstall", file, *LINE)
+    assert refused.code == 2 and "CONFIRMATION_NEEDED" in refused.err
+    assert len(workspace.jobs) == 2
+    assert cli("uninstall", file, *LINE, "--yes").code == 0
+    assert list(workspace.jobs) == [other]
+    assert list(workspace.files) == [f"{FOLDER}/mine.txt"]
+    assert cli("uninstall", file, *LINE, "--yes").out == "there is nothing to remove\n"
+
+
+def test_no_secret_leaves(
+    write: Write, cli: Cli, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_SECRET", "canary-kafka-password")
+    path = write(DEPLOY.format(url=workspace.url, more=""))
+    said = [cli("install", path, *LINE, flag) for flag in ("--dry-run", "--json", "-v")]
+    said.append(cli("uninstall", path, *LINE, "--yes", "--json"))
+    sent = json.dumps(workspace.asked, default=str) + str(workspace.files)
+    for secret in ("canary-kafka-password", TOKEN):
+        assert secret not in sent
+        assert not [each for each in said if secret in each.out + each.err]
+
+
+def test_a_secret_in_clear_is_refused(write: Write, cli: Cli, workspace: Workspace) -> None:
+    path = write(DEPLOY.format(url=workspace.url, more=""))
+    path.write_text(path.read_text().replace("${env:KAFKA_SECRET}", "canary-in-clear"))
+    result = cli("install", path, *LINE, "--json")
+    assert result.code == 2
+    assert result.json["error"]["evidence"] == "source.security.password"
+    assert "canary" not in result.out + result.err
+    assert workspace.changes() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'cluster: {spark_version: x, env: {KAFKA_SECRET: "canary-clear"}}',
+        'cluster: {spark_version: x, env: {A: "${file:secret.txt}"}}',
+        'cluster: {spark_version: x, env: {A: "${databricks:scope/key}"}}',
+        "serverless: true\n    cluster: {spark_version: x}",
+        "serverless: true\n    schedule: hourly",
+        "serverless: true\n    schedule: 0 0 * * * ?\n    continuous: true",
+        "serverless: true\n    continuous: true\n    retries: 2",
+        "serverless: true\n    tags: {distributary_x: y}",
+        "serverless: true\n    folder: ../x",
+        "cluster: {spark_version: x, min_workers: 1}",
+        "cluster: {id: x, workers: 1}",
+        "host: http://user:canary-pw@h\n    serverless: true",
+    ],
+)
+def test_a_section_that_cannot_work_is_refused(write: Write, cli: Cli, line: str) -> None:
+    Path("secret.txt").write_text("canary-file")
+    result = cli("install", write(f"deploy:\n  databricks:\n    {line}\n"), *LINE, "--json")
+    assert result.code == 2
+    assert "canary" not in result.out + result.err
+
+
+def test_without_the_extra_there_is_a_line_to_paste(
+    file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr("distributary.deploy.workspace.import_module", none)
+    result = cli("install", file, *LINE, "--json")
+    assert (result.code, result.json["error"]["code"]) == (1, "EXTRA_MISSING")
+    assert result.json["error"]["next_step"] == "pip install 'distributary[databricks]'"
+
+
+def test_only_what_was_asked_for_is_compared() -> None:
+    ours = {"name": "x", "tasks": [{"task_key": "run", "max_retries": 1}]}
+    there = {"name": "x", "format": "MULTI_TASK", "tasks": [{**ours["tasks"][0], "run_if": "ALL"}]}  # type: ignore[dict-item]
+    assert like(there, ours) == ours
+    assert like({**there, "schedule": {"a": 1}}, ours) != ours
+    assert like({**there, "tasks": []}, ours) != ours
+    assert JobSettings.from_dict(ours).as_dict() == ours

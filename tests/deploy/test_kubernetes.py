@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from jsonschema import Draft7Validator, ValidationError
+
+from distributary.deploy.files import FileTarget
+from distributary.deploy.image import ENTRYPOINT, USER, dockerfile
+from distributary.deploy.kubernetes import object_name
+from distributary.deploy.kubernetes_target import chart_values, kubernetes_target
+from distributary.deploy.pipeline_file import Installable
+from distributary.errors import ConfigError
+
+Make = Callable[..., Installable]
+
+STAYS = "deploy: {kubernetes: {image: 'registry.example/games:1.0'}}\n"
+LARGE = """\
+deploy:
+  kubernetes:
+    image: registry.example/games@sha256:0123
+    name: my-games
+    namespace: data
+    secrets: [games-secrets, more.secrets]
+    secret_files: [games-files]
+    token_secret: games-token
+    pull_secrets: [registry]
+    claim: games-lake
+    resources: {cpu: 500m, memory: 8Gi, cpu_limit: "4"}
+    port: 9000
+    spark:
+      executors: 3
+      memory: 4g
+      conf: {spark.kubernetes.executor.request.cores: 500m, spark.x: "{{ .Values.image }}"}
+"""
+TIMED = "deploy: {kubernetes: {image: 'r/x:1', schedule: '0 * * * *', service_account: mine}}\n"
+ALL = pytest.mark.parametrize("extra", [STAYS, LARGE, TIMED], ids=["stays", "large", "timed"])
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def written(installable: Make, extra: str, **given: str) -> FileTarget:
+    target = kubernetes_target(installable(extra, **given), out=Path("out"))
+    target.apply(target.plan())
+    return target
+
+
+def manifests(target: FileTarget) -> dict[str, dict[str, Any]]:
+    """Read as Kubernetes' own tools do, by the rules of YAML 1.1."""
+    found = sorted((target.folder / "manifests").iterdir())
+    return {path.stem[3:]: yaml.safe_load(path.read_text()) for path in found}
+
+
+def pod_of(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    if "cronjob" in objects:
+        pod = objects["cronjob"]["spec"]["jobTemplate"]["spec"]["template"]
+    else:
+        pod = objects["deployment"]["spec"]["template"]
+    return dict(pod["spec"])
+
+
+@ALL
+def test_every_object_fits_the_schema_of_kubernetes(installable: Make, extra: str) -> None:
+    objects = manifests(written(installable, extra))
+    assert objects
+    for each in objects.values():
+        kubernetes_validate.validate(each, "1.32", strict=True)
+        assert LABEL.fullmatch(each["metadata"]["name"])
+    if "configmap-spark" in objects:
+        template = yaml.safe_load(objects["configmap-spark"]["data"]["executor.yaml"])
+        kubernetes_validate.validate(template, "1.32", strict=True)
+
+
+@ALL
+def test_nobody_is_root_and_nothing_is_written_to_the_image(installable: Make, extra: str) -> None:
+    pod = pod_of(manifests(written(installable, extra)))
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == USER
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_a_pod_that_stays_is_asked_how_it_is(installable: Make) -> None:
+    objects = manifests(written(installable, STAYS))
+    deployment = objects["deployment"]["spec"]
+    assert deployment["replicas"] == 1 and deployment["strategy"] == {"type": "Recreate"}
+    (container,) = pod_of(objects)["containers"]
+    assert container["args"] == [
+        *("up", "/etc/distributary/pipeline.yaml", "--listen", "0.0.0.0:8080"),
+        *("--log-format", "json"),
+    ]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/live", "/live", "/ready"]
+    assert {probe["port"] for probe in probes} == {container["ports"][0]["name"]}
+    # only who starts executors may talk to Kubernetes
+    assert pod_of(objects)["automountServiceAccountToken"] is False
+    assert "role" not in objects
+
+
+def test_a_run_by_the_clock_ends_and_never_overlaps(installable: Make) -> None:
+    objects = manifests(written(installable, TIMED))
+    spec = objects["cronjob"]["spec"]
+    assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 * * * *", "Forbid")
+    pod = pod_of(objects)
+    assert pod["serviceAccountName"] == "mine" and "serviceaccount" not in objects
+    assert pod["containers"][0]["args"][-1] == "--available-now"
+    assert "livenessProbe" not in pod["containers"][0]
+
+
+def test_executors_are_pods_that_find_the_driver(installable: Make) -> None:
+    objects = manifests(written(installable, LARGE))
+    lines = objects["configmap-spark"]["data"]["spark-defaults.conf"].splitlines()
+    conf = dict(line.split(" ", 1) for line in lines)
+    assert conf["spark.executor.instances"] == "3"
+    assert conf["spark.driver.host"] == "my-games-driver.data.svc"
+    assert objects["service-driver"]["metadata"]["name"] == "my-games-driver"
+    assert objects["service-driver"]["spec"]["clusterIP"] == "None"
+    (container,) = pod_of(objects)["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["DISTRIBUTARY_SPARK__MASTER"].startswith("k8s://")
+    assert "DISTRIBUTARY_TOKEN" in env and env["DISTRIBUTARY_TOKEN"] is None
+    (rule,) = objects["role"]["rules"]
+    assert "secrets" not in rule["resources"] and "*" not in str(rule)
+
+
+def test_secrets_are_named_and_never_held(installable: Make) -> None:
+    target = written(installable, LARGE)
+    (container,) = pod_of(manifests(target))["containers"]
+    names = [source["secretRef"]["name"] for source in container["envFrom"]]
+    assert names == ["games-secrets", "more.secrets"]
+    config = manifests(target)["configmap"]["data"]["pipeline.yaml"]
+    assert "${env:KAFKA_SECRET}" in config
+
+
+def test_a_secret_in_clear_is_refused(installable: Make) -> None:
+    extra = f"{STAYS}registry: {{url: 'http://h', token: canary}}\n"
+    with pytest.raises(ConfigError) as caught:
+        kubernetes_target(installable(extra))
+    assert "canary" not in str(caught.value)
+
+
+@ALL
+def test_the_chart_with_its_values_is_the_manifests(installable: Make, extra: str) -> None:
+    target = written(installable, extra)
+    chart = target.folder / "chart"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    plain = manifests(target)
+    namespace = next(iter(plain.values()))["metadata"]["namespace"]
+    rendered = {
+        path.stem: yaml.safe_load(render(path.read_text(), values, namespace))
+        for path in (chart / "templates").iterdir()
+    }
+    assert rendered == plain
+
+
+def render(template: str, values: dict[str, Any], namespace: str) -> str:
+    """The four kinds of places that our templates have, as Helm fills them in."""
+    known = {".Release.Namespace": namespace} | {f".Values.{k}": v for k, v in values.items()}
+
+    def fill(match: re.Match[str]) -> str:
+        source, as_json = match[1].removesuffix(" | toJson"), match[1].endswith(" | toJson")
+        if source == '"{{"':
+            return "{{"
+        return json.dumps(known[source]) if as_json else str(known[source])
+
+    return re.sub(r"\{\{ (.*?) \}\}", fill, template)
+
+
+@ALL
+def test_the_schema_of_the_values_takes_them_and_refuses_others(
+    installable: Make, extra: str
+) -> None:
+    target = written(installable, extra)
+    schema = json.loads((target.folder / "chart" / "values.schema.json").read_text())
+    Draft7Validator.check_schema(schema)
+    values = yaml.safe_load((target.folder / "chart" / "values.yaml").read_text())
+    Draft7Validator(schema).validate({**values, "global": {}})
+    for wrong in (
+        {"image": "a b"},
+        {"resources": {"limits": {"memory": "lots"}}},
+        {"banana": 1},
+        {"secrets": ["x"]},
+    ):
+        with pytest.raises(ValidationError):
+            Draft7Validator(schema).validate({**values, **wrong})
+
+
+@pytest.mark.parametrize(
+    "name", ["games", "Games", "a.b", "x" * 100, "-".join("abcdefgh" * 6), "1", "a_b", "A"]
+)
+def test_every_pipeline_has_a_name_of_its_own(installable: Make, name: str) -> None:
+    settings = installable(STAYS).deploy.kubernetes
+    assert settings is not None
+    made = object_name(name, settings)
+    assert LABEL.fullmatch(made) and len(made) <= 40
+    assert made != object_name(f"{name}2", settings)
+    assert (made == name) == (name in ("games", "1"))
+
+
+def test_values_hold_no_schedule_where_there_is_none(installable: Make) -> None:
+    settings = installable(STAYS).deploy.kubernetes
+    assert settings is not None
+    assert "schedule" not in chart_values(settings)
+
+
+def test_the_image_runs_as_nobody_special() -> None:
+    lines = dockerfile().splitlines()
+    users = [line for line in lines if line.startswith("USER ")]
+    assert users == [f"USER {USER}:{USER}"] and USER > 1000
+    assert lines.index(users[0]) < lines.index("WORKDIR /opt/distributary")
+    assert not [line for line in lines if re.search(r"secret|password|token", line, re.I)]
+
+
+def run_entrypoint(folder: Path, *arguments: str, **environ: str) -> list[str]:
+    """The entry point with programs that only say how they were called."""
+    (folder / "entrypoint.sh").write_text(ENTRYPOINT)
+    for name in ("java", "distributary"):
+        script = folder / name
+        script.write_text(
+            f'#!/bin/sh\nprintf "%s\\n" {name} "$@" "token=${{DISTRIBUTARY_TOKEN:-}}"\n'
+        )
+        script.chmod(0o755)
+    python = folder / "python"
+    python.write_text('#!/bin/sh\ncase "$2" in *secrets*) echo random;; *) echo /spark;; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", folder / "entrypoint.sh", *arguments],
+        env={"PATH": f"{folder}:/usr/bin:/bin", **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_entry_point_starts_commands_and_executors(own_folder: Path) -> None:
+    assert run_entrypoint(own_folder, "up", "a b.yaml") == [
+        *("distributary", "up", "a b.yaml", "token=random")
+    ]
+    given = run_entrypoint(own_folder, "up", "x", DISTRIBUTARY_TOKEN="mine")
+    assert given[-1] == "token=mine"
+    spark = {
+        "SPARK_JAVA_OPT_0": "-Da=b c",
+        "SPARK_JAVA_OPT_1": "-Dd=$(touch owned)",
+        "SPARK_EXECUTOR_MEMORY": "2g",
+        "SPARK_DRIVER_URL": "spark://d",
+        "SPARK_EXECUTOR_ID": "1",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.1",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "pod",
+        "DISTRIBUTARY_JARS": "/jars",
+    }
+    said = run_entrypoint(own_folder, "executor", **spark)
+    assert said[:6] == ["java", "-Da=b c", "-Dd=$(touch owned)", "-Xms2g", "-Xmx2g", "-cp"]
+    assert said[6] == "/spark/jars/*:/jars/*"
+    assert said[7].endswith("KubernetesExecutorBackend")
+    assert not (own_folder / "owned").exists()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
+def test_kubectl_reads_the_manifests(installable: Make, own_folder: Path) -> None:
+    target = written(installable, LARGE)
+    folder = target.folder / "manifests"
+    names = sorted(path.name for path in folder.iterdir())
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": names}))
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)],
+        env={"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": str(own_folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = list(yaml.safe_load_all(done.stdout))
+    assert len(found) == len(names)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distributary.cli import main
+from distributary.config.deploy import SparkSubmit
+from distributary.deploy import package
+from distributary.deploy.pipeline_file import Installable
+from distributary.deploy.spark_submit import submit_script
+from distributary.simulate.games import GamesPlan
+from tests.run.lakes import Games
+from tests.run.test_cluster import master
+
+__all__ = ["master"]
+
+Make = Callable[..., Installable]
+
+
+def arguments(script: str, folder: Path) -> list[str]:
+    """What the script would give to `spark-submit`."""
+    (folder / "bin").mkdir()
+    path = folder / "bin" / "submit.sh"
+    path.write_text(script)
+    said = folder / "bin" / "spark-submit"
+    said.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    said.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", path, "--conf", "spark.more=1"],
+        env={**os.environ, "SPARK_HOME": str(folder), "DISTRIBUTARY_JARS": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_script_gives_each_word_as_it_is(installable: Make, own_folder: Path) -> None:
+    (own_folder / "a.jar").touch()
+    settings = SparkSubmit(master="spark://h:7077", conf={"spark.a": "b c'$(touch owned)"})
+    name = "a b'$x.yaml"
+    said = arguments(submit_script(installable(file=name), settings), own_folder)
+    assert said[:2] == ["--master", "spark://h:7077"]
+    assert ["--jars", str(own_folder / "a.jar")] == said[4:6]
+    assert f"{own_folder}/bin/environment.tar.gz#environment" in said
+    assert "spark.pyspark.python=./environment/bin/python" in said
+    assert f"spark.pyspark.driver.python={sys.executable}" in said
+    assert "spark.a=b c'$(touch owned)" in said
+    assert said[-6:-4] == ["--conf", "spark.more=1"]
+    launcher = f"{own_folder}/bin/launch.py"
+    assert said[-4:] == [launcher, "run", str(own_folder / name), "--available-now"]
+    assert not (own_folder / "owned").exists()
+
+
+def test_workers_that_have_the_packages_get_no_archive(installable: Make, own_folder: Path) -> None:
+    script = submit_script(installable(), SparkSubmit(environment="workers"))
+    assert "--archives" not in script and "spark.pyspark.python" not in script
+    assert "--master 'local[*]'" in script
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_executors_without_any_package_run_a_pipeline(
+    own_folder: Path, master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nothing of it travels far
+    monkeypatch.setattr(package, "COMPRESSION", 0)
+    games = Games(
+        own_folder, GamesPlan(games=4, versions=2, records=20, bad=6), records_per_file=20
+    )
+    games.send_all()
+    games.write_file(
+        extra=f"""
+spark: {{master: "{master}"}}
+deploy:
+  spark_submit:
+    conf:
+      spark.driver.memory: 1g
+      spark.driver.host: 127.0.0.1
+      spark.driver.bindAddress: 127.0.0.1
+      spark.executor.memory: 512m
+      spark.executor.cores: "1"
+      spark.cores.max: "2"
+      spark.scheduler.minRegisteredResourcesRatio: "1.0"
+"""
+    )
+    file, out = str(games.root / "games.yaml"), str(own_folder / "submit")
+    assert main(["install", file, "--target", "spark-submit", "--out", out]) == 0
+    assert main(["package", f"{out}/environment.tar.gz", "--quiet"]) == 0
+    # whoever has no packages of ours: the system's own Python on the workers
+    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    done = subprocess.run(
+        [f"{out}/submit.sh"],
+        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+    assert "read 166" in done.stdout, shlex.quote(done.stdout)
+    games.assert_each_record_once()
