@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from distributary.cli.app import app
-from distributary.cli.verb import LOOK, MEND, RUN, START
+from distributary.cli.verb import DEPLOY, LOOK, MEND, RUN, START
 from tests.cli.conftest import Cli
 
 
@@ -58,7 +58,7 @@ def test_every_command_explains_each_parameter(name: str, cli: Cli) -> None:
 
 def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:
     mending = {"dlq replay", "dlq discard", "resume", "rebuild", "reset", "clean"}
-    for name in mending:
+    for name in mending | {"install", "uninstall", "package", "grants apply"}:
         options = {option for param in EVERY[name].params for option in param.opts}
         assert "--dry-run" in options, name
 
@@ -66,14 +66,17 @@ def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:
 def test_first_page_has_groups_and_exit_codes(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
-    assert [line for line in (START, RUN, LOOK, MEND) if f"\n{line}:\n" not in result.out] == []
+    groups = (START, RUN, LOOK, MEND, DEPLOY)
+    assert [line for line in groups if f"\n{line}:\n" not in result.out] == []
     for code in ("0", "1", "2", "75", "130", "143"):
         assert re.search(rf"^ +{code} +\w", result.out, re.MULTILINE)
     # one line each: nothing is cut off
     assert "..." not in result.out.split("Options:")[0].split("\n", 1)[1]
 
 
-@pytest.mark.parametrize("group", [(), ("dev",), ("dlq",), ("schema",), ("produce",)])
+@pytest.mark.parametrize(
+    "group", [(), ("dev",), ("dlq",), ("schema",), ("produce",), ("alerts",), ("grants",)]
+)
 def test_a_group_alone_shows_its_help(group: tuple[str, ...], cli: Cli) -> None:
     assert cli(*group).out == cli(*group, "--help").out
     assert cli(*group).code == 0

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from distributary.cli.actions.service_checks import _start_broker, _start_registry
+from distributary.cli.actions.service_checks import (
+    _start_broker,
+    _start_registry,
+    registry_check,
+)
 from distributary.config.registry import Registry
 from distributary.model.schema import Format
 from distributary.registry.compatibility import Level
 from distributary.registry.http import HttpRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
+from tests.registry.contexted import Contexted
+from tests.registry.loopback import serving
 from tests.services import unique
 from tests.topics import Topics
 
@@ -83,6 +89,16 @@ def test_only_services_of_this_machine_can_be_started(servers: str, command: str
 )
 def test_a_registry_elsewhere_is_asked_by_hand(url: str, command: str) -> None:
     assert _start_registry(Registry(url=url)) == command
+
+
+def test_a_context_that_is_not_there_is_told_with_those_that_are() -> None:
+    known = Contexted()
+    known.add(":.team:chess-value", 'syntax = "proto3"; message Chess {}')
+    with serving(known, paged=True) as server:
+        wrong = registry_check(Registry(url=server.url, context=".taem"))
+        assert ".team" in wrong.mend and wrong.state == "warn"
+        right = registry_check(Registry(url=server.url, context=".team"))
+        assert right.state == "pass"
 
 
 def test_partitions_are_told_from_the_ledger_when_nobody_answers(

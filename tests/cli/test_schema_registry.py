@@ -18,6 +18,8 @@ from distributary.model.schema import Format
 from distributary.registry.files import FileRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
+from tests.registry.contexted import Contexted
+from tests.registry.loopback import serving
 
 V1 = """syntax = "proto3";
 package game;
@@ -253,6 +255,27 @@ def test_a_registry_that_does_not_answer_is_worth_another_try(own_folder: Path, 
     result = cli("schema", "subjects", "--registry", "http://user:hunter2@127.0.0.1:9")
     assert result.code == 2
     assert "hunter2" not in result.out + result.err
+
+
+def test_a_registry_of_several_contexts(own_folder: Path, cli: Cli) -> None:
+    known = Contexted()
+    known.add("chess-value", V1)
+    known.add(":.team:chess-value", V1.replace("Chess", "Go"))
+    known.add(":.team:chess-value", V2.replace("Chess", "Go"))
+    with serving(known, paged=True) as server:
+        where = ("--registry", server.url)
+        listed = cli("schema", "subjects", *where, "--json").json["subjects"]
+        assert [(s["subject"], s["id"], s["message"]) for s in listed] == [
+            (":.team:chess-value", 2, "game.Go"),
+            ("chess-value", 1, "game.Chess"),
+        ]
+        # a listing is a question or two, however many subjects there are
+        assert len(server.asked) == 2
+        shown = cli("schema", "show", ":.team:chess-value", 1, *where, "--json").json
+        assert (shown["id"], shown["message"]) == (1, "game.Go")
+        assert "message Go" in shown["schema"]
+        changes = cli("schema", "diff", ":.team:chess-value", *where).out
+        assert "move" in changes and "Chess" not in changes
 
 
 def test_hostile_texts_stay_text(own_folder: Path, registry: FileRegistry, cli: Cli) -> None:

@@ -3,6 +3,7 @@
 <lake>/<table>                                    tables, the dead letters among them
 <lake>/_distributary/ledger/{batches,tables,schemas}
 <lake>/_distributary/pipelines/<name>/pipeline.json
+<lake>/_distributary/grants/<name>.json
 <lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
 """
 

@@ -11,21 +11,14 @@ from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, listed, number, since
-from distributary.model.table import Role
-from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters, Reason
-from distributary.observe.ledger import Ledger
+from distributary.observe.letter_tables import letter_tables
 
 
-def letter_tables(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
-    """The dead letters of each pipeline of a lake; two pipelines may share a table."""
-    ledger = Ledger(lake.path, storage_options=lake.options)
-    found = {}
-    for table in ledger.tables(pipeline or lake.pipeline, schema_ids=False):
-        if table.role == Role.DEAD_LETTERS:
-            path = layout.join(lake.path, layout.inside(lake.path, table.path))
-            found[table.pipeline] = DeadLetters(path, storage_options=lake.options)
-    return found
+def letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
+    """The dead letters of each pipeline that is meant."""
+    name = pipeline or lake.pipeline
+    return letter_tables(lake.path, pipeline=name, storage_options=lake.options)
 
 
 def list_reasons(
@@ -42,7 +35,7 @@ def list_reasons(
     wanted = None if status == "all" else status
     reasons = [
         (name, _only(each, type))
-        for name, letters in letter_tables(found, pipeline).items()
+        for name, letters in letters_in(found, pipeline).items()
         for each in letters.reasons(status=wanted, pipeline=name)
         if reason in (None, each.code) and (type is None or type in each.types)
     ]
@@ -70,7 +63,7 @@ def discard_letters(
     found = find_lake(call, lake)
     ids = {
         name: wanted.letters(letters, pipeline=name, columns=("id",))["id"].to_pylist()
-        for name, letters in letter_tables(found, wanted.pipeline).items()
+        for name, letters in letters_in(found, wanted.pipeline).items()
     }
     count = sum(map(len, ids.values()))
     letters = counted(count, "dead letter")
@@ -79,7 +72,7 @@ def discard_letters(
         return 1
     discarded = 0
     if not dry_run:
-        tables = letter_tables(found, wanted.pipeline)
+        tables = letters_in(found, wanted.pipeline)
         discarded = sum(tables[name].discard(some, note=note) for name, some in ids.items() if some)
     data = {"dry_run": dry_run, "selected": count, "discarded": discarded, "note": note}
     text = f"{letters} would be discarded" if dry_run else f"{discarded:,} discarded"

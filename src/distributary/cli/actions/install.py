@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from distributary.cli.actions.confirm import confirmed
+from distributary.cli.actions.install_shards import Spread, plan_spread
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted
 from distributary.deploy.pipeline_file import Installable, read_for_install
-from distributary.deploy.steps import Action, Step, Target, refuse_conflicts
+from distributary.deploy.shards import refuse_single, removal_target
+from distributary.deploy.steps import Action, Step, refuse_conflicts
 from distributary.deploy.targets import TargetName, open_target, warnings
 
 _STYLES = {
@@ -31,22 +33,38 @@ def install_pipeline(
     *,
     target: str,
     out: Path | None,
+    shards: int | None,
     dry_run: bool,
     force: bool,
 ) -> int:
     """Write what differs; with `dry_run` only show it."""
-    pipeline, place = _opened(call, file, target, out)
+    pipeline = _read(call, file, target)
+    spread: Spread | None = None
+    if shards is None:
+        refuse_single(pipeline)
+        place = open_target(TargetName(target), pipeline, out=out)
+    else:
+        spread = plan_spread(TargetName(target), pipeline, shards=shards, out=out)
+        place = spread.place
     steps = place.plan()
     data = _document(pipeline, target, steps, dry_run=dry_run)
+    if spread is not None:
+        data |= spread.as_dict()
     if dry_run:
-        call.out.show(data, lambda paper: _draw_plan(paper, steps))
+        call.out.show(data, lambda paper: _draw_plan(paper, steps, spread))
         return 0
     refuse_conflicts(steps, force=force)
     changed = [step for step in steps if step.changes]
     if changed:
         place.apply(steps)
     done = data | {"changed": bool(changed), "next_steps": list(place.next_steps)}
-    call.out.show(done, lambda paper: _draw_done(paper, pipeline, target, steps, place.next_steps))
+
+    def draw(paper: Paper) -> None:
+        _draw_done(paper, pipeline, target, steps, place.next_steps)
+        if spread is not None:
+            spread.draw(paper)
+
+    call.out.show(done, draw)
     return 0
 
 
@@ -54,7 +72,8 @@ def uninstall_pipeline(
     call: Invocation, file: Path, *, target: str, out: Path | None, dry_run: bool, yes: bool
 ) -> int:
     """Remove everything that bears the mark of this pipeline, and nothing else."""
-    pipeline, place = _opened(call, file, target, out)
+    pipeline, name = _read(call, file, target), TargetName(target)
+    place = removal_target(name, pipeline, out=out) or open_target(name, pipeline, out=out)
     steps = place.plan_removal()
     data = _document(pipeline, target, steps, dry_run=dry_run)
     if dry_run or not steps:
@@ -73,16 +92,13 @@ def uninstall_pipeline(
     return 0
 
 
-def _opened(
-    call: Invocation, file: Path, target: str, out: Path | None
-) -> tuple[Installable, Target]:
+def _read(call: Invocation, file: Path, target: str) -> Installable:
     pipeline = read_for_install(file)
     if pipeline.loaded is not None:
         call.out.mask = pipeline.loaded.mask
-    name = TargetName(target)
-    for warning in warnings(name, pipeline):
+    for warning in warnings(TargetName(target), pipeline):
         call.out.warn(warning)
-    return pipeline, open_target(name, pipeline, out=out)
+    return pipeline
 
 
 def _document(
@@ -98,13 +114,15 @@ def _document(
     }
 
 
-def _draw_plan(paper: Paper, steps: Sequence[Step]) -> None:
+def _draw_plan(paper: Paper, steps: Sequence[Step], spread: Spread | None) -> None:
     for step in steps:
         _draw_step(paper, step)
         text = step.after if step.action is Action.CREATE else step.diff()
         if step.changes:
             paper.lines(text, indent="    ")
     paper.line(_tally(steps))
+    if spread is not None:
+        spread.draw(paper)
 
 
 def _draw_step(paper: Paper, step: Step) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distributary.cli.actions.dlq import letter_tables
-from distributary.cli.actions.hexdump import hexdump
-from distributary.cli.actions.insight import Insight, look_inside
+from distributary.cli.actions.dlq import letters_in
 from distributary.cli.lakes import Lake, find_lake, pipeline_of
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock, counted, cut
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError
+from distributary.observe.hexdump import hexdump
+from distributary.observe.letter_tables import find_letter
+from distributary.run.insight import Insight, look_inside
 
 _LABEL = 10
 
@@ -21,24 +22,11 @@ _LABEL = 10
 def show_letter(call: Invocation, id: str, *, lake: str | None, file: Path | None) -> None:
     """The record, why it is here, and as much of it as can be read."""
     found = find_lake(call, lake, file)
-    letter = _find(found, id)
+    letter = find_letter(letters_in(found), id, lake=found.path)
     insight = _look(call, found, letter)
     data = {**letter, "schema": insight.schema, "payload_start": insight.payload_start}
     data |= {"failing_byte": insight.mark, "decoded": insight.text}
     call.out.show(data, lambda paper: _draw(paper, letter, insight))
-
-
-def _find(lake: Lake, id: str) -> dict[str, Any]:
-    tables = {letters.path: letters for letters in letter_tables(lake).values()}
-    failure: DistributaryError | None = None
-    for letters in tables.values():
-        try:
-            return letters.get(id)
-        except DistributaryError as error:
-            failure = error
-    raise failure or DistributaryError(
-        "there are no dead letters in this lake", code=ErrorCode.NOT_FOUND, where=lake.path
-    )
 
 
 def _look(call: Invocation, lake: Lake, letter: Mapping[str, Any]) -> Insight:

@@ -11,6 +11,7 @@ from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock
 from distributary.observe.ledger import Ledger
+from distributary.observe.locate import Coordinates
 from distributary.observe.plain import plain
 from distributary.observe.row_events import is_made_of_log
 from distributary.observe.trace import RowOrigin, Trace, Verdict, trace_offset, trace_row
@@ -20,9 +21,11 @@ _GOOD = frozenset({Verdict.WRITTEN})
 
 def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
     """What became of the record at TOPIC/PARTITION/OFFSET; 1 if it is nowhere."""
-    topic, partition, offset = coordinates(where)
+    at = coordinates(where)
     found = find_lake(call, lake)
-    trace = trace_offset(found.path, topic, partition, offset, storage_options=found.options)
+    trace = trace_offset(
+        found.path, at.topic, at.partition, at.offset, storage_options=found.options
+    )
     call.out.show(trace.as_dict(), lambda paper: _draw(paper, trace))
     return 0 if trace.places or trace.dead_letters else 1
 
@@ -48,15 +51,15 @@ def trace_rows(call: Invocation, table: str, keys: Sequence[str], *, lake: str |
     return 0 if rows else 1
 
 
-def coordinates(text: str) -> tuple[str, int, int]:
+def coordinates(text: str) -> Coordinates:
     """The parts of TOPIC/PARTITION/OFFSET."""
-    parts = text.rsplit("/", 2)
-    if len(parts) != 3 or not parts[0] or not (parts[1].isdecimal() and parts[2].isdecimal()):
+    found = Coordinates.parse(text)
+    if found is None:
         raise usage_error(
             f"{text!r} is neither TOPIC/PARTITION/OFFSET nor a table with COLUMN=VALUE.",
             command="distributary trace",
         )
-    return parts[0], int(parts[1]), int(parts[2])
+    return found
 
 
 def _draw(paper: Paper, trace: Trace) -> None:

@@ -65,6 +65,8 @@ def _declare_install(app: typer.Typer) -> None:
         examples=[
             "distributary install distributary-demo/games.yaml --target systemd --dry-run",
             "distributary install distributary-demo/games.yaml --target airflow --out dags",
+            "distributary install distributary-demo/games.yaml --target systemd --shards 2 "
+            "--dry-run",
         ],
     )
     def install(
@@ -72,6 +74,16 @@ def _declare_install(app: typer.Typer) -> None:
         file: File,
         target: Target,
         out: Out = None,
+        shards: Annotated[
+            int | None,
+            typer.Option(
+                "--shards",
+                metavar="N",
+                min=1,
+                max=256,
+                help="Spread the types over N jobs, beside one that lands bronze for them.",
+            ),
+        ] = None,
         dry_run: DryRun = False,
         force: Annotated[
             bool, typer.Option("--force", help="Replace what somebody edited since.")
@@ -84,7 +96,9 @@ def _declare_install(app: typer.Typer) -> None:
         """
         from distributary.cli.actions.install import install_pipeline
 
-        return install_pipeline(call, file, target=target, out=out, dry_run=dry_run, force=force)
+        return install_pipeline(
+            call, file, target=target, out=out, shards=shards, dry_run=dry_run, force=force
+        )
 
     @verb(
         app,

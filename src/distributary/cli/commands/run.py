@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.options import File
+from distributary.cli.options import File, LogForm
 from distributary.cli.verb import RUN, Invocation, verb
 
 
@@ -19,6 +19,7 @@ def declare(app: typer.Typer) -> None:
         examples=[
             "distributary run distributary-demo/games.yaml",
             "distributary run distributary-demo/games.yaml --every 10s",
+            "distributary run distributary-demo/games.yaml --metrics 127.0.0.1:9464",
         ],
     )
     def run(
@@ -33,6 +34,13 @@ def declare(app: typer.Typer) -> None:
         available_now: Annotated[
             bool, typer.Option("--available-now", help="Take what is there, then end.")
         ] = False,
+        metrics: Annotated[
+            str | None,
+            typer.Option(
+                "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus meanwhile."
+            ),
+        ] = None,
+        log_format: LogForm = None,
     ) -> int:
         """Run a pipeline in the foreground, with live progress.
 
@@ -42,4 +50,4 @@ def declare(app: typer.Typer) -> None:
         from distributary.cli.actions.run import run_pipeline, trigger_of
 
         trigger = trigger_of(continuous=continuous, every=every, available_now=available_now)
-        return run_pipeline(call, file, trigger=trigger)
+        return run_pipeline(call, file, trigger=trigger, log_format=log_format, metrics=metrics)

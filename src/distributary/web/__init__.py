@@ -1,0 +1,1 @@
+"""The dashboard: a page over one lake, with everything it shows as JSON under `/api/`."""

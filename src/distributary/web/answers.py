@@ -1,0 +1,105 @@
+"""Answers and refusals: one JSON shape for both, and no word about the inside of the machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.observe.plain import plain
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+_LONGEST = 300
+"""Of anything that is asked for by name."""
+_STATUS = {
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.CONFIG_INVALID: 400,
+    ErrorCode.CONFIRMATION_NEEDED: 409,
+    ErrorCode.ACTION_RUNNING: 409,
+    ErrorCode.ACCESS_DENIED: 403,
+    ErrorCode.LAKE_UNAVAILABLE: 503,
+}
+
+Read = Callable[[Request], Mapping[str, Any]]
+Endpoint = Callable[[Request], Response]
+
+
+def answer(data: Mapping[str, Any], *, status: int = 200) -> Response:
+    """A document; what is in it was written by others and is never more than text."""
+    # the page reads every other text as it is, but half of a surrogate pair is no UTF-8
+    text = json.dumps({"version": VERSION, **plain(data)}, ensure_ascii=False)
+    body = text.encode("utf-8", "replace")
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def refuse(error: DistributaryError, *, status: int | None = None) -> Response:
+    """An error: its code, what, where, what was seen, and what to do."""
+    parts = {key: value for key, value in error.as_dict().items() if key != "context"}
+    return answer({"error": parts}, status=status or _STATUS.get(error.code, 500))
+
+
+def reading(read: Read) -> Endpoint:
+    """Makes an endpoint of a function; Starlette calls it in a thread."""
+
+    def endpoint(request: Request) -> Response:
+        try:
+            return answer(read(request))
+        except DistributaryError as error:
+            return refuse(error)
+        except Exception as error:
+            return unexpected(error)
+
+    return endpoint
+
+
+def unexpected(error: Exception) -> Response:
+    """A defect: what happened is in the log, not in the answer."""
+    _log.error("the dashboard could not answer", exc_info=error)
+    return refuse(
+        DistributaryError(
+            "the dashboard could not answer",
+            evidence=type(error).__name__,
+            next_step="read the log of `distributary ui`, and report it",
+        )
+    )
+
+
+def not_found(what: str, name: str, *, next_step: str) -> DistributaryError:
+    """The error for something that is not there."""
+    return DistributaryError(
+        what, code=ErrorCode.NOT_FOUND, evidence=repr(name[:100]), next_step=next_step
+    )
+
+
+def text(request: Request, name: str) -> str | None:
+    """A parameter; an empty one was not meant."""
+    value = request.query_params.get(name) or None
+    if value is not None and len(value) > _LONGEST:
+        raise wrong(name, f"it has {len(value):,} characters")
+    return value
+
+
+def whole(request: Request, name: str, default: int, *, low: int = 0, high: int) -> int:
+    """A parameter that is a number within bounds."""
+    value = request.query_params.get(name)
+    if not value:
+        return default
+    if not (value.isascii() and value.isdecimal() and len(value) < 20):
+        raise wrong(name, repr(value[:40]))
+    return min(max(int(value), low), high)
+
+
+def wrong(name: str, evidence: str) -> ConfigError:
+    """A parameter that cannot be used."""
+    return ConfigError(
+        f"the parameter {name} cannot be used",
+        evidence=evidence,
+        next_step="the page of the dashboard's API says what it may be: docs/dashboard.md",
+    )

@@ -1,0 +1,185 @@
+"""`/api/dead-letters`, `/api/dead-letters/{id}`: what could not be ingested, and why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from distributary.errors import DistributaryError
+from distributary.model.deadletter import DeadLetterStatus
+from distributary.observe.hexdump import hexdump
+from distributary.observe.letter_tables import find_letter
+from distributary.web.answers import reading, text, whole, wrong
+from distributary.web.reading import Reading
+
+_COLUMNS = (
+    *("id", "pipeline", "topic", "partition", "offset", "type", "schema_id", "stage"),
+    *("error_code", "error_message", "batch", "first_seen", "last_seen", "attempts"),
+    *("status", "note"),
+)
+_MOST = 200
+_HEX_LINES = 64
+_SHORT = 200
+_ALL = "all"
+
+
+def routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+
+    def letters(request: Request) -> dict[str, Any]:
+        _warm_up()
+        status = text(request, "status") or str(DeadLetterStatus.OPEN)
+        if status != _ALL and status not in set(DeadLetterStatus):
+            raise wrong("status", repr(status[:40]))
+        wanted = None if status == _ALL else status
+        chosen = {name: text(request, name) for name in ("pipeline", "reason", "type")}
+        limit = whole(request, "limit", 50, low=1, high=_MOST)
+        key = (status, *chosen.values(), limit)
+        return lake.for_letters(
+            key,
+            lambda: {
+                "status": status,
+                "counts": _counts(lake, chosen["pipeline"]),
+                "reasons": _reasons(lake, wanted, chosen["pipeline"]),
+                "letters": _letters(lake, wanted, limit=limit, **chosen),
+            },
+        ) | {"now": datetime.now(UTC), "writable": lake.writable}
+
+    def letter(request: Request) -> dict[str, Any]:
+        found = find_letter(lake.letters(), request.path_params["id"], lake=lake.lake)
+        return {"now": datetime.now(UTC), "writable": lake.writable} | _whole(lake, found)
+
+    return [
+        Route("/api/dead-letters", reading(letters)),
+        Route("/api/dead-letters/{id}", reading(letter)),
+    ]
+
+
+def _counts(lake: Reading, pipeline: str | None) -> dict[str, int]:
+    sums = {str(status): 0 for status in DeadLetterStatus}
+    for name, letters in lake.letters(pipeline).items():
+        for status, count in letters.count_by_status(pipeline=name).items():
+            sums[status] = sums.get(status, 0) + count
+    return sums
+
+
+def _reasons(lake: Reading, status: str | None, pipeline: str | None) -> list[dict[str, Any]]:
+    found = [
+        {
+            "pipeline": name,
+            "code": reason.code,
+            "count": reason.count,
+            "first_seen": reason.first_seen,
+            "last_seen": reason.last_seen,
+            "example": reason.example,
+            "types": dict(list(reason.types.items())[:20]),
+            "all_types": len(reason.types),
+        }
+        for name, letters in lake.letters(pipeline).items()
+        for reason in letters.reasons(status=status, pipeline=name)
+    ]
+    return sorted(found, key=lambda r: (-r["count"], r["code"]))
+
+
+def _letters(
+    lake: Reading,
+    status: str | None,
+    *,
+    limit: int,
+    pipeline: str | None,
+    reason: str | None,
+    type: str | None,
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name, letters in lake.letters(pipeline).items():
+        rows = letters.select(
+            reason=reason,
+            type=type,
+            pipeline=name,
+            status=status,
+            limit=limit,
+            columns=_COLUMNS,
+        )
+        found += rows.to_pylist()
+    return [_cut_message(row) for row in found[:limit]]
+
+
+def _cut_message(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"error_message": (row["error_message"] or "")[:_SHORT]}
+
+
+def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
+    value: bytes | None = letter["value"]
+    seen = _look(lake, letter)
+    lines = hexdump(value or b"", mark=seen["mark"], label=seen["label"], head=_HEX_LINES)
+    return {
+        "letter": {name: letter[name] for name in (*_COLUMNS, "timestamp", "error_position")},
+        "key": _short(letter["key"]),
+        "headers": [
+            {"key": header["key"], "value": _short(header["value"])}
+            for header in (letter["headers"] or ())[:50]
+        ],
+        "bytes": None if value is None else len(value),
+        "hex": list(lines),
+        "schema": seen["schema"],
+        "payload_start": seen["payload_start"],
+        "failing_byte": seen["mark"],
+        "decoded": seen["text"],
+        "with_schema": seen["with_schema"],
+    }
+
+
+@cache
+def _warm_up() -> None:
+    """Whoever looks at the list looks at a record next, and that needs slow imports."""
+
+    def load() -> None:
+        import distributary.run.insight  # noqa: F401
+
+    threading.Thread(target=load, name="warm-up", daemon=True).start()
+
+
+def _look(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
+    # these import Spark, without starting it
+    from distributary.run.insight import look_inside
+    from distributary.run.pipeline import Pipeline
+
+    card = next((c for c in lake.cards() if c.name == letter["pipeline"]), None)
+    pipeline: Pipeline | None = None
+    try:
+        if card is not None and Path(card.file).is_file():
+            loaded = Pipeline.load(card.file)
+            same = Path(loaded.lake).resolve() == Path(lake.lake).resolve()
+            pipeline = loaded if same else None
+        seen = look_inside(pipeline, letter)
+    except DistributaryError:
+        # the registry is away, or the file is about something else by now: the bytes must do
+        pipeline = None
+        seen = look_inside(None, letter)
+    return {
+        "schema": seen.schema,
+        "payload_start": seen.payload_start,
+        "mark": seen.mark,
+        "label": seen.label,
+        "text": seen.text,
+        "with_schema": pipeline is not None,
+    }
+
+
+def _short(data: bytes | None) -> dict[str, Any] | None:
+    """Bytes as text where they are text, else as hex."""
+    if data is None:
+        return None
+    try:
+        shown = data[:_SHORT].decode("utf-8")
+        kind = "text"
+    except UnicodeDecodeError:
+        shown, kind = data[: _SHORT // 2].hex(" "), "hex"
+    return {"bytes": len(data), "kind": kind, "shown": shown}

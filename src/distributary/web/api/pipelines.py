@@ -1,0 +1,155 @@
+"""`/api/overview`, `/api/pipelines/{name}`, `/api/series`, `/api/healing`: how it stands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from distributary import __version__
+from distributary.errors import DistributaryError
+from distributary.model.deadletter import MAY_HEAL
+from distributary.observe.health import Health
+from distributary.observe.status import PipelineStatus
+from distributary.web.answers import reading, text, wrong
+from distributary.web.reading import Reading
+from distributary.web.series import COLUMNS, WINDOWS, of_pipelines
+
+_BATCHES = 20
+_HEALING_SECONDS = 20.0
+_PATIENCE_SECONDS = 10.0
+
+
+def routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+    healing = Healing(lake)
+
+    def overview(request: Request) -> dict[str, Any]:
+        now = lake.status()
+        return {
+            "lake": lake.lake,
+            "writable": lake.writable,
+            "release": __version__,
+            "now": datetime.now(UTC),
+            "pipelines": [_short(each) for each in now.pipelines],
+        }
+
+    def pipeline(request: Request) -> dict[str, Any]:
+        found = lake.pipeline(request.path_params["name"])
+        batches = lake.remember(
+            ("batches", found.name),
+            "batches",
+            make=lambda: lake.ledger.batches(found.name, last=_BATCHES),
+        )
+        return {
+            "now": datetime.now(UTC),
+            "writable": lake.writable,
+            "pipeline": found,
+            "batches": [replace(b, ranges=()) for b in reversed(batches)],
+        }
+
+    def series(request: Request) -> dict[str, Any]:
+        window = text(request, "window") or "all"
+        if window not in WINDOWS:
+            raise wrong("window", f"one of {', '.join(WINDOWS)}")
+        only = text(request, "pipeline")
+        return lake.remember(
+            ("series", window, only),
+            "batches",
+            make=lambda: of_pipelines(lake.ledger.timeline(COLUMNS), window=window, only=only),
+        )
+
+    def healable(request: Request) -> dict[str, Any]:
+        return healing.of(lake.pipeline(text(request, "pipeline") or ""))
+
+    return [
+        Route("/api/overview", reading(overview)),
+        Route("/api/pipelines/{name:path}", reading(pipeline)),
+        Route("/api/series", reading(series)),
+        Route("/api/healing", reading(healable)),
+    ]
+
+
+class Healing:
+    """Whether dead letters would decode now: asked in the background, of a registry far away."""
+
+    def __init__(self, lake: Reading) -> None:
+        self._lake = lake
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    def of(self, status: PipelineStatus) -> dict[str, Any]:
+        """`count` of those that would be rows now; null where nobody can say."""
+        codes = {reason.code for reason in status.dead_letters.reasons}
+        if not codes & MAY_HEAL:
+            return {"count": 0, "by_reason": {}}
+        with self._lock:
+            at, answer = self._known.get(status.name, (0.0, {}))
+            if at and time.monotonic() - at < _HEALING_SECONDS:
+                return answer
+        found: list[dict[str, Any]] = []
+        asking = threading.Thread(
+            target=lambda: found.append(_ask(self._lake, status)), name="healing", daemon=True
+        )
+        asking.start()
+        asking.join(_PATIENCE_SECONDS)
+        answer = found[0] if found else {"count": None, "by_reason": {}}
+        with self._lock:
+            self._known[status.name] = (time.monotonic(), answer)
+        return answer
+
+
+def _ask(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
+    nobody: dict[str, Any] = {"count": None, "by_reason": {}}
+    if not Path(status.file).is_file():
+        return nobody
+    # these import Spark, without starting it
+    from distributary.run.healing import healable
+    from distributary.run.pipeline import Pipeline
+
+    try:
+        pipeline = Pipeline.load(status.file)
+        if Path(pipeline.lake).resolve() != Path(lake.lake).resolve():
+            return nobody
+        found = healable(pipeline)
+    except DistributaryError:
+        return nobody
+    return {"count": found.count, "by_reason": dict(found.by_reason)}
+
+
+def _short(status: PipelineStatus) -> dict[str, Any]:
+    """What the first page shows of a pipeline."""
+    last = status.last_batch
+    return {
+        "name": status.name,
+        "state": status.state,
+        "as_of": status.as_of,
+        "failure": status.failure,
+        "totals": status.totals,
+        "balanced": status.balanced,
+        "equation": status.equation,
+        "rows": status.rows,
+        "records_per_second": status.records_per_second,
+        "lag": status.lag,
+        "lag_in_words": status.lag_in_words,
+        "batch": None if last is None else last.batch,
+        "tables": {
+            "total": status.tables.total,
+            "parked": status.tables.parked,
+            "stale": status.tables.stale,
+            "healthy": status.tables.healthy,
+            "worst": [
+                {"table": t.table.table, "health": t.health, "last_commit": t.table.last_commit}
+                for t in status.tables.shown
+                if t.health is not Health.HEALTHY
+            ],
+        },
+        "dead_letters": status.dead_letters,
+        "parked": status.parked,
+    }

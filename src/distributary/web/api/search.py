@@ -1,0 +1,93 @@
+"""`/api/search`: tables, pipelines, dead letters, codes, and where a record went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.observe.letter_tables import find_letter
+from distributary.observe.locate import Coordinates, Place
+from distributary.observe.plain import plain
+from distributary.observe.trace import Trace, trace_offset
+from distributary.web.answers import reading, text
+from distributary.web.reading import Reading
+
+_MOST = 12
+_SHORTEST_ID = 4
+_MOST_VALUES = 40
+_LONGEST_VALUE = 200
+_HEX = frozenset("0123456789abcdef")
+
+Hit = dict[str, str]
+
+
+def routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+
+    def search(request: Request) -> dict[str, Any]:
+        asked = (text(request, "q") or "").strip()
+        where = Coordinates.parse(asked)
+        hits = [*_letters(lake, asked), *_codes(asked), *_named(lake, asked)] if asked else []
+        trace = None if where is None else _story(lake, where)
+        return {"q": asked, "hits": hits[:_MOST], "trace": trace}
+
+    return [Route("/api/search", reading(search))]
+
+
+def _story(lake: Reading, at: Coordinates) -> dict[str, Any]:
+    lake.require()
+    found = trace_offset(lake.lake, at.topic, at.partition, at.offset, storage_options=lake.options)
+    return _bounded(found)
+
+
+def _bounded(trace: Trace) -> dict[str, Any]:
+    batches = tuple(replace(batch, ranges=()) for batch in trace.batches)
+    places = tuple(replace(place, values=_values(place)) for place in trace.places)
+    return replace(trace, batches=batches, places=places).as_dict()
+
+
+def _values(place: Place) -> dict[str, str]:
+    """What the row holds, cut: a payload may be megabytes."""
+    known = [(name, plain(value)) for name, value in place.values.items() if value is not None]
+    return {name: str(value)[:_LONGEST_VALUE] for name, value in known[:_MOST_VALUES]}
+
+
+def _named(lake: Reading, asked: str) -> Iterator[Hit]:
+    wanted = asked.casefold()
+    for pipeline in lake.status().pipelines:
+        if wanted in pipeline.name.casefold():
+            yield _hit("pipeline", pipeline.name, pipeline.state, "/pipelines/", pipeline.name)
+    # what begins with it comes before what only has it somewhere
+    fitting = [t for t in lake.tables() if wanted in f"{t.table}\0{t.type}".casefold()]
+    fitting.sort(key=lambda t: (not t.table.casefold().startswith(wanted), t.table))
+    for table in fitting[:_MOST]:
+        yield _hit("table", table.table, f"{table.rows or 0:,} rows", "/tables/", table.table)
+
+
+def _codes(asked: str) -> Iterator[Hit]:
+    wanted = asked.upper().replace(" ", "_")
+    for code in ErrorCode:
+        if wanted in code and len(wanted) >= _SHORTEST_ID:
+            yield _hit("error code", str(code), "what it means", "/errors/", str(code))
+
+
+def _letters(lake: Reading, asked: str) -> Iterator[Hit]:
+    prefix = asked.lower()
+    if len(prefix) < _SHORTEST_ID or not _HEX.issuperset(prefix):
+        return
+    try:
+        letter = find_letter(lake.letters(), prefix, lake=lake.lake)
+    except DistributaryError:
+        return
+    detail = f"{letter['error_code']}, {letter['status']}"
+    yield _hit("dead letter", letter["id"], detail, "/dead-letters/", letter["id"])
+
+
+def _hit(kind: str, label: str, detail: str, page: str, name: str) -> Hit:
+    return {"kind": kind, "label": label, "detail": detail, "href": page + quote(name, safe="")}

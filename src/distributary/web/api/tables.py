@@ -1,0 +1,186 @@
+"""`/api/tables`, `/api/tables/{name}`, `/api/preview`, `/api/commits`: every table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.routing import Route
+
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.evolve.types import sql_name
+from distributary.model.table import Role
+from distributary.observe.health import Health, TableHealth
+from distributary.observe.measured import with_measures
+from distributary.observe.readable import Readable, open_readable
+from distributary.observe.rows import TableSummary
+from distributary.web.answers import reading, text, whole, wrong
+from distributary.web.preview import MOST_ROWS, preview
+from distributary.web.reading import Reading
+from distributary.web.series import of_table
+
+_MOST = 200
+_COMMITS_LOOKED_AT = 2000
+_COMMITS_SHOWN = 20
+_EARLY = datetime(1, 1, 1, tzinfo=UTC)
+
+_WORST = {health: n for n, health in enumerate(Health)}
+_KEYS: dict[str, Callable[[TableHealth], Any]] = {
+    "table": lambda t: t.table.table,
+    "health": lambda t: (_WORST[t.health], -t.overdue, t.table.table),
+    "rows": lambda t: t.table.rows or 0,
+    "columns": lambda t: t.table.columns,
+    "bytes": lambda t: t.table.bytes,
+    "batches": lambda t: t.table.batches,
+    "versions": lambda t: len(t.table.schema_ids),
+    "last_commit": lambda t: t.table.last_commit or _EARLY,
+    "type": lambda t: t.table.type,
+}
+
+
+def routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+
+    def tables(request: Request) -> dict[str, Any]:
+        sort = text(request, "sort") or "health"
+        if sort not in _KEYS:
+            raise wrong("sort", f"one of {', '.join(_KEYS)}")
+        size = whole(request, "size", 50, low=1, high=_MOST)
+        page = whole(request, "page", 1, low=1, high=1_000_000)
+        every = lake.health()
+        found = [t for t in every if _fits(t, request)]
+        found.sort(key=lambda t: t.table.table)
+        found.sort(key=_KEYS[sort], reverse=request.query_params.get("order") == "desc")
+        shown = found[(page - 1) * size : page * size]
+        return {
+            "now": datetime.now(UTC),
+            "total": len(every),
+            "matching": len(found),
+            "page": page,
+            "pages": max(-(-len(found) // size), 1),
+            "counts": {h: sum(t.health is h for t in every) for h in Health},
+            "pipelines": sorted({t.table.pipeline for t in every}),
+            "roles": sorted({t.table.role for t in every}),
+            "tables": _measured(lake, shown),
+        }
+
+    def table(request: Request) -> dict[str, Any]:
+        found = lake.table(request.path_params["name"])
+        (health,) = (t for t in lake.health() if t.table == found)
+        return {
+            "now": datetime.now(UTC),
+            "writable": lake.writable,
+            **_measured(lake, [health])[0],
+            "path": lake.path_of(found),
+            "about": _about(lake, found),
+            "refused": _refused(lake, found),
+            "expectations": [
+                rule
+                for rule in lake.remember("rules", "tables", make=lake.ledger.rules)
+                if (rule.pipeline, rule.table) == (found.pipeline, found.table)
+            ],
+        }
+
+    def rows(request: Request) -> dict[str, Any]:
+        found = lake.table(text(request, "table") or "")
+        limit = whole(request, "limit", 50, low=1, high=MOST_ROWS)
+        path = lake.path_of(found)
+        return lake.for_table(
+            path, ("preview", limit), lambda: preview(_open(lake, path, found), limit=limit)
+        )
+
+    def commits(request: Request) -> dict[str, Any]:
+        found = lake.table(text(request, "table") or "")
+        return lake.remember(
+            ("commits", found.pipeline, found.table), "tables", make=lambda: _commits(lake, found)
+        )
+
+    return [
+        Route("/api/tables", reading(tables)),
+        Route("/api/tables/{name:path}", reading(table)),
+        Route("/api/preview", reading(rows)),
+        Route("/api/commits", reading(commits)),
+    ]
+
+
+def _fits(item: TableHealth, request: Request) -> bool:
+    table, wanted = item.table, request.query_params
+    asked = (text(request, "q") or "").casefold()
+    if asked and asked not in table.table.casefold() and asked not in table.type.casefold():
+        return False
+    same = {"pipeline": table.pipeline, "role": table.role, "health": str(item.health)}
+    return all(wanted.get(name) in (None, "", value) for name, value in same.items())
+
+
+def _measured(lake: Reading, shown: list[TableHealth]) -> list[dict[str, Any]]:
+    """Rows as a page needs them; merged tables are asked how many rows they have."""
+    tables = [item.table for item in shown]
+    found = with_measures(lake.lake, tables, storage_options=lake.options)
+    return [
+        {
+            "table": replace(table, schema_ids=()),
+            "versions": len(table.schema_ids),
+            "health": item.health,
+            "overdue": item.overdue,
+        }
+        for item, table in zip(shown, found, strict=True)
+    ]
+
+
+def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
+    """Columns and schemas; a table that cannot be opened still has a page."""
+    path = lake.path_of(table)
+    try:
+        found = _open(lake, path, table)
+    except DistributaryError as error:
+        return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
+    columns = [
+        {"name": f.name, "type": sql_name(f.type), "nullable": f.nullable, "comment": _comment(f)}
+        for f in found.schema
+    ]
+    return {"columns": columns, "schema_ids": table.schema_ids, "table_version": found.version}
+
+
+def _open(lake: Reading, path: str, table: TableSummary) -> Readable:
+    found = open_readable(path, lake.options)
+    if found is None:
+        raise DistributaryError(
+            f"table {table.table} is in the ledger, but not in the lake",
+            code=ErrorCode.NOT_FOUND,
+            where=path,
+            next_step="somebody removed it, or everything it got is parked",
+        )
+    return found
+
+
+def _refused(lake: Reading, table: TableSummary) -> list[dict[str, Any]]:
+    """Open dead letters of the table's type, by reason: rows that might have been here."""
+    if not table.type or table.role == Role.DEAD_LETTERS:
+        return []
+
+    def make() -> list[dict[str, Any]]:
+        return [
+            {"code": reason.code, "count": reason.types[table.type], "last_seen": reason.last_seen}
+            for letters in lake.letters(table.pipeline).values()
+            for reason in letters.reasons(pipeline=table.pipeline)
+            if table.type in reason.types
+        ]
+
+    return lake.for_letters(("refused", table.pipeline, table.type), make)
+
+
+def _commits(lake: Reading, table: TableSummary) -> dict[str, Any]:
+    newest = max((b.batch for b in lake.ledger.batches(table.pipeline, last=1)), default=0)
+    since = max(newest - _COMMITS_LOOKED_AT, 0)
+    rows = lake.ledger.commits(table.table, pipeline=table.pipeline, since=since)
+    last = rows.slice(max(len(rows) - _COMMITS_SHOWN, 0)).to_pylist()
+    return {"points": of_table(rows), "commits": last[::-1], "looked_at": len(rows)}
+
+
+def _comment(field: pa.Field) -> str:
+    found: dict[bytes, bytes] = field.metadata or {}
+    return found.get(b"comment", b"").decode("utf-8", "replace")

@@ -1,0 +1,247 @@
+"""Things that the page makes happen: our own commands, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import IO, Any
+
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+
+TOKEN_VARIABLE = "DISTRIBUTARY_TOKEN"  # noqa: S105
+TRIAL_SECONDS = 900.0
+"""How long a trial is good for: what it showed may have changed since."""
+_MOST_KEPT = 50
+_MOST_LINES = 200
+_MOST_BYTES = 1 << 20
+_END_SECONDS = 20.0
+
+
+class Action(StrEnum):
+    """What can be done."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An action and what it is about."""
+
+    action: Action
+    pipeline: str
+    reason: str = ""
+    type: str = ""
+    id: str = ""
+    table: str = ""
+    note: str = ""
+
+    def command(self, *, lake: str, file: str | None, dry_run: bool) -> list[str]:
+        """The words after `distributary`. None of them can be taken for an option."""
+        if self.action is Action.RESUME:
+            words = ["resume", *_option("file", file)]
+        else:
+            words = ["dlq", str(self.action)]
+            words += _option("file", file) if self.action is Action.REPLAY else []
+            words += [*_option("reason", self.reason), *_option("type", self.type)]
+            words += _option("id", self.id)
+            words += [f"--note={self.note}"] if self.action is Action.DISCARD else []
+            words += [] if dry_run else ["--yes"]
+        words += ["--json", f"--lake={lake}", f"--pipeline={self.pipeline}"]
+        words += ["--dry-run"] if dry_run else []
+        return [*words, "--", self.table] if self.action is Action.RESUME else words
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One process, running or ended."""
+
+    id: str
+    wish: Wish
+    dry_run: bool
+    started_at: datetime
+    state: str = "running"
+    """`running`, `done`, or `failed`."""
+    ended_at: datetime | None = None
+    lines: tuple[str, ...] = ()
+    """What it said meanwhile."""
+    result: dict[str, Any] = field(default_factory=dict)
+    """The document it ended with."""
+    exit_code: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape of the API."""
+        return asdict(self)
+
+
+class Jobs:
+    """Starts one job at a time for each pipeline. Thread-safe."""
+
+    def __init__(self, *, lake: str, file: str | None = None) -> None:
+        self._lake, self._file = lake, file
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._trials: dict[str, float] = {}
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever a job begins, speaks or ends."""
+        return self._changes
+
+    def every(self) -> list[Job]:
+        """The newest first."""
+        with self._lock:
+            return list(self._jobs.values())[::-1]
+
+    def get(self, id: str) -> Job | None:
+        """One of them."""
+        with self._lock:
+            return self._jobs.get(id)
+
+    def start(self, wish: Wish, *, dry_run: bool, after: str = "") -> Job:
+        """Begins; what changes something needs the id of a trial of the very same thing."""
+        with self._lock:
+            if not dry_run:
+                self._require_trial(wish, after)
+            busy = next((j for j in self._jobs.values() if _is_busy(j, wish.pipeline)), None)
+            if busy is not None:
+                raise DistributaryError(
+                    f"something is being done for pipeline {wish.pipeline} already",
+                    code=ErrorCode.ACTION_RUNNING,
+                    evidence=f"{busy.wish.action}, job {busy.id}",
+                    next_step="wait until it is done",
+                )
+            # nobody can try twice with the same permission
+            self._trials.pop(after, None)
+            job = Job(secrets.token_hex(6), wish, dry_run, datetime.now(UTC))
+            process = self._spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
+            self._jobs[job.id] = job
+            self._processes[job.id] = process
+            self._forget_old()
+            self._changes += 1
+        threading.Thread(
+            target=self._follow, args=(job.id, process), name=f"job-{job.id}", daemon=True
+        ).start()
+        return job
+
+    def close(self) -> None:
+        """Asks all processes to end, and waits for them: they leave nothing half done."""
+        with self._lock:
+            running = list(self._processes.values())
+        for process in running:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _END_SECONDS
+        for process in running:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _require_trial(self, wish: Wish, after: str) -> None:
+        trial = self._jobs.get(after)
+        ended = self._trials.get(after, 0.0)
+        good = trial is not None and trial.wish == wish and trial.dry_run
+        if not good or time.monotonic() - ended > TRIAL_SECONDS:
+            raise ConfigError(
+                "first it has to be shown what this would do",
+                code=ErrorCode.CONFIRMATION_NEEDED,
+                evidence="no fresh trial of exactly this",
+                next_step="send the same with dry_run, then again with its id as `after`",
+            )
+
+    def _spawn(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        # a child has no use for the token, and no terminal to ask in
+        environment = {k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE}
+        return subprocess.Popen(  # noqa: S603 - no shell, and options cannot be smuggled in
+            [sys.executable, "-m", "distributary", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            # Ctrl-C is for the dashboard, which then asks its children to end
+            start_new_session=True,
+        )
+
+    def _follow(self, id: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None and process.stderr is not None  # noqa: S101
+        document = bytearray()
+        reader = threading.Thread(
+            target=_drain, args=(process.stdout, document), name=f"job-{id}-out", daemon=True
+        )
+        reader.start()
+        with process.stderr as said:
+            for line in said:
+                self._hear(id, line[:2000].decode("utf-8", "replace").rstrip())
+        code = process.wait()
+        reader.join()
+        result = _parse(bytes(document))
+        failed = isinstance(result.get("error"), dict) or code not in (0, 1)
+        with self._lock:
+            job = self._jobs.get(id)
+            self._processes.pop(id, None)
+            self._changes += 1
+            if job is None:
+                return
+            self._jobs[id] = replace(
+                job,
+                state="failed" if failed else "done",
+                ended_at=datetime.now(UTC),
+                result=result,
+                exit_code=code,
+            )
+            if job.dry_run and not failed:
+                self._trials[id] = time.monotonic()
+
+    def _hear(self, id: str, line: str) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None and line:
+                self._jobs[id] = replace(job, lines=(*job.lines, line)[-_MOST_LINES:])
+                self._changes += 1
+
+    def _forget_old(self) -> None:
+        ended = [id for id, job in self._jobs.items() if job.state != "running"]
+        for id in ended[: max(len(self._jobs) - _MOST_KEPT, 0)]:
+            del self._jobs[id]
+            self._trials.pop(id, None)
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    # in one word: a value that begins with a dash stays a value
+    return [f"--{name}={value}"] if value else []
+
+
+def _is_busy(job: Job, pipeline: str) -> bool:
+    return job.state == "running" and job.wish.pipeline == pipeline
+
+
+def _drain(stream: IO[bytes], into: bytearray) -> None:
+    with stream:
+        while chunk := stream.read(65536):
+            into += chunk[: max(_MOST_BYTES - len(into), 0)]
+
+
+def _parse(document: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(document)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,128 @@
+// Replay, discard, resume: first it is shown what would happen, then somebody says yes.
+
+import { get, post, Refused } from "./api.js";
+import { h, put } from "./dom.js";
+import { counted, number } from "./format.js";
+import { badge, facts, problem } from "./parts.js";
+
+const NAMES = { replay: "Replay", discard: "Discard", resume: "Resume" };
+const LOOK_MILLISECONDS = 600;
+
+export function about(wish) {
+  if (wish.action === "resume") return `table ${wish.table}`;
+  const what = wish.id ? `dead letter ${wish.id}` : wish.reason ? `dead letters with ${wish.reason}` : "all open dead letters";
+  return wish.type ? `${what} of type ${wish.type}` : what;
+}
+
+// what a job found out or did, in one sentence
+export function outcome(job) {
+  const found = job.result || {};
+  if (typeof found.error === "string") return `Still parked: ${found.error}`;
+  if (found.error) return found.error.what;
+  const into = Object.entries(found.tables || {}).map(([name, count]) => `${name} ${number(count)}`).join(", ");
+  const again = Object.entries(found.failed_again || {}).map(([name, count]) => `${name} ${number(count)}`).join(", ");
+  if (job.wish.action === "replay") {
+    if (!found.selected) return "Nothing to replay.";
+    const done = job.dry_run ? `${number(found.replayed)} would decode` : `${number(found.replayed)} replayed`;
+    const fail = job.dry_run ? "would fail again" : "failed again";
+    return `${done}${into && found.replayed ? `, into ${into}` : ""}.${again ? ` ${fail}: ${again}.` : ""}`;
+  }
+  if (job.wish.action === "discard") {
+    return job.dry_run ? `${counted(found.selected || 0, "dead letter")} would be discarded.` : `${number(found.discarded || 0)} discarded.`;
+  }
+  const waiting = found.waiting || { batches: 0, records: 0 };
+  if (!waiting.batches) return "Nothing waits for this table.";
+  const much = `${counted(waiting.batches, "batch", "batches")} with ${counted(waiting.records, "record")}`;
+  return job.dry_run ? `${much} would be published.` : `${number(found.published)} of ${much} published.`;
+}
+
+// how many things a trial says would change
+function worth(job) {
+  const found = job.result || {};
+  if (job.wish.action === "replay") return found.replayed || 0;
+  if (job.wish.action === "discard") return found.selected || 0;
+  return (found.waiting || {}).batches || 0;
+}
+
+export function propose(wish) {
+  const body = h("div", { class: "steps" });
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title" },
+    h("h2", { id: "ask-title" }, `${NAMES[wish.action]} ${about(wish)}`),
+    facts([["pipeline", wish.pipeline]]), body);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  if (wish.action === "discard") askNote(dialog, body, wish);
+  else tryOut(dialog, body, wish);
+}
+
+function close(dialog, word = "Cancel") {
+  return h("button", { type: "button", class: "plain", onclick: () => dialog.close() }, word);
+}
+
+function askNote(dialog, body, wish) {
+  const note = h("input", { id: "note", maxlength: "300", required: true, autocomplete: "off" });
+  put(body, h("form", {
+    onsubmit: (event) => {
+      event.preventDefault();
+      if (note.value.trim()) tryOut(dialog, body, { ...wish, note: note.value.trim() });
+    },
+  }, h("label", { for: "note" }, "Why are they given up? The records stay where they are, with this note."), note,
+  h("div", { class: "buttons" }, close(dialog), h("button", { type: "submit" }, "Show what would happen"))));
+  note.focus();
+}
+
+async function tryOut(dialog, body, wish) {
+  const job = await follow(dialog, body, { ...wish, dry_run: true }, "Trying it out: nothing is changed.");
+  if (!job) return;
+  const useful = worth(job) > 0;
+  const yes = h("button", { type: "button", class: wish.action === "discard" ? "danger" : "primary", id: "confirm" }, NAMES[wish.action]);
+  yes.addEventListener("click", () => carryOut(dialog, body, wish, job.id));
+  put(body, h("p", { class: "verdict" }, outcome(job)),
+    useful ? null : h("p", { class: "muted" }, "There is nothing that could be done now."),
+    h("div", { class: "buttons" }, close(dialog, useful ? "Cancel" : "Close"), useful ? yes : null));
+  if (useful) yes.focus();
+}
+
+async function carryOut(dialog, body, wish, after) {
+  const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Working. You can close this: it goes on.");
+  if (!job) return;
+  put(body, h("p", { class: "verdict" }, badge(job.state), " ", outcome(job)),
+    h("div", { class: "buttons" }, close(dialog, "Close")));
+}
+
+// starts a job and shows what it says until it ends; null if it failed or nobody looks any more
+async function follow(dialog, body, wish, words) {
+  const said = h("pre", { class: "said", "aria-live": "polite" });
+  put(body, h("p", { class: "busy" }, words), said, h("div", { class: "buttons" }, close(dialog, "Close")));
+  try {
+    let { job } = await post("/api/jobs", wish);
+    while (job.state === "running" && dialog.open) {
+      await new Promise((resolve) => { setTimeout(resolve, LOOK_MILLISECONDS); });
+      ({ job } = await get(`/api/jobs/${job.id}`));
+      said.textContent = job.lines.slice(-6).join("\n");
+    }
+    if (!dialog.open) return null;
+    if (job.state === "done") return job;
+    const told = job.result.error;
+    const error = told && typeof told === "object" ? told : { what: `It ended with exit code ${job.exit_code}.`, evidence: job.lines.slice(-3).join("\n") };
+    put(body, problem(error), h("div", { class: "buttons" }, close(dialog, "Close")));
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    put(body, problem(error.error), h("div", { class: "buttons" }, close(dialog, "Close")));
+  }
+  return null;
+}
+
+export async function showTray(tray) {
+  let jobs = [];
+  try {
+    ({ jobs } = await get("/api/jobs"));
+  } catch {
+    return;
+  }
+  const recent = jobs.filter((job) => job.state === "running" || (!job.dry_run && Date.now() - Date.parse(job.ended_at) < 30_000));
+  put(tray, recent.slice(0, 3).map((job) => h("div", { class: "job" },
+    h("p", {}, badge(job.state), " ", h("b", {}, `${job.dry_run ? "Trying: " : ""}${NAMES[job.wish.action]} ${about(job.wish)}`)),
+    h("p", { class: "muted" }, job.state === "running" ? job.lines[job.lines.length - 1] || "starting" : outcome(job)))));
+}

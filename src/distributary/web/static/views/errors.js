@@ -1,0 +1,33 @@
+// What the codes mean.
+
+import { get } from "../api.js";
+import { address, h, link } from "../dom.js";
+import { counted, number } from "../format.js";
+import { code, empty, grid, heading, problem, prose, section, since } from "../parts.js";
+
+export const errors = {
+  title: () => "Error codes",
+  load: () => get("/api/errors"),
+  render: (data) => h("div", { class: "page" }, heading("", "Error codes", counted(data.errors.length, "code")),
+    grid([
+      { label: "Code", cell: (row) => code(row.code) },
+      { label: "Meaning", wide: true, cell: (row) => prose(row.meaning) },
+      { label: "What to do", wide: true, cell: (row) => prose(row.next_step) },
+    ], data.errors, { caption: "Error codes" })),
+};
+
+export const error = {
+  title: ([code]) => code,
+  load: ([code]) => get(address("api", "errors", code)),
+  render: (data) => h("div", { class: "page" },
+    heading("error code", data.code, link("/errors", "all codes")),
+    h("p", { class: "verdict" }, data.meaning ? prose(data.meaning) : "The documentation says nothing about it."),
+    data.next_step ? h("p", {}, h("b", {}, "What to do: "), prose(data.next_step)) : null,
+    data.failures.map((failure) => section(`Pipeline ${failure.pipeline} ended with it`, since(failure.at), problem(failure))),
+    section("Dead letters with this reason", null, data.letters.length ? grid([
+      { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },
+      { label: "Open", right: true, cell: (row) => number(row.count) },
+      { label: "Last seen", right: true, cell: (row) => since(row.last_seen) },
+      { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: data.code, pipeline: row.pipeline })}`, "look at them") },
+    ], data.letters, { caption: "Dead letters" }) : empty("None is open.", ""))),
+};

@@ -1,0 +1,112 @@
+// Everything at a glance, the worst first.
+
+import { get } from "../api.js";
+import { chart } from "../chart.js";
+import { address, h, link } from "../dom.js";
+import { compact, counted, duration, number } from "../format.js";
+import { propose } from "../jobs.js";
+import { badge, batchLink, code, command, empty, equation, facts, section, select, since, tableLink, waits } from "../parts.js";
+
+export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["all", "everything"]];
+
+export const overview = {
+  title: () => "Overview",
+  load: async (params, query) => {
+    const [now, series] = await Promise.all([get("/api/overview"), get("/api/series", { window: query.window })]);
+    return { ...now, series };
+  },
+  render: (data, page) => {
+    if (!data.pipelines.length) return nothing(data);
+    return h("div", { class: "page" },
+      h("h1", { class: "unseen", tabindex: "-1" }, "Overview"),
+      readOnly(data),
+      tiles(data.pipelines),
+      attention(data),
+      section("Pipelines", h("span", { class: "muted" }, data.lake), data.pipelines.map((each) => card(each, data))),
+      section("Over time", windowChoice(data.series.window, page), plots(data.series)));
+  },
+};
+
+export function readOnly(data) {
+  return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " Everything can be looked at; replay, discard and resume would fail.");
+}
+
+function nothing(data) {
+  return h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "Overview"),
+    empty("No pipeline has settled a batch in this lake yet.", ["As soon as one does, it appears here by itself: ", h("code", {}, data.lake)],
+      h("p", {}, command("distributary demo games"), " makes a lake to look at, or run your own:"),
+      h("p", {}, command("distributary run pipeline.yaml"))));
+}
+
+function tiles(pipelines) {
+  const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
+  const running = pipelines.filter((each) => each.state === "running").length;
+  const open = sum((each) => each.dead_letters.by_status.open);
+  const parked = sum((each) => each.parked.reduce((total, table) => total + table.records, 0));
+  const stale = sum((each) => each.tables.stale);
+  const parkedTables = sum((each) => each.parked.length);
+  return h("div", { class: "tiles" },
+    tile("Pipelines", number(pipelines.length), running ? `${running} running` : "none is running", null),
+    tile("Tables", compact(sum((each) => each.tables.total)), tableNote(parkedTables, stale, sum((each) => each.tables.healthy)), "/tables", parkedTables ? "bad" : stale ? "warn" : ""),
+    tile("Records", compact(sum((each) => each.totals.read)), `${compact(sum((each) => each.rows))} rows in tables`, "/tables?sort=rows&order=desc"),
+    tile("Speed", `${compact(sum((each) => each.records_per_second))}/s`, "records, last batches", null),
+    tile("Dead letters", compact(open), open ? "open" : "none open", "/dead-letters", open ? "warn" : ""),
+    tile("Parked", compact(parked), parkedTables ? `records, ${counted(parkedTables, "table")}` : "no table", parkedTables ? "/tables?health=parked" : null, parked ? "bad" : ""));
+}
+
+function tableNote(parked, stale, healthy) {
+  const bad = [parked ? `${number(parked)} parked` : "", stale ? `${number(stale)} stale` : ""].filter(Boolean);
+  return bad.length ? bad.join(", ") : `${number(healthy)} healthy`;
+}
+
+function tile(label, value, note, path, tone = "") {
+  const inner = [h("span", { class: "label" }, label), h("b", {}, value), h("span", { class: `note ${tone}` }, note)];
+  return path ? h("a", { class: "tile", href: path }, inner) : h("div", { class: "tile" }, inner);
+}
+
+function attention(data) {
+  const lines = data.pipelines.flatMap((each) => [
+    ...(each.failure ? [failed(each)] : []),
+    ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
+    ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
+  ]);
+  return lines.length ? section("Needs attention", null, h("ul", { class: "attention" }, lines)) : null;
+}
+
+function failed(each) {
+  return h("li", {}, badge("failed"), " ", link(address("pipelines", each.name), each.name), " ", code(each.failure.code), " ",
+    each.failure.what, " ", h("span", { class: "muted" }, since(each.failure.at)),
+    each.failure.next_step ? h("p", { class: "muted" }, each.failure.next_step) : null);
+}
+
+export function parked(pipeline, table, writable) {
+  return h("li", {}, badge("parked"), " ", tableLink(table.table), ` ${waits(table)} wait, the first since `, since(table.since), ": ", h("span", { class: "muted" }, table.error), " ",
+    h("button", { type: "button", disabled: !writable, onclick: () => propose({ action: "resume", pipeline: pipeline.name, table: table.table }) }, "Resume…"));
+}
+
+function card(each, data) {
+  const open = each.dead_letters.by_status.open || 0;
+  return h("article", { class: "pipeline" },
+    h("div", { class: "who" }, h("h3", {}, link(address("pipelines", each.name), each.name)), badge(each.state),
+      h("span", { class: "muted" }, each.as_of ? ["settled batch ", batchLink(each.name, each.batch), " ", since(each.as_of)] : "no batch settled yet")),
+    equation(each.totals, each.balanced),
+    facts([
+      ["lag", h("span", { class: each.lag.trend === "falling_behind" ? "warn" : null }, each.lag_in_words)],
+      ["newest record", each.lag.lag_seconds === null ? null : `${duration(each.lag.lag_seconds)} old when it was read`],
+      ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
+      ["tables", h("span", {}, link(`/tables?pipeline=${encodeURIComponent(each.name)}`, counted(each.tables.total, "table")), `, ${number(each.rows)} rows`)],
+      ["dead letters", open ? h("span", {}, each.dead_letters.reasons.slice(0, 3).map((reason) => [code(reason.code), ` ${number(reason.count)}  `])) : "none open"],
+    ]));
+}
+
+export function windowChoice(value, page) {
+  return select("window", "Window", value, WINDOWS, (chosen) => page.go(`${location.pathname}?window=${chosen}`, { replace: true }));
+}
+
+export function plots(series) {
+  const lines = (name) => series.pipelines.map((each) => ({ name: each.name, points: each.points.map((point) => [Date.parse(point.at), point[name]]) }));
+  return h("div", { class: "charts" },
+    chart({ title: "Throughput", note: "records/s in batches", series: lines("rate") }),
+    chart({ title: "Lag", note: "records not read yet", series: lines("lag"), least: 10 }),
+    chart({ title: "Freshness", note: "age of the newest record read", series: lines("age"), format: duration, least: 1 }));
+}

@@ -1,0 +1,114 @@
+// One pipeline: how it stands, how it got there, what waits.
+
+import { get } from "../api.js";
+import { address, h, link } from "../dom.js";
+import { counted, duration, number, size } from "../format.js";
+import { propose } from "../jobs.js";
+import { badge, batchLink, code, command, empty, equation, facts, grid, heading, problem, section, since, tableLink } from "../parts.js";
+import { parked, plots, readOnly, windowChoice } from "./overview.js";
+
+export const pipeline = {
+  title: ([name]) => name,
+  load: async ([name], query) => {
+    const [now, series] = await Promise.all([
+      get(address("api", "pipelines", name)),
+      get("/api/series", { pipeline: name, window: query.window }),
+    ]);
+    return { ...now, series };
+  },
+  render: (data, page) => {
+    const each = data.pipeline;
+    const hint = h("div", { class: "hint" });
+    offer(hint, each, data.writable);
+    return h("div", { class: "page" },
+      heading("pipeline", each.name, badge(each.state), each.as_of ? h("span", { class: "muted" }, "as of ", since(each.as_of)) : null),
+      readOnly(data),
+      each.failure ? problem(each.failure) : null,
+      equation(each.totals, each.balanced),
+      facts([
+        ["lag", each.lag_in_words],
+        ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
+        ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
+        ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
+        ["file", each.file], ["checkpoint", each.checkpoint],
+      ]),
+      each.state === "running" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${quoted(each.file || "pipeline.yaml")}`)),
+      section("Over time", windowChoice(data.series.window, page), plots(data.series)),
+      each.parked.length ? section("Parked tables", null, h("ul", { class: "attention" }, each.parked.map((table) => parked(each, table, data.writable)))) : null,
+      section("Dead letters", link(`/dead-letters?pipeline=${encodeURIComponent(each.name)}`, "all"), hint, reasons(each)),
+      each.expectations.length ? section("Expectations", null, rules(each.expectations)) : null,
+      section("Tables", link(`/tables?pipeline=${encodeURIComponent(each.name)}`, counted(each.tables.total, "table")), worst(each)),
+      section("Batches", link(`/batches?pipeline=${encodeURIComponent(each.name)}`, "more"), batchGrid(data.batches, each.name)));
+  },
+};
+
+function quoted(text) {
+  return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+// whether letters would decode now is asked of a registry: the page does not wait for it
+async function offer(hint, each, writable) {
+  if (!each.dead_letters.reasons.length) return;
+  try {
+    const healing = await get("/api/healing", { pipeline: each.name });
+    if (!healing.count) return;
+    const reasons = Object.keys(healing.by_reason);
+    const wish = { action: "replay", pipeline: each.name, reason: reasons.length === 1 ? reasons[0] : "" };
+    hint.replaceChildren(h("p", { class: "banner ok" }, h("b", {}, `${counted(healing.count, "dead letter")} would decode now.`), " ",
+      h("button", { type: "button", class: "primary", disabled: !writable, onclick: () => propose(wish) }, "Replay…")));
+  } catch {
+    // nobody can say: nothing is offered
+  }
+}
+
+function reasons(each) {
+  const found = each.dead_letters.reasons;
+  if (!found.length) return empty("No open dead letters.", "Every record that was read is in a table.");
+  return grid([
+    { label: "Reason", cell: (row) => code(row.code) },
+    { label: "Count", right: true, cell: (row) => number(row.count) },
+    { label: "Last seen", right: true, cell: (row) => since(row.last_seen) },
+    { label: "Example", cell: (row) => link(address("dead-letters", row.example), row.example) },
+  ], found, { caption: "Dead letters by reason" });
+}
+
+function rules(found) {
+  return grid([
+    { label: "Rule", cell: (row) => h("span", { class: "name" }, row.rule) },
+    { label: "Then", cell: (row) => row.action },
+    { label: "Broken by", right: true, cell: (row) => (row.violated ? h("b", { class: "warn" }, counted(row.violated, "row")) : "no row") },
+    { label: "Checked", right: true, cell: (row) => `${counted(row.checked, "row")} in ${counted(row.tables, "table")}` },
+    { label: "Last broken", right: true, cell: (row) => since(row.last_violated) },
+    { label: "Worst in", wide: true, cell: (row) => row.violating.map((table) => [tableLink(table.table), ` ${number(table.violated)} `]) },
+  ], found, { caption: "Rules for rows" });
+}
+
+function worst(each) {
+  const shown = each.tables.shown;
+  if (!shown.length) return empty("No tables yet.", "They are made by the first batch.");
+  return h("div", {}, grid([
+    { label: "Table", cell: (row) => tableLink(row.table.table) },
+    { label: "Health", cell: (row) => badge(row.health) },
+    { label: "Rows", right: true, cell: (row) => number(row.table.rows) },
+    { label: "Last commit", right: true, cell: (row) => since(row.table.last_commit) },
+  ], shown, { caption: "Tables, the worst first" }),
+  each.tables.healthy_not_shown ? h("p", { class: "muted" }, `and ${number(each.tables.healthy_not_shown)} healthy`) : null);
+}
+
+export function batchGrid(rows, pipeline = null) {
+  if (!rows.length) return empty("No batch is settled yet.", "The first one appears here by itself.");
+  const columns = [
+    { label: "Batch", cell: (row) => [batchLink(row.pipeline, row.batch), row.lane === "stream" ? null : h("span", { class: "muted" }, ` ${row.lane}`)] },
+    { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },
+    { label: "Settled", right: true, cell: (row) => since(row.finished_at) },
+    { label: "Took", right: true, cell: (row) => duration(row.seconds ?? (Date.parse(row.finished_at) - Date.parse(row.started_at)) / 1000) },
+    { label: "Read", right: true, cell: (row) => number((row.counts || row).read) },
+    { label: "Written", right: true, cell: (row) => number((row.counts || row).written) },
+    { label: "Dead letters", right: true, cell: (row) => number((row.counts || row).dead_lettered) },
+    { label: "Parked", right: true, cell: (row) => number((row.counts || row).parked) },
+    { label: "Tables", right: true, cell: (row) => number(row.tables) },
+    { label: "Lag", right: true, cell: (row) => number(row.lag_records) },
+  ];
+  if (rows[0].bytes !== undefined) columns.push({ label: "Size", right: true, cell: (row) => size(row.bytes) });
+  return grid(pipeline ? columns.filter((column) => column.label !== "Pipeline") : columns, rows, { caption: "Batches, the newest first" });
+}
