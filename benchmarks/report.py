@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +52,7 @@ _COLUMNS = {
     "workers MB": ("worker_bytes", "{:,.0f}"),
 }
 _MEGABYTE = 1e6
+_WIDTH = 140
 
 
 class Report:
@@ -86,7 +88,8 @@ def show(name: str, rows: Sequence[Row], ratios: Mapping[str, float]) -> None:
     for row in rows:
         cells = [_cell(row, *how) for how in columns.values()]
         table.add_row(row["case"], f"{row['tables']:,}", *cells)
-    console = Console()
+    # a pipe has no width of its own
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     console.print(table)
     for ratio, value in ratios.items():
         wanted = f"   wanted {_WANTED[ratio]}" if ratio in _WANTED else ""

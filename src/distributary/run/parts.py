@@ -25,6 +25,7 @@ from distributary.registry.file_schemas import FileSchemas
 from distributary.registry.files import FileRegistry
 from distributary.registry.http import HttpRegistry
 from distributary.registry.inferred import InferredSchemas
+from distributary.run.shard_source import shard_source
 from distributary.run.tables import table_folder
 from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
@@ -102,6 +103,8 @@ def local_folder(path: str) -> Path:
 
 def make_source(config: PipelineConfig) -> Source:
     """Where records come from."""
+    if config.shard is not None and not config.shard.lands:
+        return shard_source(config, config.shard)
     if isinstance(config.source, DeltaSourceConfig):
         return DeltaSource(config.source, storage_options=config.lake.options)
     if isinstance(config.source, KafkaSourceConfig):

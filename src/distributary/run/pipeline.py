@@ -40,6 +40,7 @@ from distributary.run.parts import (
 from distributary.run.planner import Planner
 from distributary.run.query import RunSummary, StreamRun
 from distributary.run.session import spark_session
+from distributary.run.sharding import divide, family, refuse_replay
 from distributary.run.spark_conf import SparkSettings
 
 
@@ -89,7 +90,9 @@ class Pipeline:
 
         With `trial` it leaves no trace.
         """
-        known = self.ledger().tables(self.config.name, schema_ids=False)
+        ledger = self.ledger()
+        names = family(self.config, lake=self.lake)
+        known = [t for name in names for t in ledger.tables(name, schema_ids=False)]
         return Planner(
             self.config,
             registry=self.registry(),
@@ -114,6 +117,12 @@ class Pipeline:
         session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
         try:
             with self.open(session) as context, told(context, wanted, mask=self.loaded.mask):
+                divide(
+                    self.config,
+                    lake=self.lake,
+                    manifests=context.manifests,
+                    parking=context.parking,
+                )
                 return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
         except (FencedError, OwnedError):
             # these are about this process, not about the pipeline
@@ -127,6 +136,8 @@ class Pipeline:
         self, spark: SparkSession | None = None, *, lane: str = "stream"
     ) -> Iterator[RunContext]:
         """Claim a lane of the checkpoint and gather what its batches need."""
+        if lane != "stream":
+            refuse_replay(self.config)
         checkpoint = Checkpoint.open(self.checkpoint_folder, pipeline=self.config.name)
         # lanes have owners of their own: dead letters can be replayed while the stream runs
         claimed = checkpoint.folder if lane == "stream" else checkpoint.folder / lane

@@ -122,6 +122,7 @@ class Planner:
                 unions=frozenset(self._unions),
                 each=tables.each is not None,
                 bronze=tables.bronze or "",
+                whole=self._config.shard is not None and self._config.shard.lands,
                 unified=tables.unified.name if tables.unified else "",
                 unified_mode=tables.unified.mode if tables.unified else "shared",
                 dead_letters=tables.dead_letters,

@@ -26,6 +26,7 @@ from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
 from distributary.run.hidden_logs import forget_all_merged
 from distributary.run.rebuild_requests import answer_requests, wanted
+from distributary.run.spark_failures import spark_failed
 from distributary.source.base import Position, Source
 
 _POLL_SECONDS = 0.2
@@ -160,7 +161,7 @@ class StreamRun:
         except DistributaryError:
             raise
         except PySparkException as error:
-            raise self._source.explain(error) or _spark_failed(error) from error
+            raise self._source.explain(error) or spark_failed(error) from error
         except Exception as error:
             raise _unexpected(error, batch) from error
         finally:
@@ -221,16 +222,6 @@ class StreamRun:
             with context.publishing:
                 context.claim.check()
                 answer_requests(context.config, context.ledger, context.publisher, context.parking)
-
-
-def _spark_failed(error: PySparkException) -> DistributaryError:
-    text = str(error).strip().splitlines()
-    return DistributaryError(
-        "Spark could not run the batch",
-        code=ErrorCode.SPARK_FAILED,
-        evidence=text[0][:500] if text else type(error).__name__,
-        next_step="run again with --debug to see Spark's own words",
-    )
 
 
 def _unexpected(error: Exception, batch: int) -> DistributaryError:

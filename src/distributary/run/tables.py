@@ -21,7 +21,7 @@ from distributary.observe import layout
 from distributary.publish.base import Publisher
 from distributary.publish.parquet_table import format_of
 from distributary.run.origins import Origins
-from distributary.stage.bronze import BRONZE_COLUMNS
+from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
 from distributary.stage.metadata import DATE, metadata_plan
 from distributary.stage.partitions import can_partition, partition_columns
 from distributary.stage.unified import TYPE
@@ -206,6 +206,13 @@ class TableBook:
             if self._on_disk(name, role, "") is None:
                 self._plan(name, role, "", columns)
                 self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+        if tables.bronze and self._config.shard is not None and self._config.shard.lands:
+            self._keep_whole(self.tables[tables.bronze])
+
+    def _keep_whole(self, bronze: TablePlan) -> None:
+        """Make room for what other jobs read, also in a table that one job alone has begun."""
+        if WHOLE.name not in {column.name for column in bronze.columns}:
+            self.follow(bronze.name, bronze.role, "", (*bronze.columns, WHOLE))
 
     def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
         path = table_folder(self._config, name)
