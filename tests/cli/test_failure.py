@@ -51,6 +51,14 @@ def test_a_block_has_every_part_and_ends_with_the_log() -> None:
     assert "hunter2" not in text + log.path.read_text()
 
 
+def test_a_block_names_the_page_of_the_code_where_there_is_a_dashboard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DISTRIBUTARY_UI", "http://127.0.0.1:8642/")
+    _, text, _ = text_of(ERROR)
+    assert "page  http://127.0.0.1:8642/errors/SOURCE_UNAVAILABLE" in text
+
+
 def test_the_log_has_the_traceback_and_debug_shows_it() -> None:
     try:
         raise ERROR

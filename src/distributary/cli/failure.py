@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -9,16 +10,24 @@ from typing import TYPE_CHECKING
 from distributary.cli.logs import LogFile
 from distributary.cli.output import Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.observe.pages import Pages
 
 if TYPE_CHECKING:
     from distributary.config.problems import Problem
 
+PAGE_VARIABLE = "DISTRIBUTARY_UI"
+"""Where the dashboard is, for those who want its pages named in errors."""
 _LABEL = 6
 
 
 def docs_of(code: str) -> str:
     """Where the documentation explains a code."""
     return f"docs/errors.md#{code}"
+
+
+def page_of(code: str) -> str:
+    """The same on the dashboard, where its address is known."""
+    return Pages(os.environ.get(PAGE_VARIABLE)).error(code)
 
 
 def report(output: Output, error: BaseException, log: LogFile) -> int:
@@ -30,7 +39,12 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
     if output.debug:
         output.margin.lines(output.mask(text))
     written = str(log.path) if log.is_written else ""
-    details = {**_masked(output, known), "docs": docs_of(known.code), "log": written or None}
+    details = {
+        **_masked(output, known),
+        "docs": docs_of(known.code),
+        "page": page_of(known.code) or None,
+        "log": written or None,
+    }
     output.show_error(details, lambda paper: _draw(paper, known, written, output))
     return known.exit_code
 
@@ -68,6 +82,7 @@ def _draw(paper: Paper, error: DistributaryError, log: str, output: Output) -> N
         _row(paper, "seen", output.mask(error.evidence))
     _row(paper, "next", output.mask(error.next_step))
     _row(paper, "docs", docs_of(error.code))
+    _row(paper, "page", page_of(error.code))
     _row(paper, "log", log)
 
 

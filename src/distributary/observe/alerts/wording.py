@@ -12,7 +12,7 @@ from typing import Any
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.quantity import format_duration
 from distributary.errors import ErrorCode
-from distributary.observe.alerts.links import Pages
+from distributary.observe.pages import Pages
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State, listed
 from distributary.observe.events import BatchSettled, Failed, SchemaSeen, TableParked, TaskFailed
 
