@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck docs bench bench-check clean
 
 ##@ Start
 
@@ -77,6 +77,9 @@ format: $(STAMP) ## Put imports and layout in order
 
 typecheck: $(STAMP) ## Types only
 	$(BIN)/mypy
+
+docs: $(STAMP) ## Build the documentation site into build/site; any warning fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 ##@ Measure and tidy
 

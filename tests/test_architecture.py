@@ -20,7 +20,10 @@ SOURCE = ROOT / "src" / "distributary"
 MODULES = sorted(SOURCE.rglob("*.py"))
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
 # `spark*` is the name of a module that needs Spark in a folder that does not
-MAY_IMPORT_PYSPARK = ("run/", "source/", "stage/", "testing/", "publish/spark", "merge/spark")
+MAY_IMPORT_PYSPARK = (
+    *("run/", "source/", "stage/", "testing/"),
+    *("publish/spark", "merge/spark", "pipelines/spark"),
+)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 

@@ -9,13 +9,15 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.debezium import DebeziumDecoder
 from distributary.decode.debezium_keys import KeyReader
+from distributary.decode.debezium_names import connect_schema
 from distributary.decode.json_infer import infer, writer_schema
 from distributary.errors import ErrorCode
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.schema import Format, WriterSchema
 from distributary.registry.avro import compile_avro
-from tests.decode.debezium_samples import decode
+from tests.decode.debezium_samples import decode, raw_table
 
 KEY_FIELDS = [{"type": "int32", "field": "id"}, {"type": "string", "field": "b"}]
 FRAMED = json.dumps({"type": "struct", "fields": KEY_FIELDS, "name": "t.Key"}).encode()
@@ -158,3 +160,59 @@ def test_tombstones_of_flattened_avro() -> None:
         ("delete", 1, "x"),
     ]
     assert rows[1]["_unchanged"] == ["c"]
+
+
+MOVED_FIELDS: list[dict[str, Any]] = [
+    {"type": "int32", "field": "d", "name": "io.debezium.time.Date"},
+    {"type": "int64", "field": "at", "name": "io.debezium.time.Timestamp"},
+    {
+        "type": "bytes",
+        "field": "n",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2", "connect.decimal.precision": "10"},
+    },
+    {"type": "bytes", "field": "b"},
+    {"type": "string", "field": "a b"},
+]
+MOVED_KEYS: dict[bytes, Any] = {
+    b'{"d":19782,"at":1709208000000,"n":"BNI=","b":"AP8=","a b":"x"}': {
+        "d": "2024-02-29",
+        "at": "2024-02-29T12:00:00+00:00",
+        "n": "12.34",
+        "b": "AP8=",
+        "a_b": "x",
+    },
+    b'{"schema":{},"payload":{"d":19782}}': {"d": "2024-02-29"},
+    b'{"d":null}': {"d": None},
+    b'{"d":"no day"}': {"d": "no day"},
+    b'{"d":1,"other":2}': {"d": 1, "other": 2},
+    b"[1]": [1],
+    b"{}": {},
+}
+
+
+def test_old_keys_are_told_in_the_words_of_the_columns() -> None:
+    row = {"type": "struct", "fields": MOVED_FIELDS, "name": "t.Value", "optional": True}
+    source = [{"type": "string", "field": n} for n in ("connector", "db", "schema", "table")]
+    source.append({"type": "int64", "field": "lsn"})
+    envelope = {
+        "type": "struct",
+        "fields": [
+            {**row, "field": "before"},
+            {**row, "field": "after"},
+            {"type": "struct", "fields": source, "name": "t.Source", "field": "source"},
+            {"type": "string", "field": "op"},
+        ],
+    }
+    schema = connect_schema(json.dumps(envelope).encode(), id=1)
+    values = {"d": 1, "at": 1, "n": "BNI=", "b": "AP8=", "a b": "y"}
+    payload = event("c", None, values)
+    raw = raw_table(
+        {"key": b'{"d":1}', "headers": [{"key": "__debezium.oldkey", "value": key}]}
+        for key in MOVED_KEYS
+    )
+    decoder = DebeziumDecoder(schema, ChangeSettings(format="debezium"), DecodeLimits())
+    decoded = decoder.decode(pa.array([payload] * len(MOVED_KEYS), pa.binary()), raw)
+    assert decoded.failed == ()
+    told = [json.loads(text)["old_key"] for text in decoded.ok["_envelope"].to_pylist()]
+    assert told == list(MOVED_KEYS.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -35,6 +36,45 @@ def histories(
             e = Event(e.place, op, {**values, **dict.fromkeys(names)}, unchanged=tuple(names))
         events.append(e)
     return events
+
+
+@st.composite
+def moving_histories(draw: st.DrawFn, *, truncates: bool = True) -> list[Event]:
+    """What a database writes whose rows change their keys, and that leaves large values out."""
+    rows: set[int] = set()
+    events: list[Event] = []
+    for number in range(draw(st.integers(2, 14))):
+        id_, other = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        if truncates and draw(st.integers(0, 14)) == 7:
+            rows.clear()
+            events.append(event(number, "truncate"))
+        elif id_ not in rows:
+            rows.add(id_)
+            events.append(event(number, "insert", id=id_, region="EU", price=float(number)))
+        elif other not in rows:
+            rows ^= {id_, other}
+            events += _move(draw, number, id_, other)
+        elif draw(st.booleans()):
+            events.append(_silent(draw, event(number, id=id_, region="US", price=float(number))))
+        else:
+            rows.remove(id_)
+            gone = event(number, "delete", id=id_)
+            events.append(replace(gone, unchanged=("region", "price")))
+    return events
+
+
+def _move(draw: st.DrawFn, number: int, old: int, new: int) -> list[Event]:
+    gone = Event((1, number, 0, 0, 0, 0, f"{number}.0"), "delete", {"id": old}, deleted=True)
+    values = {"id": new, "region": "FR", "price": float(number)}
+    come = Event((1, number, 0, 0, 0, 1, f"{number}.1"), "insert", values, old_key={"id": old})
+    pair = [replace(gone, unchanged=("region", "price")), _silent(draw, come)]
+    # a topic's partitions are read at different speeds
+    return pair[::-1] if draw(st.booleans()) else pair
+
+
+def _silent(draw: st.DrawFn, e: Event) -> Event:
+    names = draw(st.sets(st.sampled_from(["region", "price"])))
+    return replace(e, values={**e.values, **dict.fromkeys(names)}, unchanged=tuple(names))
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,6 +53,12 @@ class Event:
     time: int | None = None
     uuid: str = ""
     hash: int = 0
+    old_key: Mapping[str, Any] | None = None
+
+    @property
+    def position(self) -> tuple[int | str, ...]:
+        """What both halves of a change of key have in common."""
+        return self.place[:5]
 
     @property
     def removes(self) -> bool:
@@ -76,7 +83,7 @@ def rows_of(events: Sequence[Event], columns: Sequence[Column], *, batch: int = 
         "_uuid": [e.uuid for e in events],
         "_hash": [e.hash for e in events],
         "_unchanged": [list(e.unchanged) for e in events],
-        "_envelope": ["{}" for e in events],
+        "_envelope": [_envelope(e) for e in events],
     }
     arrays = [pa.array(change[c.name], c.type) for c in CHANGE_COLUMNS]
     arrays += [pa.array([e.values.get(c.name) for e in events], c.type) for c in columns]
@@ -88,6 +95,10 @@ def rows_of(events: Sequence[Event], columns: Sequence[Column], *, batch: int = 
     ]
     fields = [pa.field(c.name, c.type) for c in (*CHANGE_COLUMNS, *columns)]
     return pa.table([*arrays, *arrival], schema=pa.schema([*fields, *ARRIVAL]))
+
+
+def _envelope(e: Event) -> str:
+    return json.dumps({"source": {"lsn": 1}} | ({"old_key": e.old_key} if e.old_key else {}))
 
 
 def moment(e: Event) -> int:
@@ -172,6 +183,7 @@ def truth(
 ) -> list[Row]:
     """The rows after all events, applied one by one in the order of the source."""
     state: list[Row] = []
+    moved: dict[Any, Row] = {}
     for e in _in_order(batches):
         if e.op == "truncate":
             if soft:
@@ -181,6 +193,12 @@ def truth(
             continue
         met = [r for r in state if all(_same(r[k], e.values.get(k)) for k in e.key or ())]
         last = max(met, key=lambda r: r["_seq"]) if met else {}
+        if e.removes:
+            # what it takes along to another key, if it gets one
+            moved[e.position] = last
+        elif e.old_key:
+            here = [r for r in state if all(_same(r[k], v) for k, v in e.old_key.items())]
+            last = moved.get(e.position) or (here[0] if here else {})
         state = [r for r in state if r not in met]
         if e.removes and not soft:
             continue
@@ -218,6 +236,7 @@ def history_truth(batches: Sequence[Sequence[Event]], columns: Sequence[Column])
             "_source_ts": time,
             "_key": sorted(e.key or ()),
             "_unchanged": list(e.unchanged),
+            "_old_key": json.dumps(e.old_key) if e.old_key and e.unchanged else None,
         }
         versions.append((e, row))
     for e, row in versions:
@@ -227,14 +246,18 @@ def history_truth(batches: Sequence[Sequence[Event]], columns: Sequence[Column])
 
 
 def _told_before(e: Event, name: str, batches: Sequence[Sequence[Event]]) -> Any:
-    for f in reversed([f for f in _in_order(batches) if f.place < e.place]):
+    about = e.old_key or {k: e.values.get(k) for k in e.key or ()}
+    place = (*e.position, 0, "") if e.old_key else e.place
+    for f in reversed([f for f in _in_order(batches) if f.place < place]):
         if f.op == "truncate":
             return None
-        if all(_same(f.values.get(k), e.values.get(k)) for k in e.key or ()):
+        if all(_same(f.values.get(k), value) for k, value in about.items()):
             if f.removes:
                 return None
             if name not in f.unchanged:
                 return f.values.get(name)
+            if f.old_key:
+                return _told_before(f, name, batches)
     return None
 
 

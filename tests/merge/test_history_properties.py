@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.merge.history import merge_history
-from tests.merge.changes import Batches, deliveries, histories, rekeyed_histories
+from tests.merge.changes import Batches, deliveries, histories, moving_histories, rekeyed_histories
 from tests.merge.logs import COLUMNS, Event, Shop, history_truth
 
 
@@ -37,5 +37,12 @@ def test_any_delivery_gives_the_same_history(batches: Batches) -> None:
 @given(batches=rekeyed_histories().flatmap(deliveries))
 @settings(max_examples=30)
 def test_a_key_may_be_defined_anew(batches: Batches) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        assert kept(Path(folder), batches).history() == history_truth(batches, COLUMNS)
+
+
+@given(batches=moving_histories().flatmap(with_times).flatmap(deliveries))
+@settings(max_examples=50)
+def test_values_move_with_their_row_to_another_key(batches: Batches) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert kept(Path(folder), batches).history() == history_truth(batches, COLUMNS)

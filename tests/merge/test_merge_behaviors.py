@@ -148,6 +148,42 @@ def test_columns_left_out_keep_their_value(merge: Merge, shop: Shop) -> None:
     assert plain(shop.rows(), "id", "region", "price") == expected
 
 
+def moved(number: int, old: int, new: int, *, unchanged: tuple[str, ...]) -> list[Event]:
+    """Both halves of a change of key."""
+    gone = Event((1, 0, number, 0, 0, 0, f"{number}.0"), "delete", {"id": old}, deleted=True)
+    come = Event(
+        (1, 0, number, 0, 0, 1, f"{number}.1"),
+        "insert",
+        {"id": new, "region": None if "region" in unchanged else "new"},
+        unchanged=unchanged,
+        old_key={"id": old},
+    )
+    return [at(gone, unchanged=("region", "price")), come]
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_values_move_with_a_row_to_another_key(merge: Merge, tmp_path: Path, deletes: str) -> None:
+    shop = Shop(tmp_path, settings={"deletes": deletes})
+    one, two, three = (moved(n, old, new, unchanged=("price",)) for n, old, new in MOVES)
+    late = Event((1, 0, 30, 0, 0, 1, ""), values={"id": 31, "region": "x"}, unchanged=("price",))
+    batches = [
+        [event((1, 0, n, 0, 0, 1, ""), "insert", id=n, region="EU", price=n / 2) for n in (1, 2)],
+        # the halves cut apart, and the old key with another row by then
+        [one[0], event((1, 0, 12, 0, 0, 1, ""), "insert", id=1, region="FR", price=9.0)],
+        [one[1], two[0], *moved(15, 1, 3, unchanged=())],
+        # on from a key that it has had for a moment only
+        [two[1], three[0], three[1], late],
+    ]
+    for batch in batches:
+        merge(shop.order(batch))
+    assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+    live = [row for row in shop.rows() if not row.get("_deleted")]
+    assert plain(live, "id", "price") == [(2, 1.0), (3, None), (31, 0.5)]
+
+
+MOVES = ((10, 1, 11), (20, 11, 21), (25, 21, 31))
+
+
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_a_truncate_takes_what_was_before_it(merge: Merge, tmp_path: Path, deletes: str) -> None:
     shop = Shop(tmp_path, settings={"deletes": deletes})

@@ -13,6 +13,7 @@ from tests.merge.changes import (
     Batches,
     deliveries,
     histories,
+    moving_histories,
     rekeyed_histories,
     shuffled_in_batches,
 )
@@ -48,6 +49,17 @@ def test_columns_left_out_keep_the_value_before(batches: Batches, deletes: str) 
 @given(batches=rekeyed_histories().flatmap(deliveries), deletes=st.sampled_from(["hard", "soft"]))
 @settings(max_examples=50)
 def test_a_key_may_be_defined_anew(batches: Batches, deletes: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shop = merged(Path(folder), batches, deletes=deletes)
+        assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+@given(
+    batches=moving_histories().flatmap(shuffled_in_batches),
+    deletes=st.sampled_from(["hard", "soft"]),
+)
+@settings(max_examples=60)
+def test_values_move_with_their_row_to_another_key(batches: Batches, deletes: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shop = merged(Path(folder), batches, deletes=deletes)
         assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")

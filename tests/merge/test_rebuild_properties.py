@@ -17,6 +17,7 @@ from tests.merge.changes import (
     Batches,
     deliveries,
     histories,
+    moving_histories,
     rekeyed_histories,
     shuffled_in_batches,
 )
@@ -26,6 +27,7 @@ ANY_BATCHES = st.one_of(
     histories().flatmap(deliveries),
     histories(left_out=True).flatmap(shuffled_in_batches),
     rekeyed_histories().flatmap(deliveries),
+    moving_histories().flatmap(shuffled_in_batches),
 )
 
 

@@ -43,6 +43,8 @@ class DeltaSource(Section):
     """Moment at which a first run starts."""
     max_records_per_batch: int = Field(default=250_000, ge=1)
     """Most records in one batch, as near as whole files allow."""
+    tombstones: Literal["dead_letter", "skip"] = "dead_letter"
+    """What becomes of a record with a key and without a value."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """One way to say where to start."""

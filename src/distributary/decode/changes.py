@@ -34,7 +34,8 @@ METADATA_NAMES = (
     "_date",
 )
 """Columns that the stage may put behind those of the decoder."""
-_RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID))
+_RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID, "_old_key"))
+"""The last one is a column of histories, and of a merge's own."""
 _SUFFIX = "__source"
 
 

@@ -22,6 +22,7 @@ from distributary.decode.debezium_avro import ConnectAvro
 from distributary.decode.debezium_envelope import (
     NEW_KEY,
     OLD_KEY,
+    contents,
     envelopes,
     halves,
     headers_of,
@@ -39,6 +40,7 @@ from distributary.decode.debezium_infer import InferredJson
 from distributary.decode.debezium_json import ConnectJson
 from distributary.decode.debezium_keys import KeyReader, Keys
 from distributary.decode.debezium_left_out import left_out
+from distributary.decode.debezium_old_keys import OldKeys
 from distributary.decode.debezium_order import places, ties
 from distributary.decode.debezium_schema import Type, connect_type, unusable
 from distributary.decode.debezium_shape import DELETE, READ, TRUNCATE, Parts, Shape
@@ -104,6 +106,10 @@ class DebeziumDecoder:
             for i, each in zip(self._kept, self._plans, strict=True)
         )
         self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
+        readers = zip(self._kept, self._plans, strict=True)
+        self._old_keys = OldKeys(
+            {fields[i].name: (self._shape.raw[i], each) for i, each in readers}, self._names
+        )
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -200,6 +206,7 @@ class DebeziumDecoder:
         deletes, reads = parts.codes == DELETE, parts.codes == READ
         headers = events.message("headers")
         new_keys, old_keys = headers_of(headers, NEW_KEY), headers_of(headers, OLD_KEY)
+        old = self._old_keys.read(contents(old_keys)) if old_keys else {}
         key_columns = keys.columns(self._names)
         names = [column.name for column in self._columns[len(CHANGE_COLUMNS) :]]
         phase = np.where(reads, 0, 1) * (self._settings.backfill == "before_cdc")
@@ -207,7 +214,7 @@ class DebeziumDecoder:
             place,
             phase=phase,
             ts=np.zeros(count, np.int64),
-            half=halves(deletes, new_keys),
+            half=halves(deletes, new_keys, place),
             tie=ties(events.message("offset"), events.message("partition")),
         )
         return [
@@ -220,7 +227,7 @@ class DebeziumDecoder:
             pa.repeat(pa.scalar("", pa.string()), count),
             content_hashes(events.own_payloads()),
             left_out(names, gone, deletes=deletes, keys=keys, key_columns=key_columns),
-            envelopes(parts, new_keys=new_keys, old_keys=old_keys, lost=lost),
+            envelopes(parts, new_keys=contents(new_keys), old_keys=old, lost=lost),
         ]
 
 

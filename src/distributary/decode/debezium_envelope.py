@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
+from distributary.decode.datastream_order import Place
 from distributary.decode.datastream_values import Mask
 from distributary.decode.debezium_shape import Parts
 from distributary.decode.debezium_values import instants
@@ -55,8 +56,8 @@ def headers_of(headers: pa.ListArray, name: str) -> Headers:
 def envelopes(
     parts: Parts,
     *,
-    new_keys: Headers,
-    old_keys: Headers,
+    new_keys: Mapping[int, Any],
+    old_keys: Mapping[int, Any],
     lost: Mapping[str, Mapping[int, Any]],
 ) -> pa.StringArray:
     """The envelope of each event as JSON, without what has a column of its own."""
@@ -69,19 +70,25 @@ def envelopes(
     more: dict[int, dict[str, Any]] = {}
     for part, headers in (("new_key", new_keys), ("old_key", old_keys)):
         for row, value in headers.items():
-            more.setdefault(row, {})[part] = _content(value)
+            more.setdefault(row, {})[part] = value
     for column, rows in lost.items():
         for row, value in rows.items():
             more.setdefault(row, {}).setdefault("rescued", {})[column] = value
     return _with_more(texts, more) if more else texts
 
 
+def contents(headers: Headers) -> dict[int, Any]:
+    """What headers hold: JSON, or what can be shown of it."""
+    return {row: _content(value) for row, value in headers.items()}
+
+
 def _content(value: bytes | None) -> Any:
-    """What a header holds: JSON, or what can be shown of it."""
     try:
-        return json.loads(value or b"null")
+        content = json.loads(value or b"null")
     except (ValueError, RecursionError):
         return (value or b"").decode("utf-8", "replace")
+    framed = isinstance(content, dict) and content.keys() == {"schema", "payload"}
+    return content["payload"] if framed else content
 
 
 def _with_more(texts: pa.StringArray, more: Mapping[int, Mapping[str, Any]]) -> pa.StringArray:
@@ -96,8 +103,12 @@ def _with_more(texts: pa.StringArray, more: Mapping[int, Mapping[str, Any]]) -> 
     return pa.concat_arrays([texts, pa.array(added, pa.string())]).take(pa.array(places))
 
 
-def halves(deletes: Mask, new_keys: Headers) -> Any:
-    """0 for the row that a change of key removes, 1 for all else."""
+def halves(deletes: Mask, new_keys: Headers, place: Place) -> Any:
+    """0 for the row that a change of key removes, 1 for all else.
+
+    Where no position puts the two halves together, the order of the topic tells which is first.
+    """
     half = np.ones(len(deletes), np.int64)
     half[[*new_keys]] = 0
-    return np.where(deletes, half, 1)
+    nowhere = (place.a == 0) & (place.b == 0) & (place.c == 0)
+    return np.where(deletes & ~nowhere, half, 1)

@@ -16,6 +16,7 @@ from distributary.config.shard import MOST_SHARDS, Part, job_name
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.yaml_text import to_yaml
 from distributary.errors import ConfigError
+from distributary.route.naming import DEAD_LETTERS
 
 Tree = dict[str, Any]
 
@@ -100,6 +101,8 @@ def _keep_rest(tree: Tree, tables: Tree, part: Part) -> None:
             tables.pop(name, None)
         _partition_by_date_only(tables)
         tree.pop("expectations", None)
+        # what it cannot write a shard cannot either, and a letter is sent again by its own job
+        tables["dead_letters"] = f"{tables.get('dead_letters', DEAD_LETTERS)}_unified"
     else:
         tables.pop("unified", None)
 

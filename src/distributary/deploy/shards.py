@@ -7,11 +7,15 @@ before the cut, for nobody else would; a later `install` removes it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distributary.config.load import load_text
 from distributary.config.node import dotted
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.problems import PipelineFileError
 from distributary.config.shard import Part, unspreadable
 from distributary.deploy.files import Artifact, FileTarget
 from distributary.deploy.mark import read_mark
@@ -91,8 +95,13 @@ def spread_target(
     shards: int,
     out: Path | None = None,
     is_done: Callable[[int], bool],
+    has_letters: Callable[[int], bool],
 ) -> ShardsTarget:
-    """The jobs of a pipeline whose types are spread; `is_done` knows who may go."""
+    """The jobs of a pipeline whose types are spread.
+
+    `is_done` knows which job may go, `has_letters` whose file is still needed to send dead letters
+    again.
+    """
     refuse_unspreadable(pipeline)
     folder = shards_folder(pipeline)
     superfluous = [n for n in numbers_in(folder, pipeline.name) if n >= shards]
@@ -100,11 +109,12 @@ def spread_target(
     kept = [number for number in superfluous if number not in done]
     parts = parts_of(pipeline, (*range(shards), *kept))
     wanted = [_job(pipeline, folder, part, shards) for part in parts]
-    gone = [_job(pipeline, folder, part, shards) for part in done]
+    gone = {number: _job(pipeline, folder, number, shards) for number in done}
+    needed = [job for number, job in gone.items() if has_letters(number)]
     return ShardsTarget(
-        _files(pipeline, folder, wanted),
+        _files(pipeline, folder, [*wanted, *needed]),
         jobs=tuple(_open(name, job, out) for job in wanted),
-        retired=tuple(_open(name, job, out) for job in gone),
+        retired=tuple(_open(name, job, out) for job in gone.values()),
         kept=tuple(job.name for job in wanted if job.path in _paths(pipeline, folder, kept)),
     )
 
@@ -150,14 +160,7 @@ def refuse_single(pipeline: Installable) -> None:
 def refuse_unspreadable(pipeline: Installable) -> None:
     """Pipelines whose tables would have two writers, or whose bronze nobody could read."""
     pipeline.refuse_clear_secrets(to="the files of its jobs")
-    if pipeline.loaded is None:
-        raise ConfigError(
-            "the file cannot be spread without knowing all of it",
-            where=str(pipeline.path),
-            evidence="; ".join(pipeline.unknown_here),
-            next_step="set the variables here, too; their values are not written down",
-        )
-    config = pipeline.loaded.config
+    config = _known(pipeline)
     if config.shard is not None:
         raise ConfigError(
             "this file is a part of a pipeline that is spread already",
@@ -172,6 +175,22 @@ def refuse_unspreadable(pipeline: Installable) -> None:
             evidence="; ".join(why),
             next_step="change these settings, or install it without --shards",
         )
+
+
+def _known(pipeline: Installable) -> PipelineConfig:
+    """The file's settings; what only other machines know does not matter for the division."""
+    if pipeline.loaded is not None:
+        return pipeline.loaded.config
+    stand_ins = {name: os.environ.get(name, "1") for name in pipeline.variables}
+    try:
+        return load_text(pipeline.text, environ={**os.environ, **stand_ins}).config
+    except PipelineFileError:
+        raise ConfigError(
+            "the file cannot be spread without knowing all of it",
+            where=str(pipeline.path),
+            evidence="; ".join(pipeline.unknown_here),
+            next_step="set the variables here, too; their values are not written down",
+        ) from None
 
 
 def _job(pipeline: Installable, folder: Path, part: Part, shards: int) -> Installable:

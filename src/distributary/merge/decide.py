@@ -16,6 +16,7 @@ from distributary.merge.contest import NOBODY, Contest, Known, Memory, highest_b
 from distributary.merge.events import Events
 from distributary.merge.keys import KeyIndex
 from distributary.merge.left_out import sources_of
+from distributary.merge.moves import Moves
 from distributary.merge.order import MergeCounts
 from distributary.merge.sequence import Flags, Ints
 
@@ -34,7 +35,9 @@ class Decision:
     """Which of these are deleted rows."""
     sources: dict[str, Ints]
     """For columns that events left out, where each winner's value is: an event by its number, a
-    known row by its number after all events, or NOBODY."""
+    known row by its number after all events, what was kept after these, or NOBODY."""
+    moved: dict[str, Ints]
+    """The same for rows that live on under a key of which nothing is known yet."""
     remember: Sequence[tuple[int, Ints]]
     """By definition: events, and known rows by numbers after these, that are no rows any more."""
     emptied: int | None
@@ -49,6 +52,7 @@ def decide(
     owner: Ints,
     known: Known,
     memory: Memory,
+    moves: Moves,
     soft: bool,
 ) -> Decision:
     """Settle a batch. `owner` has for each event the number of its key's definition, or -1."""
@@ -64,15 +68,21 @@ def decide(
     rows = alive if soft else alive & ~events.deletes
     winners = np.flatnonzero(rows)
     deleted = events.deletes[winners] | (contest.rank[winners] < contest.emptied)
+
+    def sources(asking: Ints) -> dict[str, Ints]:
+        names = events.left_out if len(asking) else {}
+        return {name: sources_of(contest, moves, name, asking, soft=soft) for name in names}
+
     return Decision(
         gone=gone,
         marked=marked,
         winners=winners,
         deleted=deleted,
-        sources={name: sources_of(contest, name, winners, soft=soft) for name in events.left_out},
+        sources=sources(winners),
+        moved=sources(moves.away),
         remember=_remember(contest, rows, gone, soft=soft),
         emptied=_emptied(contest),
-        counts=_counts(contest, top=top, gone=gone, marked=marked, live=winners[~deleted]),
+        counts=_counts(contest, moves, top=top, gone=gone, marked=marked, live=winners[~deleted]),
     )
 
 
@@ -116,20 +126,23 @@ def _emptied(contest: Contest) -> int | None:
     return int(np.flatnonzero(at_it)[0])
 
 
-def _counts(contest: Contest, *, top: Flags, gone: Flags, marked: Flags, live: Ints) -> MergeCounts:
+def _counts(
+    contest: Contest, moves: Moves, *, top: Flags, gone: Flags, marked: Flags, live: Ints
+) -> MergeCounts:
     replaced = _meets_live(contest, gone)
     updated = int(replaced[live].sum())
     removes = top & contest.events.deletes & replaced
     removed = int((gone & contest.known.live).sum()) - updated + int(marked.sum())
     effective = len(live) + int(removes.sum())
+    looks = len(moves.looks)
     return MergeCounts(
-        events=len(top),
+        events=len(top) - looks,
         inserted=len(live) - updated,
         updated=updated,
         deleted=removed,
         superseded=int((contest.valid & ~top).sum()),
         ignored=int(top.sum()) - effective,
-        keyless=int((~contest.valid & ~contest.events.truncates).sum()),
+        keyless=int((~contest.valid & ~contest.events.truncates).sum()) - looks,
         truncates=int(contest.events.truncates.sum()),
     )
 

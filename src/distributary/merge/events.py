@@ -15,6 +15,7 @@ from distributary.evolve.place import fold
 from distributary.merge.conform import conform
 from distributary.merge.definitions import definitions_of
 from distributary.merge.keys import Definition
+from distributary.merge.old_keys import OLD_KEY, old_keys_in
 from distributary.merge.sequence import Flags, Ints
 from distributary.model.change import CHANGE_COLUMNS
 
@@ -32,13 +33,19 @@ CHANGE_SCHEMA = pa.schema(
     [*(pa.field(c.name, c.type) for c in CHANGE_COLUMNS if c.name in _READ), *_ARRIVAL]
 )
 """What is read of every event beside the source table's columns."""
+_NOT_OWN = frozenset((*CHANGE_SCHEMA.names, OLD_KEY.name))
 
 
 @dataclass(frozen=True)
 class Events:
-    """Rows of a log: the columns of CHANGE_SCHEMA, then columns of the source table."""
+    """Rows of a log: the columns of CHANGE_SCHEMA, columns of the source table, and old keys."""
 
     rows: pa.Table
+
+    @cached_property
+    def own_names(self) -> list[str]:
+        """The source table's columns."""
+        return [name for name in self.rows.column_names if name not in _NOT_OWN]
 
     @cached_property
     def seq(self) -> pa.StructArray:
@@ -60,15 +67,19 @@ class Events:
     @cached_property
     def keys(self) -> tuple[tuple[Definition, ...], Ints]:
         """The definitions of keys among the events, and which each has; -1 for none."""
-        names = [n for n in self.rows.column_names if n not in CHANGE_SCHEMA.names]
-        known, numbers = definitions_of(self.rows.column("_key"), names)
+        known, numbers = definitions_of(self.rows.column("_key"), self.own_names)
         return known, np.where(self.truncates, -1, numbers)
 
     @cached_property
     def left_out(self) -> dict[str, Flags]:
         """For each column that any event leaves out, which events do."""
-        names = [n for n in self.rows.column_names if n not in CHANGE_SCHEMA.names]
-        return left_out_in(self.rows.column("_unchanged"), names)
+        return left_out_in(self.rows.column("_unchanged"), self.own_names)
+
+    @cached_property
+    def asking(self) -> Ints:
+        """Events that gave their row another key, and leave out what it had under the old one."""
+        flags = _flags(pc.is_valid(self.rows.column(OLD_KEY.name)))
+        return np.flatnonzero(flags & ~self.deletes & (self.keys[1] >= 0))
 
     def preference(self, among: Ints) -> Ints:
         """Numbers that tell which of events at one and the same place counts: the highest.
@@ -115,7 +126,20 @@ def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[s
 def read_events(files: Sequence[str], columns: pa.Schema) -> Events:
     """The events in Parquet files, with the given columns of the source table."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
-    return Events(pa.concat_tables([read_file(file, schema) for file in files] or [_none(schema)]))
+    parts = [_with_old_keys(file, read_file(file, schema)) for file in files]
+    return Events(pa.concat_tables(parts or [pa.schema([*schema, OLD_KEY]).empty_table()]))
+
+
+def _with_old_keys(path: str, rows: pa.Table) -> pa.Table:
+    """What came with an event is long, and few leave values out: the others are not asked."""
+    removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
+    some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
+    asked = np.flatnonzero(_flags(some) & ~_flags(removes))
+    old: pa.Array = pa.nulls(rows.num_rows, OLD_KEY.type)
+    if len(asked):
+        envelopes = read_file(path, pa.schema([pa.field("_envelope", pa.string())]))
+        old = old_keys_in(_one(envelopes.column(0)), asked)
+    return rows.append_column(OLD_KEY, old)
 
 
 def read_file(path: str, schema: pa.Schema, *, lenient: bool = False) -> pa.Table:
@@ -126,10 +150,6 @@ def read_file(path: str, schema: pa.Schema, *, lenient: bool = False) -> pa.Tabl
         rows, size = file.read(columns=names), file.metadata.num_rows
     # a name with a dot in it also picks fields of other columns
     return conform(rows.select(names), schema, rows=size, lenient=lenient)
-
-
-def _none(schema: pa.Schema) -> pa.Table:
-    return schema.empty_table()
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -31,6 +31,7 @@ from distributary.merge.history_events import (
 )
 from distributary.merge.history_files import Stored, find_versions, write_versions
 from distributary.merge.keys import KeyIndex
+from distributary.merge.old_keys import OLD_KEY, read_old_keys
 from distributary.merge.order import MergeCounts, MergeOrder, MergeResult
 from distributary.merge.sequence import Flags, places, ranks
 from distributary.merge.shape import Shape, shape
@@ -90,6 +91,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
     after = past
     if everything or not past.keys:
         after = past_after(past, settled.rows, truncates)
+    after = after.with_moves(new)
     counts = MergeCounts(
         events=events.rows.num_rows,
         inserted=settled.added,
@@ -116,21 +118,26 @@ def _settle(
     """Read as little as will do: open versions of the rows, all of theirs, or all there are."""
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     key = keys[0] if keys else ()
-    if not everything:
-        stored = find_versions(before, columns.schema, of=new, key=key, closed=False)
-        settled = _bounded(stored, new, ends, whole=False)
+    moved = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
+    old = read_old_keys(new.column(OLD_KEY.name), moved, new.schema)
+    everything |= any(each.definition != key for each in old)
+    about = pa.concat_tables([new.select(key), *(each.rows.select(key) for each in old)])
+    if not everything and not old:
+        stored = find_versions(before, columns.schema, of=about, key=key, closed=False)
+        settled = _bounded(stored, new, ends, whole=False, everything=False)
         if settled is not None:
             return settled
-    of = None if everything or several else new
+    everything |= several
+    of = None if everything else about
     stored = find_versions(before, columns.schema, of=of, key=key, closed=True)
-    settled = _bounded(stored, new, ends, whole=True)
+    settled = _bounded(stored, new, ends, whole=True, everything=everything)
     if settled is None:
         raise AssertionError("all versions were read")
     return settled
 
 
 def _bounded(
-    stored: Stored, new: pa.Table, ends: Sequence[Truncate], *, whole: bool
+    stored: Stored, new: pa.Table, ends: Sequence[Truncate], *, whole: bool, everything: bool
 ) -> _Settled | None:
     """Old and new versions with their bounds; None if other old ones have to be seen first."""
     if not whole and _is_late(stored.rows, new, ends):
@@ -146,9 +153,10 @@ def _bounded(
     if not whole and not same_start.all():
         return None
     left_out = left_out_in(rows.column("_unchanged"), rows.column_names)
+    moved: Flags = stored.rows.column(OLD_KEY.name).is_valid().to_numpy()
     for flags in left_out.values():
         # what a version left out was found when all versions before it were seen
-        flags[:old] &= whole
+        flags[:old] &= whole & (everything | ~moved)
     same_end = same_times(rows.column("_valid_to"), chain.valid_to)[:old]
     return _Settled(
         stored,

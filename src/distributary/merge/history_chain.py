@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.merge.keys import KeyIndex
-from distributary.merge.left_out import gathered
+from distributary.merge.left_out import Told, followed, gathered
+from distributary.merge.moves import just_before
+from distributary.merge.old_keys import OLD_KEY, read_old_keys
 from distributary.merge.sequence import Flags, Ints, Place, places, ranks
 
 _NONE = -1
@@ -53,8 +55,12 @@ class Versions:
     ) -> None:
         self.rows, self._keys, self._owner, self._truncates = rows, keys, owner, truncates
         ends = places([each.place for each in truncates])
-        self.rank, self._ends = ranks([rows.column("_seq"), ends])
         self._deleted: Flags = rows.column("_deleted").to_numpy()
+        moved = np.flatnonzero(rows.column(OLD_KEY.name).is_valid().to_numpy() & ~self._deleted)
+        self._moves = _moves(rows, moved, keys) if len(moved) else []
+        seq = rows.column("_seq")
+        before = [just_before(_one(seq.take(each.events))) for each in self._moves]
+        self.rank, self._ends, *self._looks = ranks([seq, ends, *before])
 
     def chain(self) -> Chain:
         """The end of each version, and the times between which it held."""
@@ -82,15 +88,29 @@ class Versions:
         """The rows with a value, if one is known, for each column that a version left out."""
         rows = self.rows
         for name, missing in left_out.items():
-            sources = np.arange(rows.num_rows)
-            for number in range(len(self._keys)):
-                asking = np.flatnonzero(missing & (self._owner == number))
-                sources[asking] = self._told_before(number, missing, asking)
             at = rows.schema.get_field_index(name)
             column = rows.column(at)
-            values = gathered(sources, column, column.slice(0, 0))
+            values = gathered(self._sources(missing), column, column.slice(0, 0))
             rows = rows.set_column(at, rows.schema.field(at), values)
         return rows
+
+    def _sources(self, missing: Flags) -> Ints:
+        """Whose value each version has of a column: its own, or the last one told before it."""
+        sources = np.arange(len(missing))
+        moved = np.zeros(len(missing), np.bool_)
+        for move in self._moves:
+            moved[move.events] = True
+        told = [self._told(missing & ~moved, index) for index in self._keys]
+        for number, index in enumerate(self._keys):
+            own = np.flatnonzero(missing & ~moved & (self._owner == number))
+            found = told[number].before(index.groups[own], self.rank[own])
+            sources[own] = self._unless_emptied(found, own)
+        for move, rank in zip(self._moves, self._looks, strict=True):
+            asking = missing[move.events]
+            own = move.events[asking]
+            found = told[move.number].before(move.groups[asking], rank[asking])
+            sources[own] = self._unless_emptied(found, own)
+        return followed(sources)
 
     def _following(self) -> Ints:
         """For each version the next that agrees with it on that next one's key, or -1."""
@@ -121,21 +141,40 @@ class Versions:
         times = [*(self._truncates[number].time_us for number in order), None]
         return ends, [times[number] for number in at]
 
-    def _told_before(self, number: int, missing: Flags, asking: Ints) -> Ints:
-        groups = self._keys[number].groups
-        order = np.lexsort((self.rank, groups))
-        tells = ~missing | self._deleted
-        last = np.maximum.accumulate(np.where(tells[order], np.arange(len(order)), _NONE))
-        at = np.empty(len(order), np.int64)
-        at[order] = np.arange(len(order))
-        # a deleted version that left the column out tells nothing, but asks as well
-        found = np.where(at[asking] > 0, last[at[asking] - 1], _NONE)
-        source = order[found]
-        known = (found >= 0) & (groups[source] == groups[asking]) & ~self._deleted[source]
+    def _told(self, silent: Flags, index: KeyIndex) -> Told:
+        tells = ~silent | self._deleted
+        who = np.where(self._deleted, _NONE, np.arange(len(silent)))
+        return Told(who[tells], index.groups[tells], self.rank[tells])
+
+    def _unless_emptied(self, sources: Ints, asking: Ints) -> Ints:
         emptied = self._ends[None, :]
-        between = (emptied > self.rank[source][:, None]) & (emptied <= self.rank[asking][:, None])
-        answer: Ints = np.where(known & ~between.any(axis=1), source, _NONE)
-        return answer
+        since, until = self.rank[sources][:, None], self.rank[asking][:, None]
+        between = (emptied > since) & (emptied <= until)
+        kept: Ints = np.where(between.any(axis=1), _NONE, sources)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Versions that take values over, and from which key."""
+
+    events: Ints
+    number: int
+    groups: Ints
+
+
+def _moves(rows: pa.Table, moved: Ints, keys: Sequence[KeyIndex]) -> list[_Move]:
+    numbers = {index.definition: number for number, index in enumerate(keys)}
+    found = read_old_keys(rows.column(OLD_KEY.name), moved, rows.schema)
+    return [
+        _Move(old.events, numbers[old.definition], keys[numbers[old.definition]].find(old.rows))
+        for old in found
+        if old.definition in numbers
+    ]
+
+
+def _one(column: pa.ChunkedArray) -> pa.StructArray:
+    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
 
 
 def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from distributary.merge.definitions import definitions_of
 from distributary.merge.events import Events
 from distributary.merge.history_chain import Truncate, twins
 from distributary.merge.keys import Definition, KeyIndex
+from distributary.merge.old_keys import OLD_KEY
 from distributary.merge.order import SEQ_COLUMN, TIME_COLUMN, MergeOrder
 from distributary.merge.sequence import Place, highest, lowest, place_of, ranks
 from distributary.merge.snapshot import Snapshot
@@ -33,10 +34,12 @@ HISTORY_COLUMNS = (
     TIME_COLUMN,
     _CHANGE["_key"],
     _CHANGE["_unchanged"],
+    Column(OLD_KEY.name, OLD_KEY.type, "the key under which the values are that it left out"),
 )
 """What follows the source table's columns."""
 HISTORY_NAMES = tuple(column.name for column in HISTORY_COLUMNS)
 _KEYS, _TRUNCATES = "distributary.keys", "distributary.truncates"
+_MOVED = "distributary.moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +49,32 @@ class Past:
     keys: tuple[tuple[Definition, Place | None], ...] = ()
     """The keys that were ever in force, with the last place of each but the newest."""
     truncates: tuple[Truncate, ...] = ()
+    moved: Place | None = None
+    """Where a version last took values over from another key."""
 
     def properties(self) -> dict[str, str]:
         """The past as a table keeps it."""
         keys = [[key, place] for key, place in self.keys]
         truncates = [[each.place, each.time_us] for each in self.truncates]
-        return {_KEYS: json.dumps(keys, ensure_ascii=False), _TRUNCATES: json.dumps(truncates)}
+        return {
+            _KEYS: json.dumps(keys, ensure_ascii=False),
+            _TRUNCATES: json.dumps(truncates),
+            **({} if self.moved is None else {_MOVED: json.dumps(self.moved)}),
+        }
+
+    def with_moves(self, new: pa.Table) -> Past:
+        """The same after versions that may have taken values over."""
+        last = highest(new.filter(new.column(OLD_KEY.name).is_valid()).column("_seq"))
+        known = [place for place in (self.moved, last) if place is not None]
+        return replace(self, moved=max(known, default=None))
 
     def is_touched(self, new: pa.Table, truncates: Sequence[Truncate]) -> bool:
         """Whether events may concern versions of rows that are not theirs."""
         if set(truncates) - set(self.truncates):
+            return True
+        first = lowest(new.column("_seq"))
+        if self.moved is not None and first is not None and first <= self.moved:
+            # it may change what was taken over
             return True
         keys, _ = definitions_of(new.column("_key"), new.column_names)
         newest = [key for key, place in self.keys if place is None]
@@ -64,7 +83,6 @@ class Past:
         if list(keys) != newest:
             return True
         earlier = [place for _, place in self.keys if place is not None]
-        first = lowest(new.column("_seq"))
         return bool(earlier) and first is not None and first <= max(earlier)
 
 
@@ -74,9 +92,11 @@ def past_of(snapshot: Snapshot | None) -> Past:
         return Past()
     keys = json.loads(snapshot.property(_KEYS) or "[]")
     truncates = json.loads(snapshot.property(_TRUNCATES) or "[]")
+    moved = json.loads(snapshot.property(_MOVED) or "null")
     return Past(
         tuple((tuple(key), None if place is None else tuple(place)) for key, place in keys),
         tuple(Truncate(tuple(place), time_us) for place, time_us in truncates),
+        None if moved is None else tuple(moved),
     )
 
 
@@ -88,7 +108,8 @@ def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> P
         key: highest(rows.filter(pa.array(owner == n)).column("_seq")) for n, key in _all(keys)
     }
     newest = max(keys, key=lambda key: lasts[key] or ()) if keys else None
-    return Past(tuple((key, None if key == newest else lasts[key]) for key in keys), known)
+    spans = tuple((key, None if key == newest else lasts[key]) for key in keys)
+    return Past(spans, known, before.moved)
 
 
 def payload_columns(order: MergeOrder) -> tuple[Column, ...]:

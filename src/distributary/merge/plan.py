@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
 
+from distributary.merge.contest import NOBODY
 from distributary.merge.decide import Decision, decide
 from distributary.merge.definitions import Span, advanced, fits
 from distributary.merge.events import Events
 from distributary.merge.keys import Definition, KeyIndex
 from distributary.merge.left_out import gathered
+from distributary.merge.moves import Moves, memories, with_looks
 from distributary.merge.sequence import Ints, Place, highest, place_of
 from distributary.merge.shape import Shape
 from distributary.merge.target import MemoryTarget, Part, Target
@@ -48,11 +50,13 @@ def plan(
     now_us: int,
 ) -> Plan:
     """Find the rows that events speak of, and settle who wins."""
+    after = partial(_spans, spans, events, target)
+    events, moves = with_looks(events, tombstones)
     found, numbers = events.keys
     definitions = _definitions(found, spans, shape)
     keys = [KeyIndex(events.rows, definition) for definition in definitions]
     renumbered = np.array([definitions.index(each) for each in found] + [-1])
-    owner = renumbered[numbers]
+    moves, owner = moves.placed(renumbered[numbers])
     several = sorted({n for d in definitions for n in d}) if len(definitions) > 1 else []
     known, parts, values = target.find(
         keys,
@@ -61,13 +65,18 @@ def plan(
         everything=bool(events.truncates.any()),
     )
     memory = tombstones.memory(events, keys)
-    decision = decide(events, keys=keys, owner=owner, known=known, memory=memory, soft=soft)
+    decision = decide(
+        events, keys=keys, owner=owner, known=known, memory=memory, moves=moves, soft=soft
+    )
+    told = moves.behind(values)
+    made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
+    kept = _kept(events, told, decision, moves, owner, definitions, now_us=now_us)
     return Plan(
         decision=decision,
         parts=parts,
-        winners=_winners(events, values, decision, shape),
-        tombstones=_tombstones(events, values, decision, definitions, now_us=now_us),
-        spans=_spans(spans, events, target),
+        winners=_winners(events, told, decision, shape),
+        tombstones=pa.concat_tables([made_now, *kept]),
+        spans=after(),
     )
 
 
@@ -91,6 +100,36 @@ def _winners(events: Events, values: pa.Table, decision: Decision, shape: Shape)
         else:
             columns.append(events.rows.column(field.name).take(decision.winners))
     return pa.table(columns, schema=shape.schema)
+
+
+def _kept(
+    events: Events,
+    values: pa.Table,
+    decision: Decision,
+    moves: Moves,
+    owner: Ints,
+    definitions: Sequence[Definition],
+    *,
+    now_us: int,
+) -> Iterator[pa.Table]:
+    """What rows had that live on under a key of which nothing is known yet."""
+    some = np.zeros(len(moves.away), np.bool_)
+    for sources in decision.moved.values():
+        some |= sources != NOBODY
+    for number, definition in enumerate(definitions):
+        own = np.flatnonzero(some & (owner[moves.away] == number))
+        away = moves.away[own]
+        rows = pa.table(
+            {
+                name: gathered(sources[own], events.rows.column(name), values.column(name))
+                for name, sources in decision.moved.items()
+                if name not in definition
+            }
+        )
+        if len(own) and rows.num_columns:
+            keys = events.rows.select(definition).take(away)
+            seq = events.seq.take(pa.array(away))
+            yield memories(rows, keys, definition, seq, now_us=now_us)
 
 
 def _tombstones(

@@ -11,7 +11,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from distributary.merge.sequence import Place, highest
 from distributary.merge.shape import Shape
 from distributary.merge.snapshot import Snapshot, load
 from distributary.merge.spark_events import Winners, read_frame, winners_of, with_stale
+from distributary.merge.spark_moves import Settled, settle_moves
 from distributary.merge.spark_statement import merge_statement
 from distributary.merge.tombstones import TRUNCATE, Tombstones, made, open_tombstones, remember
 from distributary.merge.usable import folder_of, merging, refuse_unusable, unusable
@@ -86,10 +87,12 @@ def _attempt(spark: SparkSession, order: MergeOrder) -> MergeResult:
     known, new = highest(remembered.column("_seq")), highest(survey.truncates.column("_seq"))
     empties = new is not None and (known is None or new > known)
     emptied = new if empties else known
+    session = spark.newSession()
     try:
-        return _merge(
-            spark.newSession(), order, columns, survey, about, tombstones, emptied, empties
+        moves = settle_moves(
+            session, order, columns, about.key, tombstones, exists=before is not None
         )
+        return _merge(session, order, columns, survey, about, tombstones, moves, emptied, empties)
     except (Py4JError, PySparkException) as error:
         if _RACE.search(str(error)):
             raise OvertakenError(str(error)) from error
@@ -103,10 +106,12 @@ def _merge(
     survey: _Survey,
     about: Winners,
     tombstones: Tombstones,
+    moves: Settled | None,
     emptied: Place | None,
     empties: bool,
 ) -> MergeResult:
     frame = read_frame(session, order.files, columns)
+    frame = frame if moves is None else moves.applied(session, frame)
     winners = winners_of(frame, about, soft=order.soft, emptied=emptied)
     if tombstones.rows.num_rows > 0:
         stones = session.read.format("delta").load(order.tombstones)
@@ -117,7 +122,8 @@ def _merge(
     try:
         count = winners.count()
         fresh = winners.filter("NOT stale")
-        _remember(order, fresh, about, survey, tombstones, empties=empties)
+        kept = [] if moves is None else [moves.memories]
+        _remember(order, fresh, about, survey, tombstones, kept, empties=empties)
         view = f"winners_{uuid.uuid4().hex}"
         fresh.createTempView(view)
         session.conf.set("spark.databricks.delta.write.txnAppId", order.app_id)
@@ -205,11 +211,12 @@ def _remember(
     about: Winners,
     survey: _Survey,
     tombstones: Tombstones,
+    kept: Sequence[pa.Table],
     *,
     empties: bool,
 ) -> None:
     """First: a row that is gone without a memory could come back."""
-    new = [made(survey.truncates.slice(0, 0), None, now_us=order.now_us)]
+    new = [made(survey.truncates.slice(0, 0), None, now_us=order.now_us), *kept]
     if not order.soft:
         gone = winners.filter("gone").select(*about.key_columns(), "_seq").toArrow()
         gone = gone.rename_columns([*about.key, "_seq"])

@@ -25,16 +25,21 @@ from distributary.model.change import SEQ
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
 from distributary.publish.base import Mark
-from distributary.publish.columns import fields_of
+from distributary.publish.columns import Field, fields_of
 from distributary.publish.races import until_not_overtaken
 
-ROW, TRUNCATE = "row", "truncate"
+ROW, TRUNCATE, MOVED = "row", "truncate", "moved"
 TOMBSTONE_COLUMNS = (
-    Column("kind", pa.string(), "row: one row is gone; truncate: all that was before is"),
+    Column(
+        "kind",
+        pa.string(),
+        "row: one row is gone; truncate: all that was before is; moved: one got another key",
+    ),
     Column("definition", pa.string(), "names of the key's columns, as a JSON list"),
     Column("key", pa.string(), "the key's values, as a JSON object without what is null"),
     SEQ_COLUMN,
     Column("removed_at", TIMESTAMP, "when it was removed here: it is forgotten after a while"),
+    Column("row", pa.binary(), "of a row that got another key, what it had: a stream of Arrow"),
 )
 SCHEMA = pa.schema([pa.field(column.name, column.type) for column in TOMBSTONE_COLUMNS])
 MOST_FILES = 2
@@ -85,9 +90,35 @@ def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Ta
             key_texts(rows, definition) if definition else pa.repeat(pa.scalar(""), size),
             rows.column("_seq"),
             pa.repeat(pa.scalar(now_us, pa.int64()).cast(TIMESTAMP), size),
+            pa.nulls(size, pa.binary()),
         ],
         schema=SCHEMA,
     )
+
+
+def kept_as(keys: Sequence[str], seq: pa.StructArray, rows: pa.Table, *, now_us: int) -> pa.Table:
+    """Rows, to be kept whole under texts that name them."""
+    size = rows.num_rows
+    return pa.table(
+        [
+            pa.repeat(pa.scalar(MOVED), size),
+            pa.repeat(pa.scalar(""), size),
+            pa.array(keys, pa.string()),
+            seq,
+            pa.repeat(pa.scalar(now_us, pa.int64()).cast(TIMESTAMP), size),
+            pa.array([_stream(rows.slice(at, 1)) for at in range(size)], pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    # a slice would be written with all that it is a slice of
+    own = rows.take([0])
+    with pa.ipc.new_stream(sink, own.schema) as writer:
+        writer.write_table(own)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def definition_text(definition: Definition) -> str:
@@ -110,7 +141,7 @@ def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
     change = Changeset(
         "REBUILD",
         f"{table} tombstones",
-        fields=fields_of(TOMBSTONE_COLUMNS) if before is None else None,
+        fields=_fields(before),
         removed=() if before is None else before.files,
         added=staged,
     )
@@ -129,13 +160,19 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
         "MERGE",
         f"{table} tombstones",
         comment=f"rows that were removed from table {table}",
-        fields=fields_of(TOMBSTONE_COLUMNS) if before is None else None,
+        fields=_fields(before),
         removed=removed,
         added=(write_rows(new, known.folder),),
         mark=mark,
         metrics={"numOutputRows": new.num_rows},
     )
     commit(known.folder, before, change)
+
+
+def _fields(before: Snapshot | None) -> list[Field] | None:
+    """The columns, for a table that has none yet, or fewer."""
+    known = before is not None and len(before.fields) == len(TOMBSTONE_COLUMNS)
+    return None if known else fields_of(TOMBSTONE_COLUMNS)
 
 
 def _to_compact(before: Snapshot) -> list[LiveFile]:
@@ -165,7 +202,8 @@ def latest(rows: pa.Table) -> pa.Table:
 def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.ndarray]:
     """Tombstones under a key that agree with an event, and the group of each."""
     text = definition_text(index.definition)
-    mine = rows.filter(pc.equal(rows.column("definition"), text))
+    of_rows = pc.equal(rows.column("kind"), ROW)
+    mine = rows.filter(pc.and_(of_rows, pc.equal(rows.column("definition"), text)))
     if mine.num_rows == 0:
         return pa.array([], SEQ), np.zeros(0, np.int64)
     texts = key_texts(events.rows, index.definition)

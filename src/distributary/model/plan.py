@@ -90,6 +90,8 @@ class Catalog:
     """Keys whose Avro schema is a union of records: the branch must become part of them."""
     each: bool = True
     bronze: str = ""
+    whole: bool = False
+    """Bronze keeps whole records, because other jobs read them from there."""
     unified: str = ""
     unified_mode: str = "shared"
     dead_letters: str = "dead_letters"

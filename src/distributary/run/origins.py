@@ -24,7 +24,7 @@ _PARTS = {
     "raw": "value",
 }
 """What a metadata column holds of the record itself."""
-_BRONZE = {"payload": "value", "key": "key", "headers": "headers"}
+_BRONZE = {"payload": "value", "value": "value", "key": "key", "headers": "headers"}
 _LETTERS = {name: name for name in _PARTS.values()}
 
 

@@ -90,9 +90,9 @@ class Pipeline:
 
         With `trial` it leaves no trace.
         """
-        ledger = self.ledger()
         names = family(self.config, lake=self.lake)
-        known = [t for name in names for t in ledger.tables(name, schema_ids=False)]
+        only = self.config.name if len(names) == 1 else None
+        known = [t for t in self.ledger().tables(only, schema_ids=False) if t.pipeline in names]
         return Planner(
             self.config,
             registry=self.registry(),

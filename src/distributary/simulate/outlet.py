@@ -82,7 +82,7 @@ def open_outlet(target: KafkaTarget, *, noted: bool = True) -> Iterator[Outlet]:
         topics = Topics(options)
         cluster = topics.cluster()
         topic = topics.ensure(target.topic, partitions=target.partitions)
-        notes = Notes(topic, cluster=cluster, registry=registry, address=target.registry_url)
+        notes = Notes(topic, cluster=cluster, registry=registry, address=config.places[0])
         if not noted:
             yield Outlet(topic, KafkaSink(topic.name, options=options), registry)
             return

@@ -62,9 +62,10 @@ class BatchInput:
         """The same for people; None where the source can only name a bound that says nothing."""
         return self.records if self.counted or self.records < UNTOLD else None
 
-    def age_seconds(self) -> float | None:
-        """How old the newest record of this batch is."""
-        return None if self.newest_us is None else max(0.0, time.time() - self.newest_us / 1e6)
+    def age_seconds(self, told_us: int | None = None) -> float | None:
+        """How old the newest record of this batch is; `told_us` is what the records say of it."""
+        newest_us = told_us if self.newest_us is None else self.newest_us
+        return None if newest_us is None else max(0.0, time.time() - newest_us / 1e6)
 
 
 class Source(Protocol):

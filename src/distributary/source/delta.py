@@ -110,7 +110,7 @@ class DeltaSource:
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
         """The files between two positions, spread over tasks by rows."""
         begun, ended = _Place.of(start), _Place.of(end)
-        files = [_source_file(f, after) for f, after in self._files(begun, ended)]
+        files = self.files(start, end)
         tasks = _spread(files, spark.sparkContext.defaultParallelism)
         rows = ended.rows - begun.rows
         read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
@@ -125,10 +125,14 @@ class DeltaSource:
             lag_by_partition={} if lag is None else {f"{self._topic}/0": lag},
         )
 
+    def files(self, start: Position, end: Position) -> list[SourceFile]:
+        """The files between two positions, in order."""
+        found = self._files(_Place.of(start), _Place.of(end))
+        return [_source_file(file, after) for file, after in found]
+
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
-        found = self._files(_Place.of(start), _Place.of(self.newest()))
-        files = [_source_file(f, after) for f, after in found]
+        files = self.files(start, self.newest())
         left = self._config.max_records_per_batch
         for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
             yield batch.slice(0, left)

@@ -35,7 +35,12 @@ BRONZE_COLUMNS: tuple[Column, ...] = (
     Column("_batch", pa.int64(), "batch that read it"),
 )
 
+WHOLE = Column("value", pa.binary(), "the whole value, where the payload is only a part of it")
+"""One column more, where other jobs read the table as their source."""
+
 _SCHEMA = pa.schema([pa.field(c.name, c.type) for c in BRONZE_COLUMNS])
+_PAYLOAD = _SCHEMA.get_field_index("payload")
+_WHOLE_SCHEMA = _SCHEMA.append(pa.field(WHOLE.name, WHOLE.type))
 
 
 class BronzeWriter:
@@ -44,14 +49,16 @@ class BronzeWriter:
     def __init__(self, catalog: Catalog, order: StageOrder) -> None:
         self._table = catalog.tables[catalog.bronze]
         self._order = order
+        self._whole = catalog.whole
+        self._schema = _WHOLE_SCHEMA if catalog.whole else _SCHEMA
         self._parts: list[pa.RecordBatch] = []
         self.unwrapped = 0
-        """Records that are not dead letters by their wrapping."""
+        """Records that are not dead letters by their wrapping; where they are kept whole, all."""
 
     def add(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> None:
         """Keep one raw batch."""
         count = raw.num_rows
-        self.unwrapped += len(unwrapped.rows)
+        self.unwrapped += count if self._whole else len(unwrapped.rows)
         arrays = [
             *_in_place(raw, unwrapped),
             raw.column("key"),
@@ -63,11 +70,13 @@ class BronzeWriter:
             pa.repeat(pa.scalar(self._order.now_us, TIMESTAMP), count),
             pa.repeat(pa.scalar(self._order.batch, pa.int64()), count),
         ]
-        self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        if self._whole:
+            arrays.append(_wrapped(raw.column("value"), arrays[_PAYLOAD]))
+        self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> list[tuple[str, str]]:
         """Write the file; no facts when there was nothing to write."""
-        table = pa.Table.from_batches(self._parts, _SCHEMA)
+        table = pa.Table.from_batches(self._parts, self._schema)
         if not table.num_rows:
             return []
         table = table.sort_by("type")
@@ -103,3 +112,9 @@ def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> tuple[pa.Array, pa.A
         a.take(take) for a in (unwrapped.claims, unwrapped.schema_ids, unwrapped.payloads)
     )
     return claims, ids, pc.if_else(take.is_null(), raw.column("value"), payloads)
+
+
+def _wrapped(values: pa.Array, payloads: pa.Array) -> pa.Array:
+    """Values that the payloads are not; null where the payload is all there is."""
+    same = pc.fill_null(pc.equal(values, payloads), fill_value=False)
+    return pc.if_else(same, pa.scalar(None, values.type), values)

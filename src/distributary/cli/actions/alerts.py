@@ -14,7 +14,7 @@ from distributary.cli.verb import Invocation
 from distributary.config.alerts import Alerts
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.alerts.courier import utc_now
-from distributary.observe.alerts.links import Pages
+from distributary.observe.pages import Pages
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State
 from distributary.observe.alerts.targets.base import DELIVERED, Outcome, Target
 from distributary.observe.alerts.targets.make import make_targets

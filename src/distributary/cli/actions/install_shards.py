@@ -56,16 +56,24 @@ def plan_spread(
     name: TargetName, pipeline: Installable, *, shards: int, out: Path | None
 ) -> Spread:
     """Look at what is installed and at the lake, and say what would be."""
+    config = pipeline.loaded.config if pipeline.loaded is not None else None
 
+    # it takes Spark's classes to ask, and nobody asks when the number grows
     def is_done(number: int) -> bool:
-        # it takes Spark's classes to ask, and nobody asks when the number grows
         from distributary.run.sharding import is_retired
 
-        return pipeline.loaded is not None and is_retired(pipeline.loaded.config, number)
+        return config is not None and is_retired(config, number)
 
-    place = spread_target(name, pipeline, shards=shards, out=out, is_done=is_done)
+    def letters(number: int) -> bool:
+        from distributary.run.sharding import has_letters
+
+        return config is not None and has_letters(config, number)
+
+    place = spread_target(
+        name, pipeline, shards=shards, out=out, is_done=is_done, has_letters=letters
+    )
     before = installed_shards(pipeline)
-    known = _types(pipeline.loaded.config, pipeline) if pipeline.loaded and before else []
+    known = _types(config, pipeline) if config is not None and before else []
     moved = moves(known, before, shards) if before else ()
     return Spread(place, pipeline.name, shards, before, moved)
 
@@ -80,4 +88,5 @@ def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
     numbers = numbers_in(shards_folder(pipeline), config.name)
     names = {config.name, *(job_name(config.name, number) for number in numbers)}
     ledger = Ledger(str(lake), storage_options=config.lake.options or None)
-    return sorted({t.type for name in names for t in ledger.tables(name) if t.type})
+    known = ledger.tables(schema_ids=False)
+    return sorted({t.type for t in known if t.type and t.pipeline in names})

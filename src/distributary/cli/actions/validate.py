@@ -46,6 +46,7 @@ def _draw(paper: Paper, loaded: Loaded) -> None:
     paper.line(
         styled(loaded.file, "bold"),
         f" is valid: pipeline {config.name}, source {config.source.type}, trigger {config.trigger}"
+        + (f", part {config.shard.part} of {config.shard.of}" if config.shard else "")
         + (f", {counted(found, 'warning')}" if found else ""),
     )
 

@@ -1,0 +1,30 @@
+"""The decoder inside an Apache Spark Declarative Pipelines project (`spark-pipelines run`)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributary.pipelines.known import KnownType, types
+    from distributary.pipelines.spark_flows import dead_letters, decoded
+
+__all__ = ["KnownType", "dead_letters", "decoded", "types"]
+
+# found when they are asked for: the supervisor of a project needs no decoder
+_HOMES = {
+    "KnownType": "distributary.pipelines.known",
+    "dead_letters": "distributary.pipelines.spark_flows",
+    "decoded": "distributary.pipelines.spark_flows",
+    "types": "distributary.pipelines.known",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]
