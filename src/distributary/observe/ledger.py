@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -236,6 +237,13 @@ class Ledger:
     def replayed_tables(self, pipeline: str, offset: int) -> tuple[TableRow, ...]:
         """Rows of replayed batches in which a dead letter with this offset may have ended."""
         where = both(same(pipeline=pipeline, lane="replay"), may_hold(offset))
+        return tables_of(self._tables.read(where=where))
+
+    def shared_tables(self, pipeline: str, offset: int) -> tuple[TableRow, ...]:
+        """Rows of the jobs that share a pipeline's types, where a record may have ended."""
+        jobs = rf"^{re.escape(pipeline)}-(shard-[0-9]+|unified)$"
+        theirs = pc.match_substring_regex(pc.field("pipeline"), jobs)
+        where = both(both(same(lane="stream"), may_hold(offset)), theirs)
         return tables_of(self._tables.read(where=where))
 
     def schema_use(self) -> pa.Table | None:

@@ -111,8 +111,11 @@ def trace_offset(
         return _unread(ledger, source)
     letters = _letters(ledger, lake, source, storage_options)
     rows = [row for f in found for row in f.tables]
+    jobs = {f.batch.pipeline for f in found}
+    rows += [r for name in sorted(jobs) for r in ledger.shared_tables(name, offset)]
     if any(letter["status"] == "replayed" for letter in letters):
-        rows += [r for f in found for r in ledger.replayed_tables(f.batch.pipeline, offset)]
+        jobs |= {letter["pipeline"] for letter in letters}
+        rows += [r for name in sorted(jobs) for r in ledger.replayed_tables(name, offset)]
     places = Search(lake, source, storage_options=storage_options).places(rows)
     return Trace(source, _verdict(places, letters), batches, places, letters)
 

@@ -14,10 +14,10 @@ from distributary.cli.verb import Invocation
 from distributary.config.alerts import Alerts
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.alerts.courier import utc_now
-from distributary.observe.pages import Pages
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State
 from distributary.observe.alerts.targets.base import DELIVERED, Outcome, Target
 from distributary.observe.alerts.targets.make import make_targets
+from distributary.observe.pages import Pages
 
 _NO_TARGET = "no target: add alerts.to to the file, as in docs/alerts.md"
 

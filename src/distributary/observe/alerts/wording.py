@@ -12,9 +12,9 @@ from typing import Any
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.quantity import format_duration
 from distributary.errors import ErrorCode
-from distributary.observe.pages import Pages
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State, listed
 from distributary.observe.events import BatchSettled, Failed, SchemaSeen, TableParked, TaskFailed
+from distributary.observe.pages import Pages
 
 STOPPED = "stopped"
 """The subject of the failure that ended a pipeline."""
