@@ -63,16 +63,24 @@ lake: {{path: {self.lake}}}
     def checkpoint(self) -> Path:
         return self.lake / "_checkpoints" / NAME
 
-    def batch(self, events: Sequence[Event], *, parked: bool = False) -> Manifest:
+    def batch(
+        self, events: Sequence[Event], *, parked: bool = False, file: str | None = None
+    ) -> Manifest:
+        """With a `file`, the events were in it: it has the number of the batch."""
         number = len(self.batches)
         placed = [replace(event, offset=at) for at, event in enumerate(events)]
         self.batches.append(placed)
         rows = rows_of(placed, COLUMNS, batch=number)
+        if file is not None:
+            at = rows.schema.get_field_index("_topic")
+            rows = rows.set_column(at, "_topic", pa.array([file] * len(placed)))
+            numbers = pa.array([number] * len(placed), pa.int32())
+            rows = rows.set_column(at + 1, "_partition", numbers)
         write_deltalake(self.lake / LOG, rows, mode="append")
         newest = DeltaTable(self.lake / LOG).file_uris()[0]
         if not parked:
             merge_table(self.order(files=(newest,), batch=number))
-        manifest = self._manifest(number, placed)
+        manifest = self._manifest(number, placed, files=file is not None)
         results = [
             Published(e.table.name, Outcome.PARKED, error="disk is full")
             if parked and e.table.role is Role.MERGED
@@ -111,8 +119,12 @@ lake: {{path: {self.lake}}}
         spoilt = pa.Table.from_pylist([{**rows[0], **values}, *rows[1:]], schema=schema)
         write_deltalake(self.lake / MERGED, spoilt, mode="overwrite")
 
-    def _manifest(self, number: int, events: Sequence[Event]) -> Manifest:
+    def _manifest(self, number: int, events: Sequence[Event], *, files: bool) -> Manifest:
         count = len(events)
+        covered = SourceRange("orders", 0, number * 100, number * 100 + count, count)
+        if files:
+            ends = (number << 32 | 77, number + 1 << 32 | 99)
+            covered = SourceRange(f"{self.root}/datastream", 0, *ends, count)
         moments = [e.place[1] * 1000 for e in events if e.time is None]
         facts = ChangeFacts(Counter(e.op for e in events), max(moments, default=None))
         log = (*CHANGE_COLUMNS, *COLUMNS)
@@ -126,7 +138,7 @@ lake: {{path: {self.lake}}}
             life="life1",
             batch=number,
             epoch=1,
-            ranges=(SourceRange("orders", 0, number * 100, number * 100 + count, count),),
+            ranges=(covered,),
             tables=entries,
             counts=Counts(count, count),
             dead_letters={},

@@ -142,6 +142,64 @@ def test_trace_tells_the_story_of_a_row(cli: Cli, shop: ChangeLake) -> None:
     assert cli("trace", LOG, "_offset=0").code == 0
 
 
+FILES = ("shop_orders/2026/11/15/12/00/a.avro", "shop_orders/2026/11/15/12/01/b.avro")
+
+
+@pytest.fixture
+def from_files(own_folder: Path) -> ChangeLake:
+    shop = ChangeLake(own_folder)
+    rows = [event(MS + n, "insert", id=n, region="north", price=1.0 * n) for n in range(1, 4)]
+    shop.batch(rows, file=FILES[0])
+    later = [event(MS + 10_000, id=2, price=20.0), event(MS + 10_001, "delete", id=3)]
+    shop.batch(later, file=FILES[1])
+    return shop
+
+
+def test_trace_leads_from_a_row_to_its_file_and_place(cli: Cli, from_files: ChangeLake) -> None:
+    (row,) = cli("trace", MERGED, "1", "--json").json["rows"]
+    source = row["events"][0]["source"]
+    assert source == {"topic": FILES[0], "partition": 0, "offset": 0}
+    where = f"{FILES[1]}/1/0"
+    assert where in cli("trace", MERGED, "2").out
+    back = cli("trace", where, "--json")
+    assert (back.code, back.json["verdict"]) == (0, "written")
+    (place,) = back.json["places"]
+    assert (place["table"], place["values"]["id"]) == (LOG, 2)
+    assert [batch["batch"] for batch in back.json["batches"]] == [1]
+    assert cli("trace", f"{FILES[1]}/1/7").code == 1
+    assert cli("trace", f"{FILES[1]}/9/0", "--json").json["verdict"] == "unknown_source"
+
+
+def test_trace_leads_from_a_file_to_its_rows(
+    cli: Cli, from_files: ChangeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = cli("trace", FILES[0], "--json").json
+    assert (found["version"], found["path"], found["events"]) == (1, FILES[0], 3)
+    (table,) = found["tables"]
+    assert (table["log"], table["table"], table["complete"]) == (LOG, MERGED, True)
+    told = [(e["key"], e["op"], e["current"]) for e in table["events"]]
+    assert told == [
+        ({"id": 1}, "insert", True),
+        ({"id": 2}, "insert", False),
+        ({"id": 3}, "insert", False),
+    ]
+    text = cli("trace", FILES[1]).out
+    assert "2 events in shop_orders_log, rows of shop_orders" in text
+    assert text.count("> ") == 1
+    # by its whole path, from where it lies, and with everything beside it
+    root = from_files.root / "datastream"
+    assert cli("trace", str(root / FILES[1]), "--json").json["path"] == FILES[1]
+    folder = root / "shop_orders/2026/11/15/12"
+    folder.mkdir(parents=True)
+    lake = str(from_files.lake)
+    monkeypatch.chdir(folder)
+    assert cli("trace", "00/a.avro", "--lake", lake, "--json").json["events"] == 3
+    assert cli("trace", "./", "--lake", lake, "--json").json["events"] == 5
+    assert cli("trace", str(root), "--lake", lake, "--json").json["events"] == 5
+    none = cli("trace", "shop_orders/2026/11/15/12/00/c.avro", "--lake", lake, "--json")
+    assert (none.code, none.json["tables"]) == (1, [])
+
+
 def test_a_lake_without_change_data_has_nothing_to_verify(cli: Cli, own_folder: Path) -> None:
     make_lake(own_folder / "lake")
     result = cli("verify", "--all", "--json")

@@ -152,6 +152,7 @@ def test_done_twice_nothing_changes_and_uninstall_leaves_nothing(games: Make, ta
     assert {step.action for step in spread(pipeline, 2, to=target).plan()} == {Action.UNCHANGED}
     place = removal_target(TargetName(target), pipeline, out=Path("out"))
     assert place is not None
+    assert len(set(place.last_steps)) == len(place.last_steps)
     place.remove(place.plan_removal())
     assert written() == before
     assert removal_target(TargetName(target), pipeline, out=Path("out")) is None

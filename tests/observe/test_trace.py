@@ -18,6 +18,7 @@ from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.locate import Coordinates
 from distributary.observe.trace import Verdict, trace_offset, trace_row
+from distributary.observe.trace_files import below, trace_file
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e'
 
@@ -90,6 +91,28 @@ def test_what_was_not_read_is_said(traced, source, verdict):
     trace = trace_offset(traced.path, *source)
     assert trace.verdict is verdict and trace.sentence()
     assert trace.read_to == (10 if verdict is Verdict.NOT_READ else None)
+
+
+def test_a_file_leads_to_its_dead_letters(traced):
+    found = trace_file(traced.path, "wrapper")
+    assert [letter["offset"] for letter in found.dead_letters] == [8, 9]
+    assert trace_file(traced.path, "wrap").dead_letters == ()
+    assert trace_file(traced.path, HOSTILE).tables == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/data/in/t/a.avro", "t/a.avro"),
+        ("/data/in/deep/t/a.avro", "t/a.avro"),
+        ("gs://b/x/t/a.avro", "t/a.avro"),
+        ("/data/in/", ""),
+        ("/data/inside/a.avro", "/data/inside/a.avro"),
+        ("t/a.avro", "t/a.avro"),
+    ],
+)
+def test_a_path_below_the_root_of_its_source(path, expected):
+    assert below(["/data/in", "/data/in/deep/", "gs://b/x"], path) == expected
 
 
 def test_an_offset_before_the_start_and_a_gap(lake):

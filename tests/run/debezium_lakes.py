@@ -182,8 +182,8 @@ def _statement(dice: random.Random) -> str:
             f"update orders set amount = {amount}, at = null where id = {id_}",
             f"update orders set big = {big} where id = {id_}",
             f"update orders set big = null, data = null, extra = null where id = {id_}",
-            # a value that is not sent again is lost where the key changes: this one is
-            f"update orders set id = {other}, big = big || 'x' where id = {id_} and not exists"
+            # the large value is not sent with the new key
+            f"update orders set id = {other} where id = {id_} and not exists"
             f" (select 1 from orders where id = {other})",
             f"delete from orders where id = {id_}",
             f"insert into lines (order_id, no, qty) values ({id_}, {other % 9}, {other})"

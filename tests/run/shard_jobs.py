@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -168,6 +168,13 @@ class Jobs:
 
     def assert_each_once(self) -> None:
         assert self.counted() == Counter(range(len(self.types)))
+
+    def assert_in_order(self) -> None:
+        """A table that changes hands is still written in order."""
+        by_type: dict[str | None, list[int]] = defaultdict(list)
+        for _, name, offset in self.writers():
+            by_type[name].append(offset)
+        assert all(offsets == sorted(offsets) for offsets in by_type.values())
 
     def _rows(self, opened: BatchInput) -> list[tuple[str | None, int]]:
         count = cast(int, opened.frame)

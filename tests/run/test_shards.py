@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.route.shards import shard_of
 from distributary.run.checkpoint import Manifests
 from distributary.run.cuts import Cuts, Division, Epoch
 from distributary.run.parts import make_source
-from distributary.run.sharding import divide, family
+from distributary.run.sharding import (
+    divide,
+    family,
+    has_letters,
+    is_retired,
+    refuse_replay,
+)
 from tests.run.shard_jobs import SPARK, Jobs, shard_config
 
 GAMES = [f"game_{number}" for number in range(12)]
@@ -73,8 +81,9 @@ def test_behind_a_cut_nobody_goes_on_before_all_have_come_to_it(jobs: Jobs) -> N
     assert jobs.run(2) is ErrorCode.SHARD_WAITING
     assert jobs.run(0) is ErrorCode.SHARD_WAITING
     jobs.run(1)
-    jobs.run_all(0, 1, 2)
+    jobs.run_all(2, 1, 0)
     jobs.assert_each_once()
+    jobs.assert_in_order()
 
 
 def test_a_job_that_has_become_superfluous_ends_at_the_cut_and_may_come_back(jobs: Jobs) -> None:
@@ -147,6 +156,7 @@ def test_what_is_ahead_is_shown_for_this_job_only(jobs: Jobs) -> None:
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("land"), st.lists(st.sampled_from(GAMES), min_size=1, max_size=6)),
+        st.tuples(st.just("land"), st.just(GAMES)),
         st.tuples(st.just("spread"), st.integers(1, 4)),
         st.tuples(st.sampled_from(["step", "crash"]), st.integers(0, 3)),
     ),
@@ -168,13 +178,10 @@ def test_no_order_of_events_loses_or_doubles_a_record(events: list[tuple[str, An
                     jobs.spread(value)
                 case _:
                     jobs.step(value, crash=what == "crash")
-        jobs.run_all(0, 1, 2, 3)
+        # the newest jobs first: they would overtake the others, if they could
+        jobs.run_all(3, 2, 1, 0)
         jobs.assert_each_once()
-        by_type: dict[str | None, list[int]] = defaultdict(list)
-        for _, name, offset in jobs.writers():
-            by_type[name].append(offset)
-        # a table that changes hands is still written in order
-        assert all(offsets == sorted(offsets) for offsets in by_type.values())
+        jobs.assert_in_order()
 
 
 def test_cuts_are_made_once_and_completed_after_a_crash(tmp_path: Path) -> None:
@@ -245,3 +252,35 @@ def test_a_shard_knows_the_types_of_those_it_may_take_over_from(jobs: Jobs) -> N
     names = family(shard_config(jobs.lake, 0), lake=str(jobs.lake))
     assert set(names) == {"games", "games-shard-0", "games-shard-1", "games-shard-2"}
     assert family(shard_config(jobs.lake, "unified"), lake=str(jobs.lake)) == ("games-unified",)
+
+
+def test_a_shard_may_go_when_it_has_nothing_left_to_do(jobs: Jobs) -> None:
+    whole = shard_config(jobs.lake, "bronze").model_copy(update={"shard": None})
+    assert not is_retired(whole, 1)
+    jobs.spread(2)
+    jobs.land(*GAMES)
+    assert not is_retired(whole, 1)
+    jobs.spread(1)
+    assert not is_retired(whole, 1)
+    jobs.run(0)
+    jobs.run(1)
+    assert is_retired(whole, 1)
+    assert not is_retired(whole, 0)
+    # nobody knows what is in a lake that is not to be seen
+    assert not is_retired(shard_config(jobs.lake / "elsewhere", "bronze"), 1)
+
+
+def test_the_file_of_a_job_stays_while_its_letters_are_open(jobs: Jobs) -> None:
+    whole = shard_config(jobs.lake, "bronze")
+    assert not has_letters(whole, 1)
+    letter = {"pipeline": "games-shard-1", "status": "open", "id": "x"}
+    rows = pa.Table.from_pylist([letter], DEAD_LETTER_SCHEMA)
+    write_deltalake(str(jobs.lake / "dead_letters"), rows)
+    assert has_letters(whole, 1)
+    assert not has_letters(whole, 0)
+
+
+def test_the_bronze_job_sends_no_letters_again(jobs: Jobs) -> None:
+    refuse_replay(shard_config(jobs.lake, 0))
+    with pytest.raises(ConfigError):
+        refuse_replay(shard_config(jobs.lake, "bronze"))

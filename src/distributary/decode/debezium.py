@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.changes import column_names, content_hashes
+from distributary.decode.changes import column_names
 from distributary.decode.datastream_order import Place, sequence
 from distributary.decode.datastream_values import Mask
 from distributary.decode.debezium_avro import ConnectAvro
@@ -36,6 +36,7 @@ from distributary.decode.debezium_events import (
     with_keys_for_rows,
 )
 from distributary.decode.debezium_frames import HEAD, NECK, tombstones, without_schema
+from distributary.decode.debezium_ids import identities
 from distributary.decode.debezium_infer import InferredJson
 from distributary.decode.debezium_json import ConnectJson
 from distributary.decode.debezium_keys import KeyReader, Keys
@@ -224,8 +225,13 @@ class DebeziumDecoder:
             seq,
             source_times(parts, events.message("timestamp")),
             pa.array(reads),
-            pa.repeat(pa.scalar("", pa.string()), count),
-            content_hashes(events.own_payloads()),
+            *identities(
+                events,
+                place,
+                [field.name for field in self._shape.row],
+                keyed=np.array([bool(each) for each in key_columns], np.bool_)[keys.codes],
+                flat=self._shape.flat,
+            ),
             left_out(names, gone, deletes=deletes, keys=keys, key_columns=key_columns),
             envelopes(parts, new_keys=contents(new_keys), old_keys=old, lost=lost),
         ]

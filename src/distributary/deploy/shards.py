@@ -54,8 +54,9 @@ class ShardsTarget:
 
     @property
     def last_steps(self) -> tuple[str, ...]:
-        """The same after a removal."""
-        return _once(line for job in (*self.jobs, *self.retired) for line in job.last_steps)
+        """The same after a removal; what all have in common comes last."""
+        lines = [line for job in (*self.jobs, *self.retired) for line in job.last_steps]
+        return _once(reversed(lines))[::-1]
 
     def plan(self) -> tuple[Step, ...]:
         """Files, jobs, and what becomes superfluous."""

@@ -8,6 +8,7 @@ from operator import and_
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.model.file_ranges import FINGERPRINT_BITS
 from distributary.observe.rows import BatchKey
 
 
@@ -59,4 +60,14 @@ def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> p
         & (pc.field("start") <= offset)
         & (pc.field("end") > offset)
     )
+    if not len(hits):
+        hits = flat.filter(_has_file(partition))
     return batches.take(pc.unique(hits["row"]))
+
+
+def _has_file(number: int) -> pc.Expression:
+    """Ranges of a files source: their topic is a folder, and a record's partition its file."""
+    first = pc.shift_right(pc.field("start"), pc.scalar(FINGERPRINT_BITS))
+    end = pc.shift_right(pc.field("end"), pc.scalar(FINGERPRINT_BITS))
+    folder = pc.match_substring(pc.field("topic"), "/")
+    return folder & (first <= number) & (end > number)

@@ -139,15 +139,20 @@ def _is(name: str, value: Any, kind: pa.DataType) -> pc.Expression:
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """The different keys among events; names in a key may differ in case from the columns'."""
+    """The different keys among events."""
     seen = set()
     for row in rows:
-        by_fold = {fold(name): name for name in reversed(list(row))}
-        names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
-        key = tuple((name, row[name]) for name in names if name is not None)
+        key = key_of_event(row)
         if key and str(key) not in seen:
             seen.add(str(key))
             yield key
+
+
+def key_of_event(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The key's columns with their values; its names may differ in case from the columns'."""
+    by_fold = {fold(name): name for name in reversed(list(row))}
+    names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
+    return tuple((name, row[name]) for name in names if name is not None)
 
 
 def _row_of(table: Readable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:

@@ -70,8 +70,8 @@ class Trace:
                 )
             case Verdict.NOT_FOUND:
                 return (
-                    f"{self.source} was read, but no row is left of it: "
-                    "a gap in the offsets, a tombstone, or a table without coordinates"
+                    f"{self.source} was read, but no row is left of it: a gap in the "
+                    "offsets, a tombstone, a re-delivery, or a table without coordinates"
                 )
             case Verdict.NOT_READ:
                 return f"{self.source} is not read yet: the next offset to read is {self.read_to}"

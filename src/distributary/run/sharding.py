@@ -34,7 +34,7 @@ def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: 
                 f"the types of pipeline {config.name} are spread over jobs of their own",
                 where=str(cuts.folder),
                 evidence=f"{shards} shards",
-                next_step="run the files that `install --shards` wrote beside this one",
+                next_step=f"run the files that `install --shards {shards}` writes beside this one",
             )
     elif shard.shards is not None:
         if not cuts.read().epochs:

@@ -27,6 +27,7 @@ from distributary.errors import (
     LakeUnavailableError,
     SourceUnavailableError,
 )
+from distributary.model.file_ranges import FINGERPRINT_BITS
 from distributary.model.manifest import SourceRange
 from distributary.source.base import BatchInput, Position
 from distributary.source.files_catalogue import Catalogue, CataloguedFile
@@ -37,8 +38,6 @@ from distributary.source.files_walk import Walk
 
 MOST_EVENTS = 1 << 31
 """In one file: their number is not known before they are read."""
-
-_FINGERPRINT_BITS = 32
 
 
 class FilesSource:
@@ -89,7 +88,7 @@ class FilesSource:
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
         """The files that a batch of before covered, if the catalogue still has the same ones."""
         offset = max((r.end for r in ranges), default=self._offset(int(start["files"])))
-        end = offset >> _FINGERPRINT_BITS
+        end = offset >> FINGERPRINT_BITS
         if end > len(self._catalogue) or self._offset(end) != offset:
             raise DivergedError(
                 "a batch of before covered other files than the catalogue has now",
@@ -181,7 +180,7 @@ class FilesSource:
         return taken
 
     def _offset(self, files: int) -> int:
-        return files << _FINGERPRINT_BITS | self._catalogue.chain(files)
+        return files << FINGERPRINT_BITS | self._catalogue.chain(files)
 
     def _reader(self, tasks: Sequence[Sequence[CataloguedFile]]) -> FilesReader:
         return FilesReader(
@@ -197,11 +196,6 @@ def files_at(address: str, options: Mapping[str, str]) -> LocalFiles | BucketFil
     """The files below an address."""
     folder = local_path(address)
     return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
-
-
-def files_of(covered: SourceRange) -> range:
-    """The numbers of the files that a range stands for: the partitions of their records."""
-    return range(covered.start >> _FINGERPRINT_BITS, covered.end >> _FINGERPRINT_BITS)
 
 
 def _spread(files: Sequence[CataloguedFile], tasks: int) -> list[list[CataloguedFile]]:

@@ -9,18 +9,51 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.cache import decoder_for
+from distributary.decode.cache import change_decoder_for, decoder_for
+from distributary.decode.changes import ChangeDecoder
 from distributary.errors import ErrorCode
+from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded, Failure
 from distributary.model.schema import WriterSchema
 from distributary.model.table import Column
 
 _SECONDS = 300
+
+
+class _Order(Protocol):
+    """What a child has to know to decode some records."""
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        """Decode them, here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Payloads:
+    schema: WriterSchema
+    message: str
+    limits: DecodeLimits
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        return decoder_for(self.schema, self.message, self.limits).decode(payloads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    schema: WriterSchema
+    settings: ChangeSettings
+    limits: DecodeLimits
+    keys: WriterSchema | None
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        decoder = change_decoder_for(self.schema, self.settings, self.limits, keys=self.keys)
+        return decoder.decode(payloads, raw)
 
 
 class GuardedDecoder:
@@ -30,7 +63,7 @@ class GuardedDecoder:
         self, inner: Decoder, schema: WriterSchema, message: str, limits: DecodeLimits
     ) -> None:
         self._inner = inner
-        self._order = (schema, message, limits)
+        self._order = _Payloads(schema, message, limits)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -38,35 +71,78 @@ class GuardedDecoder:
         return self._inner.columns
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode in children; bisect where one dies."""
-        decoded = self._in_child(payloads)
-        if decoded is not None:
-            return decoded
-        if len(payloads) == 1:
-            failure = Failure(
-                0, ErrorCode.CRASHED_DECODER, "the decoder's process died on this record"
-            )
-            empty = self._inner.decode(payloads.slice(0, 0)).ok
-            return Decoded(empty, pa.array([], pa.int64()), (failure,))
-        middle = len(payloads) // 2
-        return _joined(
-            self.decode(payloads.slice(0, middle)), self.decode(payloads.slice(middle)), middle
-        )
+        """Decode in children."""
+        # these decoders are not told of the records that payloads came in
+        raw = pa.table({"payload": pa.nulls(len(payloads))})
+        return _in_children(self._order, self.columns, payloads, raw)
 
-    def _in_child(self, payloads: pa.BinaryArray) -> Decoded | None:
-        # pickle between two of our own processes on one machine; nothing from outside is unpickled
-        work = pickle.dumps((self._order, payloads.to_pylist()))
-        child = subprocess.run(
-            [sys.executable, "-m", "distributary.stage.guard"],
-            input=work,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if child.returncode != 0:
-            return None
-        answer: Decoded = pickle.loads(child.stdout)  # noqa: S301
-        return answer
+
+class GuardedChanges:
+    """The same for a decoder of change events."""
+
+    def __init__(
+        self,
+        inner: ChangeDecoder,
+        schema: WriterSchema,
+        settings: ChangeSettings,
+        limits: DecodeLimits,
+        keys: WriterSchema | None,
+    ) -> None:
+        self._inner = inner
+        self._order = _Changes(schema, settings, limits, keys)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """As the wrapped decoder's."""
+        return self._inner.columns
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        """Decode in children."""
+        return _in_children(self._order, self.columns, payloads, raw)
+
+
+def _in_children(
+    order: _Order, columns: tuple[Column, ...], payloads: pa.BinaryArray, raw: pa.Table
+) -> Decoded:
+    """Decode in a child; halve the records where one dies."""
+    decoded = _in_child(order, payloads, raw)
+    if decoded is not None:
+        return decoded
+    if len(payloads) == 1:
+        failure = Failure(0, ErrorCode.CRASHED_DECODER, "the decoder's process died on this record")
+        schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+        none = pa.RecordBatch.from_pylist([], schema=schema)
+        return Decoded(none, pa.array([], pa.int64()), (failure,))
+    middle = len(payloads) // 2
+    return _joined(
+        _in_children(order, columns, payloads.slice(0, middle), raw.slice(0, middle)),
+        _in_children(order, columns, payloads.slice(middle), raw.slice(middle)),
+        middle,
+    )
+
+
+def _in_child(order: _Order, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded | None:
+    # pickle between two of our own processes on one machine; nothing from outside is unpickled
+    work = pickle.dumps((order, payloads.to_pylist(), _stream(raw)))
+    child = subprocess.run(
+        [sys.executable, "-m", "distributary.stage.guard"],
+        input=work,
+        capture_output=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    if child.returncode != 0:
+        return None
+    answer: Decoded = pickle.loads(child.stdout)  # noqa: S301
+    return answer
+
+
+def _stream(raw: pa.Table) -> bytes:
+    """A slice without what it is a slice of."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, raw.schema) as writer:
+        writer.write_table(raw)
+    return bytes(sink.getvalue())
 
 
 def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
@@ -84,8 +160,9 @@ def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
 
 
 def _child() -> None:
-    (schema, message, limits), payloads = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
-    decoded = decoder_for(schema, message, limits).decode(pa.array(payloads, pa.binary()))
+    order, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
+    raw = pa.ipc.open_stream(stream).read_all()
+    decoded: Decoded = order.decode(pa.array(payloads, pa.binary()), raw)
     sys.stdout.buffer.write(pickle.dumps(decoded))
 
 

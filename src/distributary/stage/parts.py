@@ -17,7 +17,7 @@ from distributary.model.decoded import Decoded, Failure
 from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Fill, TablePlan
-from distributary.stage.guard import GuardedDecoder
+from distributary.stage.guard import GuardedChanges, GuardedDecoder
 from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.loads import Share, Slice
 from distributary.stage.runs import open_run
@@ -153,7 +153,8 @@ def _decode(
 def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
     """How many of some records of one key cannot be decoded."""
     if catalog.changes is not None:
-        return len(_changes(payloads, raw, route, catalog, catalog.changes)[0].failed)
+        settings = catalog.changes
+        return len(_changes(payloads, raw, route, catalog, settings, guarded=False)[0].failed)
     return len(_decoder(route, catalog, guarded=False).decode(payloads).failed)
 
 
@@ -166,7 +167,9 @@ def _decode_changes(
     parts: list[Part],
     dead: list[pa.RecordBatch],
 ) -> None:
-    found, shape = _changes(portion.payloads, portion.raw, route, catalog, settings)
+    found, shape = _changes(
+        portion.payloads, portion.raw, route, catalog, settings, guarded=order.guarded
+    )
     parts.append(_part(portion.raw, found, route, shape, catalog))
     if found.failed:
         letters = [_failed(failure, route) for failure in found.failed]
@@ -179,11 +182,16 @@ def _changes(
     route: Route,
     catalog: Catalog,
     settings: ChangeSettings,
+    *,
+    guarded: bool,
 ) -> tuple[Decoded, HasColumns]:
     keys = catalog.schemas.get(route.key_schema_id)
-    schema = catalog.schemas[route.schema_id]
-    decoder = change_decoder_for(schema, settings, limits_of(catalog), keys=keys)
-    found = decoder.decode(payloads, raw)
+    schema, limits = catalog.schemas[route.schema_id], limits_of(catalog)
+    decoder = change_decoder_for(schema, settings, limits, keys=keys)
+    if guarded:
+        found = GuardedChanges(decoder, schema, settings, limits, keys).decode(payloads, raw)
+    else:
+        found = decoder.decode(payloads, raw)
     if not route.shard:
         return found, decoder
     return replace(found, ok=with_shard(found.ok, route.shard)), sharded(decoder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distributary.cli.actions.trace_files import trace_path
 from distributary.cli.actions.trace_story import draw_values, trace_stories
 from distributary.cli.failure import usage_error
 from distributary.cli.lakes import find_lake
@@ -20,9 +21,11 @@ _GOOD = frozenset({Verdict.WRITTEN})
 
 
 def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
-    """What became of the record at TOPIC/PARTITION/OFFSET; 1 if it is nowhere."""
-    at = coordinates(where)
+    """What became of the record at TOPIC/PARTITION/OFFSET, or of a file; 1 if it is nowhere."""
     found = find_lake(call, lake)
+    if Coordinates.parse(where) is None and (code := trace_path(call, found, where)) is not None:
+        return code
+    at = coordinates(where)
     trace = trace_offset(
         found.path, at.topic, at.partition, at.offset, storage_options=found.options
     )
@@ -56,7 +59,8 @@ def coordinates(text: str) -> Coordinates:
     found = Coordinates.parse(text)
     if found is None:
         raise usage_error(
-            f"{text!r} is neither TOPIC/PARTITION/OFFSET nor a table with COLUMN=VALUE.",
+            f"{text!r} is neither TOPIC/PARTITION/OFFSET nor a table with COLUMN=VALUE, "
+            "and nothing in this lake was read from files.",
             command="distributary trace",
         )
     return found

@@ -102,6 +102,9 @@ def _draw_event(paper: Paper, event: RowEvent) -> None:
         styled(f"{event.op:8}", _COLOURS.get(event.op, "cyan")),
         styled(f"  {batch}{_end(str(event.source or ''))}", "dim"),
     )
+    if len(str(event.source or "")) > _SHORT:
+        # whole, to be asked about in turn
+        paper.line(styled(f"      from {event.source}", "dim"))
     changes = [f"{n} = {cut(_text(v), _SHORT)}" for n, v in plain(event.changed).items()]
     more = len(changes) - _MOST_COLUMNS
     text = ", ".join(changes[:_MOST_COLUMNS]) + (f" and {more} more" if more > 0 else "")

@@ -119,7 +119,8 @@ def _declare_trace(app: typer.Typer) -> None:
         where: Annotated[
             str,
             typer.Argument(
-                help="TOPIC/PARTITION/OFFSET of a record, or the name of a table.",
+                help="TOPIC/PARTITION/OFFSET of a record, a change file or a folder of "
+                "them, or the name of a table.",
                 autocompletion=complete_tables,
             ),
         ],
@@ -134,7 +135,8 @@ def _declare_trace(app: typer.Typer) -> None:
     ) -> int:
         """Where a record went, or where a row came from.
 
-        A row of change data is shown with every event of its key, in the order of the source.
+        A row of change data is shown with every event of its key, in the order of the source. An
+        event of a change file is at PATH/NUMBER/PLACE: the file's path and number, and its place.
         """
         from distributary.cli.actions.trace import trace_record, trace_rows
 

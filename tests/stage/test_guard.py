@@ -1,0 +1,60 @@
+"""An event that kills the process that decodes it is found, and all others are decoded."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from distributary.decode.base import DecodeLimits
+from distributary.decode.cache import change_decoder_for
+from distributary.decode.json_infer import infer, writer_schema
+from distributary.errors import ErrorCode
+from distributary.model.change_settings import ChangeSettings
+from distributary.stage.guard import GuardedChanges
+from tests.decode.debezium_samples import raw_table
+
+DEFECT = """
+import os
+from distributary.decode.debezium import DebeziumDecoder
+
+decode = DebeziumDecoder.decode
+
+def dying(self, payloads, raw):
+    if any(b"deadly" in payload for payload in payloads.to_pylist()):
+        os._exit(139)
+    return decode(self, payloads, raw)
+
+DebeziumDecoder.decode = dying
+"""
+SOURCE = {"connector": "postgresql", "db": "d", "schema": "s", "table": "t"}
+
+
+def test_an_event_that_kills_its_process_is_alone_in_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEFECT)
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    events = [
+        json.dumps(
+            {"after": {"id": n, "name": name}, "source": {**SOURCE, "lsn": n}, "op": "c"}
+        ).encode()
+        for n, name in enumerate(["first", "deadly", "last"])
+    ]
+    shape = infer(events)
+    assert shape is not None
+    schema, settings, limits = writer_schema(shape), ChangeSettings("debezium"), DecodeLimits()
+    inner = change_decoder_for(schema, settings, limits)
+    raw = raw_table({"key": f'{{"id":{n}}}'.encode(), "value": e} for n, e in enumerate(events))
+    payloads = pa.array(events, pa.binary())
+    guarded = GuardedChanges(inner, schema, settings, limits, None)
+    assert guarded.columns == inner.columns
+    decoded = guarded.decode(payloads, raw)
+    assert [(f.index, f.code) for f in decoded.failed] == [(1, ErrorCode.CRASHED_DECODER)]
+    assert decoded.origin is not None and decoded.origin.to_pylist() == [0, 2]
+    kept = [0, 2]
+    assert decoded.ok.equals(inner.decode(payloads.take(kept), raw.take(kept)).ok)
