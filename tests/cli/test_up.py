@@ -153,3 +153,33 @@ def test_the_view_has_the_worst_first_and_never_floods_the_screen() -> None:
     assert lines[2].split()[:3] == ["worst", "backoff", "SOURCE_UNAVAILABLE"]
     assert "min" in lines[2]
     assert len(lines) < 60 and "\x1b" not in stream.getvalue()
+
+
+def test_upkeep_runs_beside_the_pipelines_that_ask_for_it(
+    cli: Cli, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = own_folder / "waits.py"
+    waits.write_text(
+        "import os, sys, time\n"
+        "for _ in range(600):\n"
+        "    if os.path.exists('maintained'): break\n"
+        "    time.sleep(0.1)\n"
+        'print(\'{"stopped": "done", "parked": 0}\')\n'
+    )
+    keeps = own_folder / "keeps.py"
+    keeps.write_text("import sys\nopen('maintained', 'w').write(' '.join(sys.argv[1:]))\n")
+    monkeypatch.setattr(
+        "distributary.cli.actions.up.run_command",
+        lambda *_: lambda file: (sys.executable, "-I", "-S", str(waits), str(file)),
+    )
+    monkeypatch.setattr(
+        "distributary.cli.actions.up.own_command",
+        lambda *words: (sys.executable, "-I", "-S", str(keeps), *words),
+    )
+    (own_folder / "kept.yaml").write_text(TEXT.format(name="kept") + "maintain: {every: 1s}\n")
+    (own_folder / "left.yaml").write_text(TEXT.format(name="left"))
+    result = cli("up", "kept.yaml", "left.yaml", "--json")
+    assert result.code == 0, result.err
+    words = (own_folder / "maintained").read_text().split()
+    assert words[:2] == ["maintain", "--json"]
+    assert words[-1].endswith("kept.yaml")
