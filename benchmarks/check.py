@@ -49,6 +49,9 @@ def main() -> int:
     if parser.parse_args().record:
         _record([_measure(console) for _ in range(_TIMES)])
         return 0
+    if not _FLOORS.exists():
+        console.print("there are no floors yet: python -m benchmarks.check --record")
+        return 2
     floors = json.loads(_FLOORS.read_text())
     below = 0
     for name, value in _measure(console).items():
