@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ def _declare_lake(app: typer.Typer) -> None:
         examples=[
             "distributary status --lake distributary-demo",
             "distributary status distributary-demo/games.yaml --partitions",
+            "distributary status --lake distributary-demo --receipt receipt.html",
         ],
     )
     def status(
@@ -36,11 +38,19 @@ def _declare_lake(app: typer.Typer) -> None:
             bool,
             typer.Option("--partitions", help="How far each partition was read; asks the broker."),
         ] = False,
+        receipt: Annotated[
+            Path | None,
+            typer.Option(
+                "--receipt",
+                metavar="PAGE",
+                help="Write all of it to one HTML page, for a ticket or an audit.",
+            ),
+        ] = None,
     ) -> None:
         """Lag, freshness, rows, dead letters and parked tables."""
         from distributary.cli.actions.status import show_status
 
-        show_status(call, file=file, lake=lake, partitions=partitions)
+        show_status(call, file=file, lake=lake, partitions=partitions, receipt=receipt)
 
     @verb(app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
     def tables(
@@ -84,10 +94,51 @@ def _declare_file(app: typer.Typer) -> None:
         call: Invocation,
         file: File,
         check: Annotated[
-            bool, typer.Option("--check", help="Exit with 1 if a table would change.")
+            bool,
+            typer.Option(
+                "--check",
+                help="Exit with 1 if a table would change; with a schema, if it would be refused "
+                "or break records.",
+            ),
+        ] = False,
+        with_schema: Annotated[
+            Path | None,
+            typer.Option(
+                "--with-schema",
+                metavar="SCHEMA",
+                help="Try a schema that is not registered, on the last batch.",
+            ),
+        ] = None,
+        subject: Annotated[
+            str | None,
+            typer.Option(
+                "--subject", metavar="NAME", help="Its subject, where its name does not say it."
+            ),
+        ] = None,
+        record_type: Annotated[
+            str | None,
+            typer.Option("--type", metavar="TYPE", help="The type of record, for its subject."),
+        ] = None,
+        markdown: Annotated[
+            bool, typer.Option("--markdown", help="Print it for a pull request.")
         ] = False,
     ) -> int:
-        """The tables, columns and changes that a run would make now."""
+        """The tables, columns and changes that a run would make now.
+
+        With --with-schema, what a schema would do that is not in use yet. Nothing is registered.
+        """
+        if with_schema is not None or subject is not None or record_type is not None or markdown:
+            from distributary.cli.actions.proposal import show_proposal
+
+            return show_proposal(
+                call,
+                file,
+                with_schema,
+                subject=subject,
+                type=record_type,
+                as_markdown=markdown,
+                check=check,
+            )
         from distributary.cli.actions.plan import show_plan
 
         return show_plan(call, file, check=check)
