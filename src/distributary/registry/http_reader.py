@@ -135,6 +135,10 @@ class HttpReader(HttpQuestions):
         """The schema as its author wrote it, or as the registry keeps it."""
         return self._schema(schema_id).text
 
+    def references(self, schema_id: int) -> tuple[Reference, ...]:
+        """What the schema imports, as it was registered."""
+        return self._schema(schema_id).references
+
     def _schema(self, schema_id: int) -> SchemaShape:
         # a server takes a larger number for a mistake in the path, not for an id
         found: SchemaShape | Refusal = Refusal(404, 40403, f"ids go from 0 to {MAX_ID}")

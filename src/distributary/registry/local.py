@@ -71,6 +71,10 @@ class LocalRegistry:
         """The schema as its author wrote it."""
         return self._stored(schema_id).text
 
+    def references(self, schema_id: int) -> tuple[Reference, ...]:
+        """What the schema imports, as it was registered."""
+        return self._stored(schema_id).references
+
     def register(
         self,
         subject: str,

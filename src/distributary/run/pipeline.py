@@ -85,17 +85,23 @@ class Pipeline:
         """The schemas, where they are written down."""
         return make_registry(self.config, calls=self.calls)
 
-    def planner(self, publisher: Publisher | None = None, *, trial: bool = False) -> Planner:
+    def planner(
+        self,
+        publisher: Publisher | None = None,
+        *,
+        trial: bool = False,
+        registry: SchemaRegistry | None = None,
+    ) -> Planner:
         """A plan of this pipeline's tables, with what the ledger knows of them.
 
-        With `trial` it leaves no trace.
+        With `trial` it leaves no trace; `registry` is asked in place of the pipeline's own.
         """
         names = family(self.config, lake=self.lake)
         only = self.config.name if len(names) == 1 else None
         known = [t for t in self.ledger().tables(only, schema_ids=False) if t.pipeline in names]
         return Planner(
             self.config,
-            registry=self.registry(),
+            registry=registry or self.registry(),
             publisher=publisher or make_publisher(self.config),
             owners={t.table: t.type for t in known if t.type},
             inferred=make_inferred(self.config, trial=trial),

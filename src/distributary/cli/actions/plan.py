@@ -50,10 +50,11 @@ def _draw_table(paper: Paper, table: TablePreview) -> None:
         paper.line("  table ", styled(table.name, "bold"), records)
     for change in table.changes:
         if change.kind is not ChangeKind.TABLE_CREATED:
-            text = _described(change)
+            text = described(change)
             paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
 
 
-def _described(change: Change) -> str:
+def described(change: Change) -> str:
+    """A change in one line, which says that it is about a column."""
     text = change.describe()
     return text.replace("+ ", "+ column ", 1) if text.startswith("+ ") else text

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from distributary.simulate.games import GamesPlan
+from distributary.simulate.schemas import event
+from tests.cli.conftest import Cli
+from tests.run.lakes import Games
+
+
+@pytest.fixture
+def games(own_folder: Path) -> Games:
+    made = Games(own_folder, GamesPlan(games=3, versions=2, records=4))
+    made.send_all()
+    made.write_file()
+    return made
+
+
+def schema(made: Games, text: str) -> Path:
+    path = made.root / f"{made.plan.names[0]}.proto"
+    path.write_text(text)
+    return path
+
+
+def test_a_proposed_schema_is_told_in_three_ways(games: Games, cli: Cli) -> None:
+    name = games.plan.names[0]
+    line = ("plan", "games.yaml", "--with-schema", schema(games, event(name, 3)), "--check")
+    said = cli(*line)
+    assert said.code == 0, said.err
+    assert f"{name}.proto as {name}-value v3" in said.out
+    assert f"    + column col_{name}_2 string\n" in said.out
+    assert "8 records tried of 24 read: 8 decode." in said.out
+    document = cli(*line, "--json").json
+    assert (document["version"], document["subject_version"]) == (1, 3)
+    assert (document["breaks"], document["trial"]["decoded"]) == (False, 8)
+    assert cli(*line, "--markdown").out.startswith(f"### Schema change: `{name}-value v3`\n\n")
+
+
+def test_check_fails_for_what_would_break(games: Games, cli: Cli) -> None:
+    name = games.plan.names[0]
+    text = event(name, 2).replace("string user_name = 2", "int64 user_name = 2")
+    line = ("plan", "games.yaml", "--with-schema", schema(games, text), "--type", name)
+    assert cli(*line).code == 0
+    said = cli(*line, "--check")
+    assert said.code == 1
+    assert "not compatible at level FULL" in said.out
+    assert "**It would break something.**" in cli(*line, "--markdown").out
+
+
+def test_nonsense_is_refused(games: Games, cli: Cli) -> None:
+    path = schema(games, event(games.plan.names[0], 3))
+    given = ("plan", "games.yaml", "--with-schema", path)
+    assert cli("plan", "games.yaml", "--markdown").code == 2
+    assert cli("plan", "games.yaml", "--subject", "x").code == 2
+    assert cli(*given, "--markdown", "--json").code == 2
+    assert cli(*given, "--subject", "a", "--type", "b").code == 2
+    assert cli("plan", "games.yaml", "--with-schema", "nowhere.proto").code == 2
+    other = path.rename(path.with_name("new.proto"))
+    said = cli("plan", "games.yaml", "--with-schema", other, "--json")
+    assert said.code == 2
+    assert all(f"{name}-value" in said.json["error"]["evidence"] for name in games.plan.names)
