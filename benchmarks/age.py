@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from benchmarks.delta import delta_pipeline
-from benchmarks.delta import prepared as delta_prepared
+from benchmarks.delta import delta_pipeline, prepared
 from benchmarks.engine import ingested
 from benchmarks.order import Order, Row, Suite, summarised
 from distributary.model.manifest import StagedFile, TableEntry
@@ -25,14 +23,7 @@ _AGES = (100, 1_000, 10_000)
 _THREADS = 8
 
 
-@contextmanager
-def prepared(order: Order) -> Iterator[Order]:
-    """The records of `delta`."""
-    with delta_prepared(order) as ready:
-        yield ready
-
-
-def _case(age: int) -> object:
+def _case(age: int) -> Callable[[Order], Row]:
     def case(order: Order) -> Row:
         """Our engine on tables that somebody has committed to so many times before."""
         path = delta_pipeline(order, "direct")
@@ -91,6 +82,6 @@ SUITE = Suite(
     name="age",
     tables=(50,),
     prepared=prepared,
-    cases={str(age): _case(age) for age in _AGES},  # type: ignore[misc]
+    cases={str(age): _case(age) for age in _AGES},
     derived=_derived,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -117,14 +117,6 @@ def _files_of(order: Order, version: int) -> list[str]:
     return [action["add"]["path"] for action in actions if "add" in action]
 
 
-def _growth(rows: Sequence[Row]) -> Mapping[str, float]:
-    took = {row["tables"]: row["seconds_per_batch"] for row in rows if row["case"] == "direct"}
-    if len(took) < 2:
-        return {}
-    few, many = min(took), max(took)
-    return {f"delta_seconds_{many}_vs_{few}": round(took[many] / took[few], 2)}
-
-
 SUITE = Suite(
     name="delta",
     tables=(10, 200, 1000),
@@ -135,5 +127,5 @@ SUITE = Suite(
         Pair("delta_direct_vs_floor", "direct", "floor"),
     ),
     per_table_cases=frozenset({"spark"}),
-    derived=_growth,
+    growth="delta_",
 )

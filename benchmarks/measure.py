@@ -48,7 +48,7 @@ def measured(
 def ratios(rows: Sequence[Row], suite: Suite) -> dict[str, float]:
     """Only within one run: machines differ from hour to hour."""
     own = dict(suite.derived(rows)) if suite.derived else {}
-    return {**_compared(rows, suite.pairs), **(_growth(rows) if suite.growth else {}), **own}
+    return {**_compared(rows, suite.pairs), **_growth(rows, suite.growth), **own}
 
 
 def _compared(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, float]:
@@ -61,11 +61,13 @@ def _compared(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def _growth(rows: Sequence[Row]) -> dict[str, float]:
+def _growth(rows: Sequence[Row], prefix: str | None) -> dict[str, float]:
     """How much longer a batch of ours takes with the most tables than with the fewest."""
+    if prefix is None:
+        return {}
     ours = {row["tables"]: row for row in rows if row["case"] == "direct"}
     commits = {
-        f"commit_seconds_{tables}": row["publish_seconds"]
+        f"{prefix}commit_seconds_{tables}": row["publish_seconds"]
         for tables, row in ours.items()
         if tables >= _MANY
     }
@@ -74,7 +76,7 @@ def _growth(rows: Sequence[Row]) -> dict[str, float]:
         return commits
     least, most = min(few), max(few)
     took = ours[most]["seconds_per_batch"] / ours[least]["seconds_per_batch"]
-    return {f"seconds_{most}_vs_{least}": round(took, 2), **commits}
+    return {f"{prefix}seconds_{most}_vs_{least}": round(took, 2), **commits}
 
 
 def _run(suite: str, case: str, order: Order) -> Row:

@@ -80,8 +80,9 @@ class Suite:
     """Cases that write each table with Spark: with many tables they take too long."""
     rates: tuple[int, ...] = ()
     """Records a second, where the stream is paced."""
-    growth: bool = False
-    """Whether a batch with many tables is compared with one with few."""
+    growth: str | None = None
+    """Given where a batch with many tables is compared with one with few: what the ratios'
+    names begin with."""
     share: float = 1.0
     """Of the records in a batch: messages may be larger here than elsewhere."""
     derived: Callable[[Sequence[Row]], Mapping[str, float]] | None = None

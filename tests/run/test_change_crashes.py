@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from distributary.run import batch, deriving, publishing
 from distributary.run.chaos import KILL, Moment
 from distributary.simulate.cdc import CHAOS, CdcPlan, Feature
 from tests.run.change_lakes import Feed, rows_in
-from tests.run.test_crashes import RUN, SMALL, gone
+from tests.run.test_crashes import RUN, SMALL, gone, kill_in_a_batch
 
 
 def _start(feed: Feed, **variables: str) -> subprocess.Popen[str]:
@@ -59,15 +58,7 @@ def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     feed.write_file(source=", max_files_per_batch: 6", extra=SMALL)
     dice = random.Random(11)
     for _ in range(3):
-        process = _start(feed)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("BatchStarted"):
-                break
-        time.sleep(dice.uniform(0.0, 2.0))
-        process.kill()
-        process.communicate()
-        gone(process)
+        kill_in_a_batch(_start(feed), after=dice.uniform(0.0, 2.0))
     last, output = _run(feed)
     assert last.returncode == 0, output
     feed.assert_true()

@@ -61,6 +61,18 @@ def gone(process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"left running: {left}")
 
 
+def kill_in_a_batch(process: subprocess.Popen[str], *, after: float) -> None:
+    """SIGKILL so many seconds after its first batch has begun."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("BatchStarted"):
+            break
+    time.sleep(after)
+    process.kill()
+    process.communicate()
+    gone(process)
+
+
 def _session(process: psutil.Process) -> int:
     try:
         return os.getsid(process.pid)
@@ -88,15 +100,7 @@ def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     games.write_file(batch=40, extra=SMALL)
     dice = random.Random(7)
     for _ in range(4):
-        process = start(games)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("BatchStarted"):
-                break
-        time.sleep(dice.uniform(0.0, 1.5))
-        process.kill()
-        process.communicate()
-        gone(process)
+        kill_in_a_batch(start(games), after=dice.uniform(0.0, 1.5))
     code, output = run(games)
     assert code == 0, output
     games.assert_each_record_once()

@@ -11,7 +11,7 @@ import stamina
 
 from distributary.cli.logs import log_retry
 from distributary.cli.verb import Invocation
-from distributary.config.lake import local_path
+from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe import layout
@@ -94,7 +94,7 @@ def loaded_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Loade
             next_step="name where it is now with --file",
         )
     loaded = load_file(call, Path(card.file))
-    meant = _absolute(loaded.config.lake.path)
+    meant = loaded.config.lake.address
     if Path(meant).resolve() != Path(lake.path).resolve():
         raise ConfigError(
             f"read from here, the file of pipeline {card.name} is about another lake",
@@ -125,17 +125,17 @@ def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None
         config = load_file(call, file).config
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
         options = config.lake.options or None
-        return Lake(_absolute(path), found_by, options, file, config.name)
+        return Lake(absolute(path), found_by, options, file, config.name)
     if lake is not None:
-        return Lake(_absolute(lake), "--lake")
+        return Lake(absolute(lake), "--lake")
     variable = os.environ.get(VARIABLE)
-    return Lake(_absolute(variable), f"variable {VARIABLE}") if variable else None
+    return Lake(absolute(variable), f"variable {VARIABLE}") if variable else None
 
 
 def _usual() -> Lake:
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():
-            return Lake(_absolute(place), f"./{place}")
+            return Lake(absolute(place), f"./{place}")
     raise ConfigError(
         "no lake was named and none was found",
         code=ErrorCode.NOT_FOUND,
@@ -143,8 +143,3 @@ def _usual() -> Lake:
         evidence=f"neither {' nor '.join(f'./{place}' for place in PLACES)} is a lake",
         next_step=f"name it with --lake or {VARIABLE}, or make one: distributary demo games",
     )
-
-
-def _absolute(path: str) -> str:
-    local = local_path(path)
-    return path if local is None else str(local)

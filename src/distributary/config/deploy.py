@@ -15,7 +15,7 @@ from distributary.config.base import Conflict, Section
 from distributary.config.deploy_kubernetes import Kubernetes
 from distributary.config.quantity import Duration
 from distributary.config.secrets import is_secret_name
-from distributary.config.text import HttpUrl, Listed, TableName, Text
+from distributary.config.text import HttpUrl, Listed, TableName, Text, matching
 
 _UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}")
 _DAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
@@ -24,20 +24,6 @@ _SECRET_REFERENCE = re.compile(r"\{\{secrets/[^/{}\s]+/[^/{}\s]+\}\}")
 _QUARTZ_FIELDS = (6, 7)
 OWN_TAG = "distributary"
 """What every tag of ours begins with."""
-
-
-def _unit_name(value: str) -> str:
-    if not _UNIT.fullmatch(value):
-        raise PydanticCustomError(
-            "unit_name", "must be letters, digits, dots, dashes, colons and underscores"
-        )
-    return value
-
-
-def _dag_id(value: str) -> str:
-    if not _DAG.fullmatch(value):
-        raise PydanticCustomError("dag_id", "must be letters, digits, dots, dashes and underscores")
-    return value
 
 
 def _absolute(value: str) -> str:
@@ -54,6 +40,13 @@ def _quartz(value: str) -> str:
     return value
 
 
+UnitName = Annotated[
+    Text,
+    matching(_UNIT, "unit_name", "must be letters, digits, dots, dashes, colons and underscores"),
+]
+DagId = Annotated[
+    Text, matching(_DAG, "dag_id", "must be letters, digits, dots, dashes and underscores")
+]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Names = Annotated[tuple[Text, ...], Listed]
 
@@ -175,7 +168,7 @@ class Databricks(Section):
 class Systemd(Section):
     """A service of this machine."""
 
-    name: Annotated[Text, AfterValidator(_unit_name)] | None = None
+    name: UnitName | None = None
     """Name of the unit; `distributary-` and the pipeline's when left out."""
     user: bool = True
     """A unit of the user's own manager; false for a unit of the system."""
@@ -203,7 +196,7 @@ class Systemd(Section):
 class Airflow(Section):
     """A DAG with one task."""
 
-    dag_id: Annotated[Text, AfterValidator(_dag_id)] | None = None
+    dag_id: DagId | None = None
     """Id of the DAG; the pipeline's name when left out."""
     schedule: Text | None = Field(default="@hourly", examples=["0 * * * *"])
     """When runs start; each takes what is there and ends."""

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section
 from distributary.config.secrets import is_secret_name
-from distributary.config.text import Listed, Text
+from distributary.config.text import Listed, Text, matching
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -22,39 +22,9 @@ _CRON_FIELDS = 5
 _LONGEST_NAME = 40
 
 
-def _label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
-        raise PydanticCustomError("dns_label", "must be lower-case letters, digits and dashes")
-    return value
-
-
 def _short_label(value: str) -> str:
-    if len(_label(value)) > _LONGEST_NAME:
+    if len(value) > _LONGEST_NAME:
         raise PydanticCustomError("dns_label", "must have 40 characters at most")
-    return value
-
-
-def _subdomain(value: str) -> str:
-    if not _SUBDOMAIN.fullmatch(value):
-        raise PydanticCustomError("dns_name", "must be lower-case letters, digits, dashes and dots")
-    return value
-
-
-def _image(value: str) -> str:
-    if not _IMAGE.fullmatch(value):
-        raise PydanticCustomError("image", "must be an image, such as registry.example/games:1.0")
-    return value
-
-
-def _quantity(value: str) -> str:
-    if not _QUANTITY.fullmatch(value):
-        raise PydanticCustomError("k8s_quantity", "must be a quantity, such as 500m, 2 or 4Gi")
-    return value
-
-
-def _jvm_memory(value: str) -> str:
-    if not _JVM_MEMORY.fullmatch(value):
-        raise PydanticCustomError("memory", "must be a number and k, m, g or t, such as 4g")
     return value
 
 
@@ -64,12 +34,23 @@ def _cron(value: str) -> str:
     return value
 
 
-Label = Annotated[Text, AfterValidator(_label)]
-ShortLabel = Annotated[Text, AfterValidator(_short_label)]
-Subdomain = Annotated[Text, AfterValidator(_subdomain)]
+Label = Annotated[
+    Text, matching(_LABEL, "dns_label", "must be lower-case letters, digits and dashes")
+]
+ShortLabel = Annotated[Label, AfterValidator(_short_label)]
+Subdomain = Annotated[
+    Text, matching(_SUBDOMAIN, "dns_name", "must be lower-case letters, digits, dashes and dots")
+]
 Subdomains = Annotated[tuple[Subdomain, ...], Listed]
-Quantity = Annotated[Text, AfterValidator(_quantity)]
-JvmMemory = Annotated[Text, AfterValidator(_jvm_memory)]
+Image = Annotated[
+    Text, matching(_IMAGE, "image", "must be an image, such as registry.example/games:1.0")
+]
+Quantity = Annotated[
+    Text, matching(_QUANTITY, "k8s_quantity", "must be a quantity, such as 500m, 2 or 4Gi")
+]
+JvmMemory = Annotated[
+    Text, matching(_JVM_MEMORY, "memory", "must be a number and k, m, g or t, such as 4g")
+]
 
 
 class Resources(Section):
@@ -109,7 +90,7 @@ class Executors(Section):
 class Kubernetes(Section):
     """A deployment of one pod, or a job by the clock."""
 
-    image: Annotated[Text, AfterValidator(_image)] = Field(examples=["registry.example/games:1.0"])
+    image: Image = Field(examples=["registry.example/games:1.0"])
     """Image of the pods; `install` writes a Dockerfile for it."""
     name: ShortLabel | None = None
     """Name of all objects; made of the pipeline's when left out."""

@@ -41,6 +41,11 @@ class Lake(Section):
         return local_path(self.path)
 
     @property
+    def address(self) -> str:
+        """The lake as an absolute path or, for an object store, as it was given."""
+        return absolute(self.path)
+
+    @property
     def options(self) -> dict[str, str]:
         """The storage options in clear; holds secrets."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
@@ -57,6 +62,12 @@ class Lake(Section):
 def below(folder: str, name: str) -> str:
     """The address of something in a folder, be it a path or an object store."""
     return f"{folder.rstrip('/')}/{name}"
+
+
+def absolute(address: str) -> str:
+    """An address that means the same in every working directory."""
+    local = local_path(address)
+    return address if local is None else str(local)
 
 
 def local_path(address: str) -> Path | None:

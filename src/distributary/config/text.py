@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, LiteralString
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
@@ -22,6 +22,17 @@ _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+def matching(pattern: re.Pattern[str], code: LiteralString, words: LiteralString) -> AfterValidator:
+    """Refuses text that the whole of a pattern does not fit, in these words."""
+
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise PydanticCustomError(code, words)
+        return value
+
+    return AfterValidator(check)
 
 
 def one_line(value: str) -> str:
@@ -90,28 +101,6 @@ def _known_placeholders(template: str, known: tuple[str, ...]) -> None:
     )
 
 
-def _pipeline_name(value: str) -> str:
-    if not _PIPELINE.fullmatch(value):
-        raise PydanticCustomError(
-            "pipeline_name", "must be letters, digits, dots, dashes and underscores (100 at most)"
-        )
-    return value
-
-
-def _topic_name(value: str) -> str:
-    if not _TOPIC.fullmatch(value):
-        raise PydanticCustomError(
-            "topic_name", "must be letters, digits, dots, dashes and underscores (249 at most)"
-        )
-    return value
-
-
-def _field_name(value: str) -> str:
-    if not _FIELD.fullmatch(value):
-        raise PydanticCustomError("field_name", "must be a field name, or a path such as a.b.c")
-    return value
-
-
 def _context_name(value: str) -> str:
     """`team`, `.team` and `:.team:` are one context."""
     inner = value.removeprefix(":").removesuffix(":")
@@ -141,13 +130,28 @@ TableName = Annotated[Text, AfterValidator(_table_name)]
 TablePrefix = Annotated[str, AfterValidator(_table_prefix)]
 TableTemplate = Annotated[Text, AfterValidator(_table_template)]
 SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
-PipelineName = Annotated[Text, AfterValidator(_pipeline_name)]
-FieldName = Annotated[Text, AfterValidator(_field_name)]
+PipelineName = Annotated[
+    Text,
+    matching(
+        _PIPELINE,
+        "pipeline_name",
+        "must be letters, digits, dots, dashes and underscores (100 at most)",
+    ),
+]
+FieldName = Annotated[
+    Text, matching(_FIELD, "field_name", "must be a field name, or a path such as a.b.c")
+]
 ContextName = Annotated[Text, AfterValidator(_context_name)]
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
 
 Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
 """For lists that may also be written as `a, b`."""
-Topics = Annotated[tuple[Annotated[Text, AfterValidator(_topic_name)], ...], Listed]
+_TopicName = Annotated[
+    Text,
+    matching(
+        _TOPIC, "topic_name", "must be letters, digits, dots, dashes and underscores (249 at most)"
+    ),
+]
+Topics = Annotated[tuple[_TopicName, ...], Listed]
 Urls = Annotated[tuple[HttpUrl, ...], Listed]
 FieldNames = Annotated[tuple[FieldName, ...], Listed]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import local_path
+from distributary.config.lake import absolute
 from distributary.config.load import load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource
@@ -139,21 +139,16 @@ def new_planner(config: PipelineConfig) -> Planner:
 def _absolute(config: PipelineConfig) -> PipelineConfig:
     """The same with paths that mean the same in every process, whatever folder it works in."""
     lake, registry, source = config.lake, config.registry, config.source
-    places = {"path": _whole(lake.path), "checkpoint": _whole(lake.checkpoint)}
+    places = {"path": absolute(lake.path), "checkpoint": absolute(lake.checkpoint)}
     changes: dict[str, object] = {"lake": lake.model_copy(update=places)}
     if registry is not None and registry.path is not None:
         whole = {"path": str(Path(registry.path).absolute())}
         changes["registry"] = registry.model_copy(update=whole)
     if isinstance(source, DeltaSource):
         # its last part names the topic
-        where = {"path": _whole(source.path), "topic": source.topic_name}
+        where = {"path": absolute(source.path), "topic": source.topic_name}
         changes["source"] = source.model_copy(update=where)
     return config.model_copy(update=changes)
-
-
-def _whole(address: str) -> str:
-    local = local_path(address)
-    return address if local is None else str(local)
 
 
 def _unfit(config: PipelineConfig) -> str:

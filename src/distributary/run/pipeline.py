@@ -69,8 +69,7 @@ class Pipeline:
     @property
     def lake(self) -> str:
         """The lake's folder, absolute, or its address."""
-        local = self.config.lake.local_path
-        return self.config.lake.path if local is None else str(local)
+        return self.config.lake.address
 
     @property
     def checkpoint_folder(self) -> Path:

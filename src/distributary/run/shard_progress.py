@@ -62,4 +62,4 @@ class Progress:
 
     @property
     def _lake(self) -> str:
-        return str(self.config.lake.local_path or self.config.lake.path)
+        return self.config.lake.address

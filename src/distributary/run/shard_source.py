@@ -38,7 +38,7 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
         source.model_copy(update={"value": "payload", "starting_version": 0}),
         storage_options=config.lake.options,
     )
-    lake = str(config.lake.local_path or config.lake.path)
+    lake = config.lake.address
     return ShardSource(
         table,
         part=shard.part,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from distributary.config.lake import below
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
@@ -29,11 +30,10 @@ from distributary.stage.unified import TYPE
 
 def table_folder(config: PipelineConfig, name: str) -> str:
     """A table's folder, absolute: executors have other working directories than the driver."""
-    local = config.lake.local_path
-    lake = config.lake.path if local is None else str(local)
+    lake = config.lake.address
     if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
         return layout.hidden_log(lake, name)
-    return config.lake.table_path(name) if local is None else str(local / name)
+    return below(lake, name)
 
 
 def fixed_tables(config: PipelineConfig) -> frozenset[str]:

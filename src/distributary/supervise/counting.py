@@ -26,10 +26,8 @@ def counted(configs: Sequence[PipelineConfig]) -> Iterator[Listening]:
 
 
 def _remember(metrics: Metrics, config: PipelineConfig) -> None:
-    local = config.lake.local_path
-    lake = config.lake.path if local is None else str(local)
     try:
-        ledger = Ledger(lake, storage_options=config.lake.options or None)
+        ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
         metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
     except DistributaryError as error:
         # a lake that is away is the pipeline's matter, which will say so

@@ -26,8 +26,7 @@ class Wording:
     def __init__(self, config: PipelineConfig, mask: Callable[[str], str]) -> None:
         self._mask = mask
         self._name = config.name
-        local = config.lake.local_path
-        self._lake = config.lake.path if local is None else str(local)
+        self._lake = config.lake.address
         self._pages = Pages(config.alerts.dashboard_url)
 
     def failed(self, event: Failed) -> Notice:
@@ -38,30 +37,17 @@ class Wording:
             Kind.FAILURE,
             Severity.CRITICAL if again is None else Severity.WARNING,
             f"stopped: {error.what}" if again is None else f"{error.what}{tried}",
-            at=event.at,
             subject=STOPPED if again is None else str(error.code),
-            where=error.where or self._place(event.batch),
-            evidence=error.evidence,
-            next_step=error.next_step or self._command("status"),
-            code=str(error.code),
-            batch=event.batch,
-            link=self._pages.error(error.code),
+            **self._told_by(event),
         )
 
     def broken(self, event: Failed) -> Notice:
         """A batch that does not add up was refused."""
-        error = event.error
         return self._notice(
             Kind.INVARIANT,
             Severity.CRITICAL,
-            error.what,
-            at=event.at,
-            where=error.where or self._place(event.batch),
-            evidence=error.evidence,
-            next_step=error.next_step or self._command("status"),
-            code=str(error.code),
-            batch=event.batch,
-            link=self._pages.error(error.code),
+            event.error.what,
+            **self._told_by(event),
         )
 
     def unbalanced(self, event: BatchSettled) -> Notice:
@@ -216,6 +202,19 @@ class Wording:
             since=at,
             **parts,
         ).cleaned(self._mask)
+
+    def _told_by(self, event: Failed) -> dict[str, Any]:
+        """What an error says of itself."""
+        error = event.error
+        return {
+            "at": event.at,
+            "where": error.where or self._place(event.batch),
+            "evidence": error.evidence,
+            "next_step": error.next_step or self._command("status"),
+            "code": str(error.code),
+            "batch": event.batch,
+            "link": self._pages.error(error.code),
+        }
 
     def _place(self, batch: int | None) -> str:
         return f"pipeline {self._name}" + (f", batch {batch}" if batch is not None else "")
