@@ -230,10 +230,10 @@ def test_discard_asks_shows_and_does(own: Path, start: Start, look: Look) -> Non
     page.locator("tr", has_text="NULL_VALUE").first.get_by_role("button", name="Discard…").click()
     page.locator("#note").fill("sent by a test")
     page.get_by_role("button", name="Show what would happen").click()
-    page.wait_for_selector("text=1 dead letter would be discarded")
+    page.wait_for_selector("dialog .verdict:has-text('1 dead letter would be discarded')")
     shown.shoot("discard-confirm")
     page.locator("#confirm").click()
-    page.wait_for_selector("text=1 discarded.")
+    page.wait_for_selector("dialog .verdict:has-text('1 discarded.')")
     page.get_by_role("button", name="Close").click()
     # the page behind has noticed by itself
     expect(page.locator("main")).not_to_contain_text("NULL_VALUE")

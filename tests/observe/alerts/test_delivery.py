@@ -249,14 +249,25 @@ def test_time_alone_raises_an_alert(server: Server, tmp_path: Path) -> None:
     assert states(server) == [("raised", "games/freshness"), ("resolved", "games/freshness")]
 
 
-def test_a_flood_becomes_a_few_messages(server: Server, tmp_path: Path) -> None:
+def test_a_flood_becomes_a_few_messages(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
+    full: list[Limit] = []
+    hold = Limit.hold
+
+    def noticed(limit: Limit) -> None:
+        hold(limit)
+        full.append(limit)
+
+    monkeypatch.setattr(Limit, "hold", noticed)
     config = hooked(server.url, at_most={"messages": 5, "within": "10m"})
     with watching(config, tmp_path, clock=clock) as watch:
         for number in range(1000):
             watch.hear(parked(f"t{number}"))
-        eventually(lambda: len(server.asked) == 5, seconds=PATIENCE)
-        eventually(lambda: len(watch.open) == 1000, seconds=PATIENCE)
+        # time passes only after it was found that there is no room for the others
+        eventually(lambda: bool(full) and len(full[0].waiting) == 995, seconds=PATIENCE)
+        assert len(server.asked) == 5
         clock.seconds = 601
         eventually(lambda: len(server.asked) == 6, seconds=PATIENCE)
     assert states(server)[5] == ("info", "games/held_back")
