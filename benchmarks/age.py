@@ -26,10 +26,11 @@ _THREADS = 8
 def _case(age: int) -> Callable[[Order], Row]:
     def case(order: Order) -> Row:
         """Our engine on tables that somebody has committed to so many times before."""
-        path = delta_pipeline(order, "direct")
+        name = f"direct-{age}"
+        path = delta_pipeline(order, name)
         # the first batch makes the tables
         ingested(path, trigger="continuous", batches=1)
-        lake = order.root / "direct"
+        lake = order.root / name
         tables = sorted(log.parent for log in lake.glob("silver_*/_delta_log"))
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(lambda table: _grow(table, age), tables))
@@ -80,7 +81,7 @@ def _derived(rows: Sequence[Row]) -> Mapping[str, float]:
 
 SUITE = Suite(
     name="age",
-    tables=(50,),
+    tables=(20,),
     prepared=prepared,
     cases={str(age): _case(age) for age in _AGES},
     derived=_derived,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.order import Order
 from benchmarks.usage import cpu_seconds
-from distributary.observe.events import BatchSettled, BatchStarted, Event
+from distributary.observe.events import BatchSettled, BatchStarted, Event, Idle
 from distributary.run.pipeline import Pipeline
 from distributary.run.session import spark_session
 from distributary.run.spark_conf import SparkSettings
@@ -61,6 +61,9 @@ class Watch:
             self._since, self._spent = time.monotonic(), spent
             if len(self.batches) >= self._wanted:
                 self._pipeline.stop.set()
+        elif isinstance(event, Idle) and self.batches:
+            # everything is read: to wait for more would be to wait for ever
+            self._pipeline.stop.set()
 
 
 def ingested(path: Path, *, trigger: str, batches: int) -> list[dict[str, Any]]:
@@ -68,6 +71,8 @@ def ingested(path: Path, *, trigger: str, batches: int) -> list[dict[str, Any]]:
     pipeline = Pipeline.load(path)
     watch = Watch(pipeline, batches=batches)
     pipeline.run(trigger=trigger)
+    if len(watch.batches) < batches:
+        raise AssertionError(f"{len(watch.batches)} batches instead of {batches}")
     lost = [b for b in watch.batches if b["written"] != b["records"]]
     if lost:
         raise AssertionError(f"not every record reached its table: {lost}")

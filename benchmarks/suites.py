@@ -19,8 +19,6 @@ SUITES = {
     suite.name: suite
     for suite in (
         kafka.SUITE,
-        wide.SUITE,
-        delta.SUITE,
         avro.SUITE,
         changes.SUITE,
         freshness.SUITE,
@@ -28,5 +26,7 @@ SUITES = {
         startup.SUITE,
         age.SUITE,
         cluster.SUITE,
+        wide.SUITE,
+        delta.SUITE,
     )
 }
