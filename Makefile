@@ -5,6 +5,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 # processes that share the tests; each has a Spark session of its own
 TEST_PROCESSES ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-fast lint format typecheck docs bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast lint format typecheck docs bench bench-check clean
 
 ##@ Start
 
@@ -56,8 +57,11 @@ dev-down: $(STAMP) ## Stop them; their data stays
 
 ##@ Check
 
-test: connectors services ## Run all tests; PYTEST_ARGS="tests/run -x" narrows them
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+test: connectors services ## Run the tests; PYTEST_ARGS="tests/run -x" narrows them
+	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+
+test-slow: connectors services ## Run the tests that take a minute or more each
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)

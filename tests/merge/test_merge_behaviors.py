@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Merge = Callable[[MergeOrder], MergeResult]
 
 
-@pytest.fixture(params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(
+    params=["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
+)
 def merge(request: pytest.FixtureRequest) -> Merge:
     if request.param == "arrow":
         return merge_table

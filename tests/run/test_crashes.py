@@ -16,7 +16,7 @@ from distributary.run.chaos import KILL, PAUSE, Moment
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 RUN = """
 import sys

@@ -118,7 +118,6 @@ def test_a_running_session_is_found_from_another_thread(spark: SparkSession) -> 
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -> None:
     done, report = run([sys.executable, "-c", ALONE, str(tmp_path)], tmp_path)
     assert done.stdout == ""
@@ -136,7 +135,6 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_spark_submit_decides_where_it_was_used(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SUBMITTED)

@@ -39,7 +39,6 @@ def made(folder: Path, name: str, trigger: str) -> tuple[Path, Games]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_one_is_broken_and_the_others_go_on(tmp_path: Path) -> None:
     good = {name: made(tmp_path, name, "continuous") for name in ("first", "second")}
     for _, games in good.values():
