@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import tempfile
 from types import FrameType
 
 from rich.console import Console
@@ -38,11 +39,13 @@ def main() -> None:
         cases=options.cases or (),
         most_spark_tables=options.most_spark_tables,
     )
-    for name in options.suite or SUITES:
-        rows, ratios = run_suite(SUITES[name], wanted, say=console.print)
-        # at once: what is measured is not lost when a later suite fails
-        report.add(rows, ratios)
-        show(name, rows, ratios)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        here = wanted.at(folder)
+        for name in options.suite or SUITES:
+            rows, ratios = run_suite(SUITES[name], here, say=console.print)
+            # at once: what is measured is not lost when a later suite fails
+            report.add(rows, ratios)
+            show(name, rows, ratios)
 
 
 def _options() -> argparse.Namespace:

@@ -35,14 +35,16 @@ def measured(
     ]
     if not chosen:
         return []
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        say(f"{suite.name}, {order.tables} tables: making the records")
-        with suite.prepared(order.at(folder)) as ready:
-            rows = []
-            for case in chosen:
-                say(f"{suite.name}, {order.tables} tables: {case}")
-                rows.append(_run(suite.name, case, ready))
-            return rows
+    # ext4 goes around files that were deleted in the last minutes, one by one, whenever it makes a
+    # new one: what a case leaves must not go before the run is over
+    folder = tempfile.mkdtemp(prefix=f"{suite.name}-{order.tables}-", dir=order.folder)
+    say(f"{suite.name}, {order.tables} tables: making the records")
+    with suite.prepared(order.at(folder)) as ready:
+        rows = []
+        for case in chosen:
+            say(f"{suite.name}, {order.tables} tables: {case}")
+            rows.append(_run(suite.name, case, ready))
+        return rows
 
 
 def ratios(rows: Sequence[Row], suite: Suite) -> dict[str, float]:

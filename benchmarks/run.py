@@ -19,6 +19,10 @@ class Wanted:
     cases: Sequence[str] = ()
     most_spark_tables: int
 
+    def at(self, folder: str) -> Wanted:
+        """The same in a folder, in which everything stays until the run is over."""
+        return replace(self, order=self.order.at(folder))
+
 
 def run_suite(
     suite: Suite, wanted: Wanted, *, say: Callable[[str], None]

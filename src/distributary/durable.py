@@ -8,12 +8,15 @@ file system says is not interpreted here: OSError passes.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
 
 def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result | None:
@@ -35,6 +38,44 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
         os.replace(draft, path)
     if durable:
         sync_folder(path.parent)
+
+
+def unnamed(folder: str, data: bytes) -> int | None:
+    """A file in a folder that has no name yet, open; None where there are no such files.
+
+    Its owner gives it a name and closes it. Nothing is left of one that never got a name, however
+    the process ends.
+    """
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None:
+        return None
+    try:
+        handle = os.open(folder, flag | os.O_WRONLY, 0o666)
+    except OSError as error:
+        if error.errno in _NO_UNNAMED:
+            return None
+        raise
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def give_name(handle: int, path: str) -> os.stat_result | None:
+    """Put an unnamed file in its place; what it is, or None when the name was taken.
+
+    What was written is durable only if it was before; the name is, after the next sync.
+    """
+    try:
+        # with a folder's handle it is a system call that follows the link of /proc
+        os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+    except FileExistsError:
+        return None
+    return os.fstat(handle)
 
 
 def sync_folder(folder: Path | str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from distributary.model.manifest import TableEntry
 from distributary.publish import local_log, parquet, store_log
-from distributary.publish.base import Publisher
+from distributary.publish.base import Mark, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
 from tests.publish import staged
@@ -20,13 +22,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakePublisher = Callable[[], Publisher]
-WAYS = ["direct", "direct-store", "parquet", pytest.param("spark", marks=pytest.mark.spark)]
+WAYS = [
+    "direct",
+    "direct-prepared",
+    "direct-store",
+    "parquet",
+    pytest.param("spark", marks=pytest.mark.spark),
+]
+
+
+class PreparedPublisher(DirectPublisher):
+    """Prepares each commit before it is made, as a batch of many tables does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = threading.Lock()
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        with self._turn:
+            self.prepare([entry], mark)
+            try:
+                return super().publish(entry, mark)
+            finally:
+                self.finish(threads=1)
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """The way to commit: by our own log, through deltalake as on an object store, by Spark; and
-    to folders without a table format."""
+    """The way to commit: by our own log, one by one or prepared; through deltalake as on an object
+    store; by Spark; and to folders without a table format."""
     return str(request.param)
 
 
@@ -44,6 +68,8 @@ def make_publisher(way: str, request: pytest.FixtureRequest) -> MakePublisher:
     """A publisher that remembers nothing of what an earlier one saw, as after a restart."""
     if way == "parquet":
         return ParquetPublisher
+    if way == "direct-prepared":
+        return PreparedPublisher
     if way != "spark":
         return lambda: DirectPublisher(own_log=way == "direct")
     from distributary.publish.spark import SparkPublisher
@@ -93,8 +119,9 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, commit)
 
-    if way == "direct":
+    if way in ("direct", "direct-prepared"):
         lose(local_log, "create_commit")
+        lose(local_log, "name_commit")
     elif way == "parquet":
         lose(parquet, "create_commit")
     elif way == "direct-store":

@@ -94,6 +94,18 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games.assert_each_record_once()
 
 
+def test_a_kill_among_many_prepared_commits_is_harmless(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=60, versions=3, records=2), records_per_file=120)
+    games.send_all()
+    games.write_file(batch=120, extra=SMALL)
+    # the tables are there from the first batch on, so that commits of the second are prepared
+    code, output = run(games, **{KILL: f"{Moment.AFTER_FIRST_COMMIT}:1"})
+    assert code == -signal.SIGKILL, output
+    code, output = run(games)
+    assert code == 0, output
+    games.assert_each_record_once()
+
+
 def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=6, records=20, bad=34), records_per_file=40)
     games.send_all()

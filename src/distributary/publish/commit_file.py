@@ -156,6 +156,14 @@ def create_commit(path: str, text: str) -> Identity:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
+def name_commit(path: str, handle: int) -> Identity:
+    """Put a commit that is written already in its place, unless that is taken (OvertakenError)."""
+    found = durable.give_name(handle, path)
+    if found is None:
+        raise OvertakenError(f"{os.path.basename(path)} is taken")
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def _info(entry: TableEntry, mark: Mark, now: int) -> dict[str, Any]:
     return {
         "timestamp": now,

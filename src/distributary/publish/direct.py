@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from distributary.durable import sync_file_system
 from distributary.errors import DistributaryError
 from distributary.model.manifest import TableEntry
 from distributary.model.table import Column
@@ -35,6 +38,7 @@ class DirectPublisher:
         self._options = dict(storage_options or {})
         self._own_log = own_log
         self._tables: dict[str, _Table] = {}
+        self._prepared: list[_Table] = []
         self._lock = threading.Lock()
 
     def columns(self, path: str) -> tuple[Column, ...] | None:
@@ -65,6 +69,29 @@ class DirectPublisher:
         with self._open(entry.table.path, doing="commit to a table") as table:
             return until_not_overtaken(lambda: table.publish(entry, mark))
 
+    def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
+        """Write the commits of tables in local folders; see `PreparesCommits`."""
+        ready: set[str] = set()
+        folders: dict[int, str] = {}
+        for entry in entries:
+            path = entry.table.path
+            with suppress(DistributaryError), self._open(path, doing="commit to a table") as table:
+                device = table.prepare(entry, mark)
+                if device is not None:
+                    folders.setdefault(device, table.folder)
+                    ready.add(entry.table.name)
+                    self._prepared.append(table)
+        _sync(folders.values())
+        return frozenset(ready)
+
+    def finish(self, *, threads: int) -> None:
+        """Make the names of prepared commits durable, and write the checkpoints that are due."""
+        tables, self._prepared = self._prepared, []
+        folders = {table.device: table.folder for table in tables}
+        _sync(folders.values())
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(_Table.finish, tables))
+
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[_Table]:
         with self._lock:
@@ -88,6 +115,8 @@ class _Table:
         self.lock = threading.Lock()
         self._path, self._options = path, options
         folder = local_folder(path) if own_log else None
+        self.folder = folder or ""
+        self.device = -1
         self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
         self._fits: tuple[tuple[Column, ...], list[Field]] | None = None
 
@@ -113,6 +142,24 @@ class _Table:
             version = self.log.version()
         return Published(entry.table.name, Outcome.PUBLISHED, version)
 
+    def prepare(self, entry: TableEntry, mark: Mark) -> int | None:
+        """Write the commit that `publish` would; the device it is on, or None if it is not."""
+        if not isinstance(self.log, LocalLog):
+            return None
+        self.log.refresh(mark.app_id)
+        if self._has(mark):
+            return None
+        device = self.log.prepare(entry, mark, self._merge(entry))
+        if device is not None:
+            self.device = device
+        return device
+
+    def finish(self) -> None:
+        """What comes after a commit that was prepared, whether it was made or not."""
+        if isinstance(self.log, LocalLog):
+            self.log.discard()
+            self.log.checkpoint_if_due()
+
     def _has(self, mark: Mark) -> bool:
         newest = self.log.mark(mark.app_id)
         return newest is not None and newest >= mark.batch
@@ -134,3 +181,8 @@ class _Table:
         merged = merge_fields(have or (), fields_of(entry.table.columns))
         self._fits = (entry.table.columns, merged.fields)
         return merged
+
+
+def _sync(folders: Iterable[str]) -> None:
+    for folder in folders:
+        sync_file_system(Path(folder))

@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from distributary.durable import sync_folder
+from distributary.durable import sync_folder, unnamed
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields, fields_in, schema_string
@@ -32,6 +32,7 @@ from distributary.publish.commit_file import (
     identity_of,
     is_trusted,
     metadata_of,
+    name_commit,
     new_metadata,
     read_commit,
 )
@@ -61,6 +62,16 @@ class _Seen:
         self.fields = fields_in(self.metadata["schemaString"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A commit that is written and has no name yet."""
+
+    entry: TableEntry
+    mark: Mark
+    version: int
+    handle: int
+
+
 class BeyondUsError(Exception):
     """Nothing was written: this table needs a writer that knows more of the protocol."""
 
@@ -71,6 +82,7 @@ class LocalLog:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._seen: _Seen | None = None
+        self._draft: _Draft | None = None
 
     def refresh(self, app_id: str | None = None) -> None:
         """Catch up with the newest version: two looks at the folder, if nothing is new."""
@@ -121,6 +133,29 @@ class LocalLog:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def prepare(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int | None:
+        """Write the next commit, so that `commit` has to give it its name only.
+
+        The name is in its place before a sync: who prepares makes the file durable before, and
+        the name after. Returns the device to sync, or None where there is nothing to gain.
+        """
+        seen = self._seen
+        if seen is None or not seen.plain or merged.changed:
+            return None
+        text = commit_text(entry, mark, metadata=None, new=False).encode("utf-8", "replace")
+        self.discard()
+        handle = unnamed(f"{self._folder}/_delta_log", text)
+        if handle is None:
+            return None
+        self._draft = _Draft(entry, mark, seen.version + 1, handle)
+        return os.fstat(handle).st_dev
+
+    def discard(self) -> None:
+        """Forget what was prepared."""
+        if self._draft is not None:
+            os.close(self._draft.handle)
+            self._draft = None
+
     def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
         """Write the next commit, columns and files in one. Raises BeyondUsError."""
         seen, version = self._seen, self.version() + 1
@@ -131,6 +166,8 @@ class LocalLog:
             metadata = new_metadata(entry, merged)
         elif merged.changed:
             metadata = {**seen.metadata, "schemaString": schema_string(merged.fields)}
+        if metadata is None and (identity := self._named(entry, mark, version)) is not None:
+            return self._committed(version, identity, mark)
         if metadata is not None and _needs_feature(metadata["schemaString"]):
             raise BeyondUsError("a column asks for a table feature")
         if seen is None:
@@ -142,9 +179,29 @@ class LocalLog:
             seen = self._seen = _Seen(version, metadata or {}, True, identity, {})
         elif metadata is not None:
             seen.metadata, seen.fields = metadata, merged.fields
-        seen.version, seen.identity = version, identity
-        seen.marks[mark.app_id] = mark.batch
-        self._checkpoint_if_due(seen)
+        self._committed(version, identity, mark)
+        self.checkpoint_if_due()
+        return version
+
+    def _named(self, entry: TableEntry, mark: Mark, version: int) -> Identity | None:
+        """The commit that was prepared for just this, in its place; else None."""
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return None
+        try:
+            if draft.entry is not entry or (draft.mark, draft.version) != (mark, version):
+                return None
+            return name_commit(commit_path(self._folder, version), draft.handle)
+        except FileNotFoundError:
+            # a system without /proc: then in the usual way
+            return None
+        finally:
+            os.close(draft.handle)
+
+    def _committed(self, version: int, identity: Identity, mark: Mark) -> int:
+        if self._seen is not None:
+            self._seen.version, self._seen.identity = version, identity
+            self._seen.marks[mark.app_id] = mark.batch
         return version
 
     def _is_trusted(self, seen: _Seen) -> bool:
@@ -184,8 +241,11 @@ class LocalLog:
         seen.version, seen.identity = seen.version + 1, identity
         return True
 
-    def _checkpoint_if_due(self, seen: _Seen) -> None:
+    def checkpoint_if_due(self) -> None:
         """Readers replay a log from its newest checkpoint; tables take turns to write theirs."""
+        seen = self._seen
+        if seen is None:
+            return
         text = str((seen.metadata.get("configuration") or {}).get("delta.checkpointInterval"))
         every = int(text) if text.isdecimal() and int(text) else checkpoint_interval(seen.version)
         turn = seen.version + zlib.crc32(self._folder.encode())

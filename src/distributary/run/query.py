@@ -7,6 +7,7 @@ manifests say already.
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -57,6 +58,8 @@ class StreamRun:
         self._summary = RunSummary(context.config.name, query_id=context.checkpoint.life)
         # the first round that finds nothing is told at once: the pipeline is up
         self._last_event = -math.inf
+        self._end: tuple[int, Position] | None = None
+        """The batch that this process settled last, and where it ended."""
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; after a failure that may pass, try again, with back-off."""
@@ -166,6 +169,8 @@ class StreamRun:
             raise _unexpected(error, batch) from error
         finally:
             self._last_event = time.monotonic()
+        # as the manifest has it on disk, which takes long to read with a thousand tables
+        self._end = batch, json.loads(json.dumps(settled.manifest.source_state, default=str))
         clear_failure(context.checkpoint.folder)
         self._summary.batches += 1
         self._summary.counts += settled.counts
@@ -173,6 +178,8 @@ class StreamRun:
     def _position_after(self, batch: int) -> Position:
         """Where a batch ended; before the first one, where the pipeline has begun."""
         context = self._context
+        if self._end is not None and self._end[0] == batch:
+            return self._end[1]
         if batch < 0:
             return context.checkpoint.first_position(self._source.first)
         manifest = context.manifests.read(batch)

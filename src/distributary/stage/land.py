@@ -146,8 +146,9 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
 
 def schema_ids_of(parts: Iterable[Part]) -> pa.Int64Array:
     """The schema of each row of these parts."""
-    ids = [np.full(p.batch.num_rows, p.route.schema_id, dtype=np.int64) for p in parts]
-    return pa.array(ids[0] if len(ids) == 1 else np.concatenate(ids))
+    numbers = [(p.route.schema_id, p.batch.num_rows) for p in parts]
+    ids, rows = zip(*numbers, strict=True)
+    return pa.array(np.repeat(np.array(ids, dtype=np.int64), rows))
 
 
 def _land_dead(

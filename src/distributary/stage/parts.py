@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distributary.config.evolution import Evolution
 from distributary.decode.base import Decoder, HasColumns
-from distributary.decode.cache import change_decoder_for, decoder_for
+from distributary.decode.cache import CAPACITY, change_decoder_for, decoder_for
 from distributary.decode.together import decode_together
 from distributary.evolve.merge import merge
 from distributary.model.change_settings import ChangeSettings
@@ -136,7 +136,7 @@ def _decode(
         for portion, route in routed:
             _decode_changes(portion, route, catalog, catalog.changes, order, parts, dead)
         return
-    decoders = [_decoder(route, catalog, guarded=order.guarded) for _, route in routed]
+    decoders = [_decoder_of(route, catalog, guarded=order.guarded) for _, route in routed]
     decoded: Sequence[Decoded | None] | None = None
     if len(routed) > 1:
         decoded = decode_together(tuple(decoders), [portion.payloads for portion, _ in routed])
@@ -195,6 +195,22 @@ def _changes(
     if not route.shard:
         return found, decoder
     return replace(found, ok=with_shard(found.ok, route.shard)), sharded(decoder)
+
+
+_ROUTED: tuple[Catalog | None, dict[int, tuple[Route, Decoder]]] = (None, {})
+
+
+def _decoder_of(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
+    """The same as `_decoder`, found again by the route itself as long as the catalog stays."""
+    global _ROUTED
+    if guarded:
+        return _decoder(route, catalog, guarded=True)
+    if _ROUTED[0] is not catalog or len(_ROUTED[1]) > CAPACITY:
+        _ROUTED = (catalog, {})
+    known = _ROUTED[1].get(id(route))
+    if known is None or known[0] is not route:
+        known = _ROUTED[1][id(route)] = (route, _decoder(route, catalog, guarded=False))
+    return known[1]
 
 
 def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
