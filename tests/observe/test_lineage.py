@@ -103,7 +103,7 @@ def test_a_run_begins_tells_its_tables_and_ends() -> None:
     taken = Taken()
     run = began(taken)
     tell(run, batch(0, "chess", created=True), {"chess": plan()})
-    eventually(lambda: len(taken.events) == 2, seconds=10)
+    eventually(lambda: len(taken.events) == 2, seconds=60)
     run.end("COMPLETE", patience=10)
     assert taken.states == ["START", "RUNNING", "COMPLETE"]
     for event in taken.events:
@@ -158,10 +158,10 @@ def test_columns_are_told_again_only_when_they_change() -> None:
     run = began(taken)
     for number in range(3):
         tell(run, batch(number, "chess"), {"chess": plan()})
-        eventually(lambda n=number: len(taken.events) == n + 2, seconds=10)  # type: ignore[misc]
+        eventually(lambda n=number: len(taken.events) == n + 2, seconds=60)  # type: ignore[misc]
     wider = plan(columns=(*COLUMNS, Column("clock", pa.int64())))
     tell(run, batch(3, "chess"), {"chess": wider})
-    eventually(lambda: len(taken.events) == 5, seconds=10)
+    eventually(lambda: len(taken.events) == 5, seconds=60)
     tell(run, batch(4, "chess"), {"chess": wider}, {**ORIGINS, "clock": (Origin("Chess.clock"),)})
     run.end("COMPLETE", patience=10)
     told = [each for event in taken.events for each in event["outputs"]]
@@ -179,11 +179,11 @@ def test_counts_wait_for_their_time_and_columns_do_not() -> None:
     taken = Taken()
     run = began(taken, every=3600.0)
     tell(run, batch(0, "chess"), {"chess": plan()})
-    eventually(lambda: taken.states == ["START", "RUNNING"], seconds=10)
+    eventually(lambda: taken.states == ["START", "RUNNING"], seconds=60)
     for number in range(1, 20):
         tell(run, batch(number, "chess"), {"chess": plan()})
     tell(run, batch(20, "go"), {"go": plan("go")})
-    eventually(lambda: len(taken.events) == 3, seconds=10)
+    eventually(lambda: len(taken.events) == 3, seconds=60)
     run.end("COMPLETE", patience=10)
     assert taken.states == ["START", "RUNNING", "RUNNING", "COMPLETE"]
     totals = taken.events[-1]["run"]["facets"]["distributary"]
@@ -234,10 +234,10 @@ def test_what_was_refused_is_told_with_what_comes_next(monkeypatch: pytest.Monke
     run = began(taken)
     for number in range(5):
         tell(run, batch(number, "chess"), {"chess": plan()})
-    eventually(lambda: taken.refused > 1, seconds=10)
+    eventually(lambda: taken.refused > 1, seconds=60)
     assert run.lost
     taken.broken = False
-    eventually(lambda: taken.states[:1] == ["START"], seconds=10)
+    eventually(lambda: taken.states[:1] == ["START"], seconds=60)
     run.end("COMPLETE", patience=10)
     told = [each for event in taken.events for each in event["outputs"]]
     assert "schema" in told[0]["facets"]
@@ -252,7 +252,7 @@ def test_a_sink_that_hangs_holds_up_neither_batches_nor_the_end() -> None:
         released.wait()
 
     run = began(hang)
-    assert hanging.wait(10)
+    assert hanging.wait(60)
     # all of this happens while the sink hangs: it would never end if anything waited for it
     for number in range(200):
         tell(run, batch(number, "chess"), {"chess": plan()})
@@ -267,7 +267,7 @@ def test_a_table_that_cannot_be_described_does_not_end_the_story(
     run = began(taken)
     broken: Any = {"rating": (object(),)}
     tell(run, batch(0, "chess"), {"chess": plan()}, broken)
-    eventually(lambda: "could not be made" in caplog.text, seconds=10)
+    eventually(lambda: "could not be made" in caplog.text, seconds=60)
     tell(run, batch(1, "go"), {"go": plan("go")}, {})
     run.end("COMPLETE", patience=10)
     assert taken.states[-1] == "COMPLETE"

@@ -108,7 +108,7 @@ def test_a_supervisor_that_does_not_read_holds_nobody_up(monkeypatch: pytest.Mon
     channel.close()
     # the writer is freed, and ends
     os.close(inlet)
-    eventually(lambda: not channel._writer.is_alive(), seconds=20)
+    eventually(lambda: not channel._writer.is_alive(), seconds=60)
 
 
 def test_a_supervisor_that_has_gone_is_no_error() -> None:

@@ -56,7 +56,11 @@ class Clock:
 
 @contextmanager
 def watching(
-    config: PipelineConfig, folder: Path, *, clock: Callable[[], Any] | None = None
+    config: PipelineConfig,
+    folder: Path,
+    *,
+    clock: Callable[[], Any] | None = None,
+    close_seconds: float = PATIENCE,
 ) -> Iterator[Watch]:
     """The same as `attach_alerts`, with pauses and ticks that a test can wait for."""
     clock = clock or Clock()
@@ -77,7 +81,7 @@ def watching(
     try:
         yield watch
     finally:
-        watch.close(2.0)
+        watch.close(close_seconds)
 
 
 @pytest.fixture
@@ -88,7 +92,9 @@ def server() -> Iterator[Server]:
 
 def test_what_happens_on_the_bus_arrives_and_is_over(server: Server, tmp_path: Path) -> None:
     bus = EventBus()
-    with attach_alerts(bus, hooked(server.url), state_folder=tmp_path) as watch:
+    with attach_alerts(
+        bus, hooked(server.url), state_folder=tmp_path, close_seconds=PATIENCE
+    ) as watch:
         bus.publish(failed())
         bus.publish(failed(name="orders"))
         bus.publish(parked("chess"))
@@ -111,8 +117,8 @@ def test_two_pipelines_on_one_bus(server: Server, tmp_path: Path) -> None:
         | {"alerts": {"to": [{"type": "webhook", "url": f"{server.url}/orders"}]}}
     )
     with (
-        attach_alerts(bus, one, state_folder=tmp_path / "a"),
-        attach_alerts(bus, other, state_folder=tmp_path / "b"),
+        attach_alerts(bus, one, state_folder=tmp_path / "a", close_seconds=PATIENCE),
+        attach_alerts(bus, other, state_folder=tmp_path / "b", close_seconds=PATIENCE),
     ):
         bus.publish(failed())
         bus.publish(failed(name="orders"))
@@ -149,7 +155,7 @@ def test_what_hung_is_told_by_the_next_process(tmp_path: Path) -> None:
     answer = [Says(hang=True)]
     with serving(lambda asked: answer[0]) as server:
         config = hooked(server.url)
-        with watching(config, tmp_path) as first:
+        with watching(config, tmp_path, close_seconds=1.0) as first:
             first.hear(failed())
             eventually(lambda: len(server.asked) >= 1, seconds=PATIENCE)
         answer[0] = Says(200)
@@ -288,7 +294,9 @@ def test_an_error_that_no_event_told_is_told_at_the_end(
 ) -> None:
     with (
         pytest.raises(type(error)),
-        attach_alerts(EventBus(), hooked(server.url), state_folder=tmp_path),
+        attach_alerts(
+            EventBus(), hooked(server.url), state_folder=tmp_path, close_seconds=PATIENCE
+        ),
     ):
         raise error
     assert [key for _, key in states(server)] == keys
@@ -300,7 +308,7 @@ def test_an_error_that_an_event_told_is_not_told_again(server: Server, tmp_path:
     error = DistributaryError("gone")
     with (
         pytest.raises(DistributaryError),
-        attach_alerts(bus, hooked(server.url), state_folder=tmp_path),
+        attach_alerts(bus, hooked(server.url), state_folder=tmp_path, close_seconds=PATIENCE),
     ):
         bus.publish(failed(retry_in=None, error=error))
         raise error
@@ -309,7 +317,9 @@ def test_an_error_that_an_event_told_is_not_told_again(server: Server, tmp_path:
 
 def test_a_secret_of_the_settings_is_hidden_in_what_is_told(server: Server, tmp_path: Path) -> None:
     bus = EventBus()
-    with attach_alerts(bus, hooked(f"{server.url}/canary"), state_folder=tmp_path):
+    with attach_alerts(
+        bus, hooked(f"{server.url}/canary"), state_folder=tmp_path, close_seconds=PATIENCE
+    ):
         said = DistributaryError("no", evidence=f"asked {server.url}/canary in vain")
         bus.publish(failed(error=said))
     (asked,) = server.asked
@@ -370,7 +380,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
             }
         )
         bus = EventBus()
-        with attach_alerts(bus, config, state_folder=tmp_path):
+        with attach_alerts(bus, config, state_folder=tmp_path, close_seconds=PATIENCE):
             bus.publish(parked("chess"))
             bus.publish(settled())
     paths = sorted(asked.path for asked in server.asked)
