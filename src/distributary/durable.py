@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
+_NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS})
+NO_NAMING = frozenset({errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES}) | _NO_UNNAMED
+"""What a system says that has unnamed files, and will not give one a name: no /proc, for one."""
 
 
 def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result | None:

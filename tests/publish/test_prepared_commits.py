@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -92,6 +93,20 @@ def test_where_files_always_have_names_nothing_is_prepared(
     entries = tables(tmp_path, 3, 1)
     assert publisher.prepare(entries, mark(1)) == frozenset()
     assert publisher.publish(entries[0], mark(1)).version == 1
+
+
+def test_where_no_name_can_be_given_commits_are_made_in_the_usual_way(
+    publisher: DirectPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, handle: int) -> None:
+        raise PermissionError(errno.EPERM, "not here")
+
+    monkeypatch.setattr(local_log, "name_commit", refuse)
+    entries = tables(tmp_path, 3, 1)
+    assert len(publisher.prepare(entries, mark(1))) == 3
+    assert [publisher.publish(entry, mark(1)).version for entry in entries] == [1, 1, 1]
+    publisher.finish(threads=1)
+    assert values(tmp_path / "t2") == [2, 102]
 
 
 def test_checkpoints_are_written_at_the_end(publisher: DirectPublisher, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from distributary.durable import sync_folder, unnamed
+from distributary.durable import NO_NAMING, sync_folder, unnamed
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields, fields_in, schema_string
@@ -192,9 +192,10 @@ class LocalLog:
             if draft.entry is not entry or (draft.mark, draft.version) != (mark, version):
                 return None
             return name_commit(commit_path(self._folder, version), draft.handle)
-        except FileNotFoundError:
-            # a system without /proc: then in the usual way
-            return None
+        except OSError as error:
+            if error.errno in NO_NAMING:
+                return None
+            raise
         finally:
             os.close(draft.handle)
 
