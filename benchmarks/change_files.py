@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,11 @@ def write_backfill(folder: Path, size: Size) -> None:
             _write(folder, table, minute=0, number=number, events=events)
 
 
-def write_changes(folder: Path, size: Size, *, batch: int) -> None:
-    """One file for each table."""
+def write_changes(folder: Path, size: Size, *, batch: int, form: str = "avro") -> None:
+    """One file for each table, of Avro or of JSON lines."""
+    write = _write if form == "avro" else _write_json
     for table in size.tables:
-        _write(folder, table, minute=batch + 1, number=0, events=_changes(size, table, batch))
+        write(folder, table, minute=batch + 1, number=0, events=_changes(size, table, batch))
 
 
 def backfill_rows(size: Size, table: str) -> Iterator[pa.RecordBatch]:
@@ -152,10 +154,26 @@ def _event(
 def _write(
     folder: Path, table: str, *, minute: int, number: int, events: Iterator[dict[str, Any]]
 ) -> None:
-    path = folder / f"shop_{table}" / "2023" / "11" / "14" / "22" / f"{minute:02d}"
-    path.mkdir(parents=True, exist_ok=True)
+    path = _folder(folder, table, minute)
     with (path / f"bench_{number}.avro").open("wb") as file:
         fastavro.writer(file, _schema(table), events, sync_interval=4_000_000)
+
+
+def _write_json(
+    folder: Path, table: str, *, minute: int, number: int, events: Iterator[dict[str, Any]]
+) -> None:
+    path = _folder(folder, table, minute)
+    with (path / f"bench_{number}.jsonl").open("w") as file:
+        for event in events:
+            moment = datetime.fromtimestamp(event["source_timestamp"] / 1000, UTC).isoformat()
+            told = {**event, "read_timestamp": moment, "source_timestamp": moment}
+            file.write(json.dumps(told) + "\n")
+
+
+def _folder(folder: Path, table: str, minute: int) -> Path:
+    path = folder / f"shop_{table}" / "2023" / "11" / "14" / "22" / f"{minute:02d}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _schema(table: str) -> Any:

@@ -45,6 +45,7 @@ _COLUMNS = {
     "p50 s": ("p50_seconds", "{:.2f}"),
     "p95 s": ("p95_seconds", "{:.2f}"),
     "p99 s": ("p99_seconds", "{:.2f}"),
+    "events/s, core": ("events_per_core", "{:,}"),
     "+1 version": ("extra_seconds_one_version", "{:+.2f} s"),
     "+all": ("extra_seconds_every_version", "{:+.2f} s"),
     "first commit": ("first_commit_seconds", "{:.1f} s"),

@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 from distributary.config.reference import reference as settings
 from distributary.config.schema import json_schema
 from tools.docs import commands, errors, ledger, metrics
-from tools.docs.repository import OUTSIDE, ROOT, pipes_in_code, relinked
+from tools.docs.repository import OUTSIDE, PICTURES, ROOT, pipes_in_code, relinked
 
 _SCHEMA_NOTE = """
 ## For editors
@@ -38,7 +38,8 @@ def generated() -> dict[str, str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The generated pages join those of the folder."""
-    for place, content in generated().items():
+    pictures = {place: (ROOT / file).read_bytes() for file, place in PICTURES.items()}
+    for place, content in (generated() | pictures).items():
         files.append(File.generated(config, place, content=content))
     return files
 

@@ -17,7 +17,11 @@ OUTSIDE = {
 }
 """Files of the repository, and where the site has them."""
 
+PICTURES = {"benchmarks/results/latest.png": "project/benchmarks.png"}
+"""The same for what is no text."""
+
 _INSIDE = "docs/"
+_PLACES = OUTSIDE | PICTURES
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(`+)(.+?)\1")
 
@@ -39,7 +43,7 @@ def relinked(markdown: str, *, page: str) -> str:
         if not path or "://" in path or path.startswith(("mailto:", "/")):
             return found[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(origin(page)), path))
-        place = OUTSIDE.get(file, file.removeprefix(_INSIDE))
+        place = _PLACES.get(file, file.removeprefix(_INSIDE))
         if place == file:
             return words if (ROOT / file).exists() else found[0]
         link = posixpath.relpath(place, posixpath.dirname(page) or ".")

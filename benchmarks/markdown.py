@@ -1,0 +1,228 @@
+"""The figures of a run as tables in the documents: `python -m benchmarks.markdown` writes them.
+
+A document has a block for each table, between `<!-- bench: NAME -->` and `<!-- /bench -->`. Nobody
+types a figure there: what a block says is what the kept run found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.order import Row
+from benchmarks.report import RESULTS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/howto/tune.md")
+_NONE = "not measured"
+_BLOCK = re.compile(r"(<!-- bench: ([a-z]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+
+_AIMS = {
+    "direct_vs_foreachbatch_200": ("200 tables, against `foreachBatch`", "{:.1f} times as fast"),
+    "direct_vs_arrow_floor_200": ("200 tables, against a scan into Arrow", "{:.2f} of its speed"),
+    "seconds_1000_vs_10": ("a batch with 1,000 tables, against 10", "{:.2f} times as long"),
+    "commit_seconds_1000": ("commits of 1,000 tables", "{:.2f} s a batch"),
+    "freshness_p95_5000": ("5,000 records a second, 100 tables: 95 of 100 readable", "in {:.1f} s"),
+    "evolution_extra_stages_200": ("a version that nobody has seen", "{:.2f} of a stage more"),
+    "seconds_10000_commits_vs_100": ("tables with 10,000 commits, against 100", "{:.2f} times"),
+    "avro_vs_from_avro_1": ("Avro, one table, against `from_avro`", "{:.1f} times as fast"),
+    "avro_vs_from_avro_20": ("Avro, 20 types, against `from_avro`", "{:.1f} times as fast"),
+    "merge_vs_spark_merge_1": ("5,000,000 rows, 100,000 changes, against `MERGE`", "{:.1f} times"),
+    "merge_vs_spark_merge_100": ("100 tables of changes, against `MERGE`", "{:.1f} times as fast"),
+}
+
+_CORE = {
+    "kafka": "small protobuf from Kafka",
+    "wide": "protobuf of 2,000 bytes from Kafka",
+    "avro": "Avro from Kafka",
+    "changes": "changes from files, log and merge",
+}
+
+
+def blocks(found: Mapping[str, Any]) -> dict[str, str]:
+    """Each table by its name; none without a line."""
+    rows: Sequence[Row] = found["rows"]
+    tables = {
+        "source": _source(found),
+        "demux": _demux(_of(rows, "kafka")),
+        "wide": _demux(_of(rows, "wide")),
+        "aims": _aims(found["ratios"]),
+        "steps": _steps(_of(rows, "kafka")),
+        "freshness": _freshness(_of(rows, "freshness")),
+        "changes": _changes(_of(rows, "changes")),
+        "age": _age(_of(rows, "age")),
+        "cluster": _cluster(_of(rows, "cluster")),
+        "core": _core([row for row in rows if row["case"] == "direct" and row["suite"] in _CORE]),
+    }
+    return {name: text for name, text in tables.items() if text.count("\n") != 1}
+
+
+def written(text: str, known: Mapping[str, str]) -> str:
+    """A document with its blocks as they should be."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{known[block[2]]}\n{block[3]}", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.markdown")
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if it would")
+    check = parser.parse_args().check
+    known = blocks(json.loads((RESULTS / "latest.json").read_text()))
+    stale = []
+    for name in DOCUMENTS:
+        before = (ROOT / name).read_text()
+        after = written(before, known)
+        if after != before:
+            stale.append(name)
+            if not check:
+                (ROOT / name).write_text(after)
+    for name in stale:
+        print(f"{name} {'is not what the run found' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+def _source(found: Mapping[str, Any]) -> str:
+    about = f"{found['machine']}, {found['date'][:10]}, commit {found['commit']}"
+    return f"Measured by `make bench`: {about}, {found['records_per_batch']:,} records a batch."
+
+
+def _demux(rows: Sequence[Row]) -> str:
+    titles = {
+        "direct": "Distributary",
+        "spark": "the same, a Spark write per table",
+        "foreachbatch": "`foreachBatch`, a write per table",
+        "queries": "a query per type",
+        "floor": "scan into Arrow, no more",
+        "noop": "scan to noop",
+    }
+    cases = [case for case in titles if any(row["case"] == case for row in rows)]
+    by_place = {(row["tables"], row["case"]): row for row in rows}
+    lines = [
+        [f"{tables:,}", *(_speed(by_place.get((tables, case))) for case in cases)]
+        for tables in sorted({row["tables"] for row in rows})
+    ]
+    return _table(["tables", *(titles[case] for case in cases)], lines)
+
+
+def _speed(row: Row | None) -> str:
+    if row is None:
+        return _NONE
+    unfinished = row.get("finished", row["tables"]) < row["tables"]
+    suffix = f", {row['finished']} of them done" if unfinished else ""
+    return f"{_rounded(row['rows_per_second'])} rows/s, {row['seconds_per_batch']:.1f} s{suffix}"
+
+
+def _aims(ratios: Mapping[str, float]) -> str:
+    lines = [[what, form.format(ratios[n])] for n, (what, form) in _AIMS.items() if n in ratios]
+    return _table(["what", "found"], lines)
+
+
+def _steps(rows: Sequence[Row]) -> str:
+    return _each(
+        [row for row in rows if row["case"] == "direct"],
+        {
+            "tables": lambda row: f"{row['tables']:,}",
+            "rows/s": lambda row: _rounded(row["rows_per_second"]),
+            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
+            "stage": lambda row: f"{row['stage_seconds']:.2f}",
+            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+            "CPU seconds": lambda row: f"{row['cpu_seconds']:.1f}",
+            "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
+            "Python workers": lambda row: _megabytes(row["worker_bytes"]),
+        },
+    )
+
+
+def _freshness(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "records a second": lambda row: f"{row['rate']:,}",
+            "half of them": lambda row: f"{row['p50_seconds']:.2f} s",
+            "95 of 100": lambda row: f"{row['p95_seconds']:.2f} s",
+            "99 of 100": lambda row: f"{row['p99_seconds']:.2f} s",
+            "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
+        },
+    )
+
+
+def _changes(rows: Sequence[Row]) -> str:
+    titles = {"direct": "Distributary, log and merge", "merge": "Spark `MERGE`, no log"}
+    by_place = {(row["tables"], row["case"]): row for row in rows}
+    lines = [
+        [f"{tables:,}", *(_seconds(by_place.get((tables, case))) for case in titles)]
+        for tables in sorted({row["tables"] for row in rows})
+    ]
+    return _table(["tables", *titles.values()], lines)
+
+
+def _seconds(row: Row | None) -> str:
+    return _NONE if row is None else f"{row['seconds_per_batch']:.1f} s"
+
+
+def _age(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "commits in each table": lambda row: f"{int(row['case']):,}",
+            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
+            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+        },
+    )
+
+
+def _cluster(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "workers": lambda row: row["case"].replace("-", " "),
+            "rows/s": lambda row: _rounded(row["rows_per_second"]),
+            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
+            "stage": lambda row: f"{row['stage_seconds']:.2f}",
+            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+        },
+    )
+
+
+def _core(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "records": lambda row: _CORE[row["suite"]],
+            "tables": lambda row: f"{row['tables']:,}",
+            "a second and core": lambda row: _rounded(
+                row["rows_per_second"] * row["seconds_per_batch"] / row["cpu_seconds"]
+            ),
+        },
+    )
+
+
+def _each(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:
+    return _table([*columns], [[cell(row) for cell in columns.values()] for row in rows])
+
+
+def _table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(titles)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (titles, rule, *lines))
+
+
+def _of(rows: Sequence[Row], suite: str) -> list[Row]:
+    return [row for row in rows if row["suite"] == suite]
+
+
+def _rounded(number: float) -> str:
+    """Three digits: more would be noise."""
+    whole = round(number)
+    return f"{round(whole, 3 - max(3, len(str(whole)))):,}"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The figures in the documents are those of the run that is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from benchmarks.markdown import DOCUMENTS, ROOT, blocks, written
+from benchmarks.report import RESULTS
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_says_what_the_run_found(name: str) -> None:
+    text = (ROOT / name).read_text()
+    known = blocks(json.loads((RESULTS / "latest.json").read_text()))
+    assert re.search("<!-- bench: [a-z]+ -->", text)
+    assert written(text, known) == text, "python -m benchmarks.markdown writes the figures anew"
+
+
+def test_a_run_of_some_suites_has_their_tables_only() -> None:
+    row = {"suite": "age", "case": "100", "seconds_per_batch": 1.0, "publish_seconds": 0.5}
+    about = {"machine": "m", "date": "2026-11-15", "commit": "c", "records_per_batch": 1}
+    known = blocks({**about, "rows": [row], "ratios": {"seconds_1000_vs_10": 2}})
+    assert set(known) == {"source", "age", "aims"}
+    assert known["age"].endswith("| 100 | 1.00 | 0.50 |")
+
+
+def test_what_is_typed_into_a_block_is_noticed() -> None:
+    text = "a\n<!-- bench: source -->\n1,000,000 times\n<!-- /bench -->\nb\n"
+    assert written(text, {"source": "as it is"}) == (
+        "a\n<!-- bench: source -->\nas it is\n<!-- /bench -->\nb\n"
+    )
