@@ -159,7 +159,9 @@ def test_file_read_concurrency_bounds_the_files_of_a_batch(ran: Ran) -> None:
 
 def test_generate_log_table_false_keeps_no_log(ran: Ran) -> None:
     assert tables_in(ran.lake) == {"raw_shop_orders"}
-    assert not list(ran.lake.glob("_distributary/changes/**/*.parquet"))
+    # its own log may hold a checkpoint: whose turn it is to write one depends on the folder's name
+    left = ran.lake.glob("_distributary/changes/**/*.parquet")
+    assert [file for file in left if file.parent.name != "_delta_log"] == []
 
 
 def test_delta_table_name_prefix_is_in_front_of_every_table(ran: Ran) -> None:

@@ -94,6 +94,7 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games.assert_each_record_once()
 
 
+@pytest.mark.slow
 def test_a_kill_among_many_prepared_commits_is_harmless(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=60, versions=3, records=2), records_per_file=120)
     games.send_all()
@@ -106,6 +107,7 @@ def test_a_kill_among_many_prepared_commits_is_harmless(tmp_path: Path) -> None:
     games.assert_each_record_once()
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=6, records=20, bad=34), records_per_file=40)
     games.send_all()
