@@ -139,6 +139,15 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
     return found
 
 
+def events_left(lake: Path) -> list[Path]:
+    """Files of events that are not merged yet, where no log is kept.
+
+    Their own log may hold a checkpoint: whose turn it is to write one depends on a folder's name.
+    """
+    found = lake.glob("_distributary/changes/**/*.parquet")
+    return [file for file in found if file.parent.name != "_delta_log"]
+
+
 def rows_in(table: Path) -> int:
     return int(DeltaTable(str(table)).to_pyarrow_dataset().count_rows())
 
