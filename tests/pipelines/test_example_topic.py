@@ -1,0 +1,59 @@
+"""The example project over a real topic and a real registry; a version is registered in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.pipelines.test_example import EXAMPLE
+from tests.services import unique
+
+if TYPE_CHECKING:
+    from distributary.dev.services import Services
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+def command(folder: Path, *words: object) -> dict[str, Any]:
+    line = (sys.executable, "-P", "-m", "distributary", *map(str, words), "--json")
+    ended = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+def test_a_topic_feeds_a_streaming_table_that_grows(tmp_path: Path, services: Services) -> None:
+    project, topic = tmp_path / "project", unique("people")
+    shutil.copytree(EXAMPLE, project)
+    (project / "games.yaml").write_text(
+        "name: people-declarative\n"
+        f"source: {{type: kafka, bootstrap_servers: '{services.kafka}', topics: [{topic}]}}\n"
+        f"registry: {{url: '{services.registry}'}}\n"
+        "payload: {format: protobuf, framing: confluent}\n"
+        "tables: {each: 'silver_{type}'}\n"
+        "lake: {path: ./lake}\n"
+    )
+    where = ("--bootstrap-servers", services.kafka, "--registry-url", services.registry)
+    produce = ("produce", "people", "--to", "kafka", *where, "--topic", topic, "--records", 20)
+    command(tmp_path, *produce, "--versions", 1)
+    assert command(tmp_path, "pipelines", "run", "project", "--master", "local[2]")["updates"] == 1
+    (people,) = (project / "spark-warehouse" / "games.db").glob("silver_*")
+    first = DeltaTable(people).to_pyarrow_table()
+    assert first.num_rows == 20
+    assert {"name", "email", "quantity"} <= set(first.column_names)
+
+    sent = command(tmp_path, *produce, "--versions", 3)
+    command(tmp_path, "pipelines", "run", "project", "--master", "local[2]")
+    rows = DeltaTable(people).to_pyarrow_table()
+    assert rows.num_rows == 20 + sent["messages"]
+    new = set(rows.column_names) - set(first.column_names)
+    assert len(new) >= 2 and all(name.startswith("measure") for name in new)
+    places = set(zip(rows["_partition"].to_pylist(), rows["_offset"].to_pylist(), strict=True))
+    assert len(places) == rows.num_rows
