@@ -44,6 +44,15 @@ _CORE = {
 }
 
 
+_BATCH: Mapping[str, Callable[[Row], str]] = {
+    "rows/s": lambda row: _rounded(row["rows_per_second"]),
+    "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
+    "stage": lambda row: f"{row['stage_seconds']:.2f}",
+    "commits": lambda row: f"{row['publish_seconds']:.2f}",
+}
+"""Columns of our own batches."""
+
+
 def blocks(found: Mapping[str, Any]) -> dict[str, str]:
     """Each table by its name; none without a line."""
     rows: Sequence[Row] = found["rows"]
@@ -99,13 +108,7 @@ def _demux(rows: Sequence[Row]) -> str:
         "floor": "scan into Arrow, no more",
         "noop": "scan to noop",
     }
-    cases = [case for case in titles if any(row["case"] == case for row in rows)]
-    by_place = {(row["tables"], row["case"]): row for row in rows}
-    lines = [
-        [f"{tables:,}", *(_speed(by_place.get((tables, case))) for case in cases)]
-        for tables in sorted({row["tables"] for row in rows})
-    ]
-    return _table(["tables", *(titles[case] for case in cases)], lines)
+    return _pivot(rows, titles, _speed)
 
 
 def _speed(row: Row | None) -> str:
@@ -126,10 +129,7 @@ def _steps(rows: Sequence[Row]) -> str:
         [row for row in rows if row["case"] == "direct"],
         {
             "tables": lambda row: f"{row['tables']:,}",
-            "rows/s": lambda row: _rounded(row["rows_per_second"]),
-            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
-            "stage": lambda row: f"{row['stage_seconds']:.2f}",
-            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+            **_BATCH,
             "CPU seconds": lambda row: f"{row['cpu_seconds']:.1f}",
             "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
             "Python workers": lambda row: _megabytes(row["worker_bytes"]),
@@ -152,12 +152,7 @@ def _freshness(rows: Sequence[Row]) -> str:
 
 def _changes(rows: Sequence[Row]) -> str:
     titles = {"direct": "Distributary, log and merge", "merge": "Spark `MERGE`, no log"}
-    by_place = {(row["tables"], row["case"]): row for row in rows}
-    lines = [
-        [f"{tables:,}", *(_seconds(by_place.get((tables, case))) for case in titles)]
-        for tables in sorted({row["tables"] for row in rows})
-    ]
-    return _table(["tables", *titles.values()], lines)
+    return _pivot(rows, titles, _seconds)
 
 
 def _seconds(row: Row | None) -> str:
@@ -169,8 +164,7 @@ def _age(rows: Sequence[Row]) -> str:
         rows,
         {
             "commits in each table": lambda row: f"{int(row['case']):,}",
-            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
-            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+            **{title: _BATCH[title] for title in ("seconds a batch", "commits")},
         },
     )
 
@@ -180,10 +174,7 @@ def _cluster(rows: Sequence[Row]) -> str:
         rows,
         {
             "workers": lambda row: row["case"].replace("-", " "),
-            "rows/s": lambda row: _rounded(row["rows_per_second"]),
-            "seconds a batch": lambda row: f"{row['seconds_per_batch']:.2f}",
-            "stage": lambda row: f"{row['stage_seconds']:.2f}",
-            "commits": lambda row: f"{row['publish_seconds']:.2f}",
+            **_BATCH,
         },
     )
 
@@ -199,6 +190,19 @@ def _core(rows: Sequence[Row]) -> str:
             ),
         },
     )
+
+
+def _pivot(
+    rows: Sequence[Row], titles: Mapping[str, str], cell: Callable[[Row | None], str]
+) -> str:
+    """A line for each number of tables, a column for each case that was measured."""
+    cases = [case for case in titles if any(row["case"] == case for row in rows)]
+    by_place = {(row["tables"], row["case"]): row for row in rows}
+    lines = [
+        [f"{tables:,}", *(cell(by_place.get((tables, case))) for case in cases)]
+        for tables in sorted({row["tables"] for row in rows})
+    ]
+    return _table(["tables", *(titles[case] for case in cases)], lines)
 
 
 def _each(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -37,13 +38,17 @@ def table(project: Path, name: str) -> pa.Table:
     return pa.table(found.to_pyarrow_table())
 
 
-def run(project: Path) -> dict[str, object]:
-    words = ("pipelines", "run", "project", "--master", "local[2]", "--json")
-    command = (sys.executable, "-P", "-m", "distributary", *words)
-    ended = subprocess.run(command, cwd=project.parent, capture_output=True, text=True)
+def command(folder: Path, *words: object) -> dict[str, Any]:
+    """What a command prints that is typed in a folder."""
+    line = (sys.executable, "-P", "-m", "distributary", *map(str, words), "--json")
+    ended = subprocess.run(line, cwd=folder, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    document: dict[str, object] = json.loads(ended.stdout)
+    document: dict[str, Any] = json.loads(ended.stdout)
     return document
+
+
+def run(project: Path) -> dict[str, Any]:
+    return command(project.parent, "pipelines", "run", project.name, "--master", "local[2]")
 
 
 @pytest.mark.spark

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.pipelines.test_example import EXAMPLE
+from tests.pipelines.test_example import EXAMPLE, command, run
 from tests.services import unique
 
 if TYPE_CHECKING:
     from distributary.dev.services import Services
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
-
-
-def command(folder: Path, *words: object) -> dict[str, Any]:
-    line = (sys.executable, "-P", "-m", "distributary", *map(str, words), "--json")
-    ended = subprocess.run(line, cwd=folder, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    document: dict[str, Any] = json.loads(ended.stdout)
-    return document
 
 
 def test_a_topic_feeds_a_streaming_table_that_grows(tmp_path: Path, services: Services) -> None:
@@ -43,14 +32,14 @@ def test_a_topic_feeds_a_streaming_table_that_grows(tmp_path: Path, services: Se
     where = ("--bootstrap-servers", services.kafka, "--registry-url", services.registry)
     produce = ("produce", "people", "--to", "kafka", *where, "--topic", topic, "--records", 20)
     command(tmp_path, *produce, "--versions", 1)
-    assert command(tmp_path, "pipelines", "run", "project", "--master", "local[2]")["updates"] == 1
+    assert run(project)["updates"] == 1
     (people,) = (project / "spark-warehouse" / "games.db").glob("silver_*")
     first = DeltaTable(people).to_pyarrow_table()
     assert first.num_rows == 20
     assert {"name", "email", "quantity"} <= set(first.column_names)
 
     sent = command(tmp_path, *produce, "--versions", 3)
-    command(tmp_path, "pipelines", "run", "project", "--master", "local[2]")
+    run(project)
     rows = DeltaTable(people).to_pyarrow_table()
     assert rows.num_rows == 20 + sent["messages"]
     new = set(rows.column_names) - set(first.column_names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +39,8 @@ class DirectPublisher:
         self._own_log = own_log
         self._tables: dict[str, _Table] = {}
         self._prepared: list[_Table] = []
+        self._devices: dict[int, str] = {}
+        """A folder on each device that prepared commits are on."""
         self._lock = threading.Lock()
 
     def columns(self, path: str) -> tuple[Column, ...] | None:
@@ -72,25 +74,31 @@ class DirectPublisher:
     def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
         """Write the commits of tables in local folders; see `PreparesCommits`."""
         ready: set[str] = set()
-        folders: dict[int, str] = {}
         for entry in entries:
             path = entry.table.path
             with suppress(DistributaryError), self._open(path, doing="commit to a table") as table:
                 device = table.prepare(entry, mark)
                 if device is not None:
-                    folders.setdefault(device, table.folder)
+                    self._devices.setdefault(device, table.folder)
                     ready.add(entry.table.name)
                     self._prepared.append(table)
-        _sync(folders.values())
+        self._sync()
         return frozenset(ready)
 
     def finish(self, *, threads: int) -> None:
         """Make the names of prepared commits durable, and write the checkpoints that are due."""
         tables, self._prepared = self._prepared, []
-        folders = {table.device: table.folder for table in tables}
-        _sync(folders.values())
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(_Table.finish, tables))
+        self._sync()
+        self._devices.clear()
+        # few of many: to hand all of them to threads costs more than to ask them
+        due = [table for table in tables if table.finish()]
+        if due:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(_Table.checkpoint, due))
+
+    def _sync(self) -> None:
+        for folder in self._devices.values():
+            sync_file_system(Path(folder))
 
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[_Table]:
@@ -116,7 +124,6 @@ class _Table:
         self._path, self._options = path, options
         folder = local_folder(path) if own_log else None
         self.folder = folder or ""
-        self.device = -1
         self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
         self._fits: tuple[tuple[Column, ...], list[Field]] | None = None
 
@@ -149,16 +156,19 @@ class _Table:
         self.log.refresh(mark.app_id)
         if self._has(mark):
             return None
-        device = self.log.prepare(entry, mark, self._merge(entry))
-        if device is not None:
-            self.device = device
-        return device
+        return self.log.prepare(entry, mark, self._merge(entry))
 
-    def finish(self) -> None:
-        """What comes after a commit that was prepared, whether it was made or not."""
+    def finish(self) -> bool:
+        """After a commit that was prepared, made or not; whether a checkpoint is due."""
+        if not isinstance(self.log, LocalLog):
+            return False
+        self.log.discard()
+        return self.log.checkpoint_is_due()
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint that is due."""
         if isinstance(self.log, LocalLog):
-            self.log.discard()
-            self.log.checkpoint_if_due()
+            self.log.checkpoint()
 
     def _has(self, mark: Mark) -> bool:
         newest = self.log.mark(mark.app_id)
@@ -181,8 +191,3 @@ class _Table:
         merged = merge_fields(have or (), fields_of(entry.table.columns))
         self._fits = (entry.table.columns, merged.fields)
         return merged
-
-
-def _sync(folders: Iterable[str]) -> None:
-    for folder in folders:
-        sync_file_system(Path(folder))

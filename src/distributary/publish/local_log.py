@@ -180,7 +180,8 @@ class LocalLog:
         elif metadata is not None:
             seen.metadata, seen.fields = metadata, merged.fields
         self._committed(version, identity, mark)
-        self.checkpoint_if_due()
+        if self.checkpoint_is_due():
+            self.checkpoint()
         return version
 
     def _named(self, entry: TableEntry, mark: Mark, version: int) -> Identity | None:
@@ -242,16 +243,14 @@ class LocalLog:
         seen.version, seen.identity = seen.version + 1, identity
         return True
 
-    def checkpoint_if_due(self) -> None:
+    def checkpoint_is_due(self) -> bool:
         """Readers replay a log from its newest checkpoint; tables take turns to write theirs."""
-        seen = self._seen
-        if seen is None:
-            return
-        text = str((seen.metadata.get("configuration") or {}).get("delta.checkpointInterval"))
-        every = int(text) if text.isdecimal() and int(text) else checkpoint_interval(seen.version)
-        turn = seen.version + zlib.crc32(self._folder.encode())
-        if turn % every or seen.version < every // 5:
-            return
+        turn, every = self._turn()
+        return turn % every == 0 and self.version() >= every // 5
+
+    def checkpoint(self) -> None:
+        """Write one; where that fails, nothing is lost but the time of readers."""
+        turn, every = self._turn()
         try:
             table = DeltaTable(self._folder)
             table.create_checkpoint()
@@ -260,6 +259,13 @@ class LocalLog:
         except (DeltaError, OSError) as error:
             # the commit has landed, and a checkpoint only makes reading faster
             _log.warning("no checkpoint for %s: %s", self._folder, type(error).__name__)
+
+    def _turn(self) -> tuple[int, int]:
+        """The number of the newest commit in the table's own count, and each how many it is due."""
+        known = self._seen.metadata.get("configuration") if self._seen else None
+        text = str((known or {}).get("delta.checkpointInterval"))
+        every = int(text) if text.isdecimal() and int(text) else checkpoint_interval(self.version())
+        return self.version() + zlib.crc32(self._folder.encode()), every
 
 
 def checkpoint_interval(version: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from distributary.cli.lakes import open_pipeline
@@ -48,13 +49,17 @@ def _draw_table(paper: Paper, table: TablePreview) -> None:
         paper.line(styled("+ table ", "green"), styled(table.name, "bold"), records)
     else:
         paper.line("  table ", styled(table.name, "bold"), records)
-    for change in table.changes:
+    draw_changes(paper, table.changes)
+
+
+def draw_changes(paper: Paper, changes: Iterable[Change]) -> None:
+    """What happens to the columns of a table, line by line."""
+    for change in changes:
         if change.kind is not ChangeKind.TABLE_CREATED:
-            text = described(change)
+            text = _described(change)
             paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
 
 
-def described(change: Change) -> str:
-    """A change in one line, which says that it is about a column."""
+def _described(change: Change) -> str:
     text = change.describe()
     return text.replace("+ ", "+ column ", 1) if text.startswith("+ ") else text

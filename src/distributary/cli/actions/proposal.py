@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distributary.cli.actions.plan import described
+from distributary.cli.actions.plan import draw_changes
 from distributary.cli.actions.proposal_markdown import markdown
 from distributary.cli.failure import usage_error
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted
-from distributary.model.table import ChangeKind
 from distributary.run.preview import TablePreview
 from distributary.run.proposal import Proposal, propose
 from distributary.run.proposal_registry import judge_of, read_schema
@@ -19,7 +18,6 @@ from distributary.run.proposal_subject import choose_subject
 
 _COMMAND = "distributary plan"
 _MOST_SHOWN = 20
-_COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 
 def show_proposal(
@@ -85,10 +83,7 @@ def _draw_table(paper: Paper, table: TablePreview) -> None:
         return
     sign = styled("+ table ", "green") if table.new else "  table "
     paper.line(sign, styled(table.name, "bold"))
-    for change in table.changes:
-        if change.kind is not ChangeKind.TABLE_CREATED:
-            text = described(change)
-            paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
+    draw_changes(paper, table.changes)
 
 
 def _draw_trial(paper: Paper, found: Proposal) -> None:
