@@ -102,6 +102,16 @@ class Debezium(Single):
         self._connectors.pop(name, None)
         self._ask("DELETE", f"/connectors/{quote(name)}")
 
+    def follows(self, name: str) -> bool:
+        """Whether it is written down that the snapshot of a connector is over.
+
+        Before that, a worker that begins again begins with a snapshot, and nobody tells what was
+        deleted before it.
+        """
+        _, answer = self._ask("GET", f"/connectors/{quote(name)}/offsets")
+        positions = [each.get("offset") or {} for each in answer.get("offsets", ())]
+        return bool(positions) and not any("snapshot" in each for each in positions)
+
     def kill(self) -> None:
         """End it as a crash would; how far its connectors came stays known.
 
