@@ -15,6 +15,7 @@ from benchmarks.report import Report, show
 from benchmarks.run import Wanted, run_suite
 from benchmarks.suites import SUITES
 
+_EVERYTHING = [name for name, suite in SUITES.items() if not suite.only_when_asked]
 _WHOLE, _PART = "latest.json", "part.json"
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         here = wanted.at(folder)
-        for name in options.suite or SUITES:
+        for name in options.suite or _EVERYTHING:
             rows, ratios = run_suite(SUITES[name], here, say=console.print)
             # at once: what is measured is not lost when a later suite fails
             report.add(rows, ratios)

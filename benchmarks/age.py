@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from benchmarks.delta import delta_pipeline, prepared
+from benchmarks.delta import delta_pipeline
+from benchmarks.delta import prepared as prepared_table
 from benchmarks.engine import ingested
 from benchmarks.order import Order, Row, Suite, summarised
 from distributary.model.manifest import StagedFile, TableEntry
@@ -21,6 +24,15 @@ from distributary.publish.direct import DirectPublisher
 
 _AGES = (100, 1_000, 10_000)
 _THREADS = 8
+_TIMES_AS_MANY = 4
+"""Batches as in other suites: ages differ by less than batches do."""
+
+
+@contextmanager
+def prepared(order: Order) -> Iterator[Order]:
+    """A source table for all batches."""
+    with prepared_table(replace(order, batches=order.batches * _TIMES_AS_MANY)) as ready:
+        yield ready
 
 
 def _case(age: int) -> Callable[[Order], Row]:

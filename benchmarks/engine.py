@@ -47,13 +47,15 @@ class Watch:
         elif isinstance(event, BatchSettled):
             steps = {f"{step}_seconds": seconds for step, seconds in event.steps.items()}
             spent = cpu_seconds()
+            files = sum(table.files for table in event.written)
             self.batches.append(
                 {
                     "records": event.counts.read,
                     "written": event.counts.written,
                     "seconds": now - self._since,
                     "cpu_seconds": spent - self._spent,
-                    "files": sum(table.files for table in event.written),
+                    "files": files,
+                    "file_bytes": sum(table.bytes for table in event.written) // max(files, 1),
                     **steps,
                 }
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,14 +20,18 @@ from benchmarks.topic import PARTITIONS, batch_frame, fill, frame, registry_of, 
 _FIRST_ROWS_PER_TABLE = 20
 
 
-@contextmanager
-def prepared(order: Order) -> Iterator[Order]:
-    """A topic with all batches, those that warm up first."""
-    with serving(order) as served:
-        wanted = served.records * served.all_batches
-        games = Games(games=served.tables, records=wanted, registry=registry_of(served))
-        fill(served, games.shuffled(0, wanted).to_batches())
-        yield served
+def prepared_with(largest: float) -> Callable[[Order], AbstractContextManager[Order]]:
+    """A topic with all batches, those that warm up first, where some are so much larger."""
+
+    @contextmanager
+    def prepared(order: Order) -> Iterator[Order]:
+        with serving(order) as served:
+            wanted = round(served.records * served.all_batches * largest)
+            games = Games(games=served.tables, records=wanted, registry=registry_of(served))
+            fill(served, games.shuffled(0, wanted).to_batches())
+            yield served
+
+    return prepared
 
 
 def direct_case(order: Order) -> Row:
@@ -112,7 +116,7 @@ def foreachbatch_case(order: Order) -> Row:
 SUITE = Suite(
     name="kafka",
     tables=(1, 10, 50, 200, 500, 1000),
-    prepared=prepared,
+    prepared=prepared_with(1.0),
     cases={
         "noop": noop_case,
         "floor": floor_case,

@@ -62,6 +62,7 @@ def blocks(found: Mapping[str, Any]) -> dict[str, str]:
         "wide": _demux(_of(rows, "wide")),
         "aims": _aims(found["ratios"]),
         "steps": _steps(_of(rows, "kafka")),
+        "sizes": _sizes(_of(rows, "sizes")),
         "freshness": _freshness(_of(rows, "freshness")),
         "changes": _changes(_of(rows, "changes")),
         "age": _age(_of(rows, "age")),
@@ -131,6 +132,19 @@ def _steps(rows: Sequence[Row]) -> str:
             "tables": lambda row: f"{row['tables']:,}",
             **_BATCH,
             "CPU seconds": lambda row: f"{row['cpu_seconds']:.1f}",
+            "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
+            "Python workers": lambda row: _megabytes(row["worker_bytes"]),
+        },
+    )
+
+
+def _sizes(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "records a batch": lambda row: f"{row['records']:,}",
+            **_BATCH,
+            "a file": lambda row: f"{row['file_bytes'] / 1e3:,.0f} kB",
             "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
             "Python workers": lambda row: _megabytes(row["worker_bytes"]),
         },

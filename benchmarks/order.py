@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 """Figures of one case, by name."""
 
-_MEDIANS = ("stage_seconds", "publish_seconds", "settle_seconds", "cpu_seconds", "files")
+_MEDIANS = (
+    "stage_seconds",
+    "manifest_seconds",
+    "publish_seconds",
+    "settle_seconds",
+    "cpu_seconds",
+    "files",
+    "file_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,8 @@ class Suite:
     names begin with."""
     share: float = 1.0
     """Of the records in a batch: messages may be larger here than elsewhere."""
+    only_when_asked: bool = False
+    """Whether a run of everything leaves it out: another suite shows the same."""
     derived: Callable[[Sequence[Row]], Mapping[str, float]] | None = None
     """Further figures, from the rows of the suite."""
 

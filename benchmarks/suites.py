@@ -12,6 +12,7 @@ from benchmarks import (
     evolution,
     freshness,
     kafka,
+    sizes,
     startup,
     wide,
 )
@@ -28,6 +29,7 @@ SUITES = {
         startup.SUITE,
         age.SUITE,
         cluster.SUITE,
+        sizes.SUITE,
         wide.SUITE,
         delta.SUITE,
     )
