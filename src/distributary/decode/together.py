@@ -17,6 +17,7 @@ from distributary.decode.base import Decoder
 from distributary.decode.protobuf import ProtobufDecoder
 from distributary.decode.protobuf_shape import Field
 from distributary.model.decoded import Decoded
+from distributary.model.identity import ByIdentity
 
 _MOST_COVERS = 50_000
 
@@ -25,7 +26,6 @@ class _Cover:
     """The widest of some decoders, and where each of them finds its columns in its batches."""
 
     def __init__(self, decoders: tuple[Decoder, ...]) -> None:
-        self.decoders = decoders
         self.widest: ProtobufDecoder | None = None
         self.picks: list[list[int]] = []
         versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
@@ -38,14 +38,15 @@ class _Cover:
             self.picks = [[place[c.name] for c in d.columns] for d in versions]
 
 
-_covers_known: dict[tuple[int, ...], _Cover] = {}
+_COVERS: ByIdentity[_Cover] = ByIdentity(_MOST_COVERS)
 
 
 def decode_together(
     decoders: tuple[Decoder, ...], arrays: Sequence[pa.BinaryArray]
 ) -> list[Decoded] | None:
     """What each decoder makes of its array, or None where they must be asked one by one."""
-    cover = _cover(decoders)
+    # worked out once: decoders live as long as a worker
+    cover = _COVERS.get(decoders, lambda: _Cover(decoders))
     if cover.widest is None:
         return None
     decoded = cover.widest.decode(pa.concat_arrays(arrays))
@@ -57,17 +58,6 @@ def decode_together(
         results.append(Decoded(batch, None))
         start += len(array)
     return results
-
-
-def _cover(decoders: tuple[Decoder, ...]) -> _Cover:
-    """Worked out once; found again by the decoders themselves, which live as long as a worker."""
-    key = tuple(map(id, decoders))
-    known = _covers_known.get(key)
-    if known is None or any(a is not b for a, b in zip(known.decoders, decoders, strict=True)):
-        if len(_covers_known) > _MOST_COVERS:
-            _covers_known.clear()
-        known = _covers_known[key] = _Cover(decoders)
-    return known
 
 
 def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:

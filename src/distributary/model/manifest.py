@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from distributary.model.change_facts import ChangeFacts
 from distributary.model.expectation import RuleCount
+from distributary.model.identity import ByIdentity
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 
 MANIFEST_FORMAT = 1
@@ -241,17 +242,12 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
 
 
-_TEXTS: dict[int, tuple[tuple[Column, ...], str]] = {}
+_TEXTS: ByIdentity[str] = ByIdentity(_MOST_TEXTS)
 
 
 def _known_text(columns: tuple[Column, ...]) -> str:
     """The text of columns, kept for as long as a table has them: manifests name it every batch."""
-    known = _TEXTS.get(id(columns))
-    if known is None or known[0] is not columns:
-        if len(_TEXTS) > _MOST_TEXTS:
-            _TEXTS.clear()
-        known = _TEXTS[id(columns)] = (columns, columns_to_text(columns))
-    return known[1]
+    return _TEXTS.get((columns,), lambda: columns_to_text(columns))
 
 
 def columns_to_text(columns: tuple[Column, ...]) -> str:

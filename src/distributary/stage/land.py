@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from distributary.evolve.align import Aligner
 from distributary.merge.dedupe import redelivered
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.model.identity import ByIdentity
 from distributary.model.plan import Catalog, StageOrder
-from distributary.model.table import Fill, Role, TablePlan
+from distributary.model.table import Role, TablePlan
 from distributary.stage.expectations import count_changes, held_to_rules
 from distributary.stage.facts import change_fact, file_fact
 from distributary.stage.heap import settle
@@ -66,8 +67,6 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
 class _Shape:
     """How parts of certain schemas come together as rows of a table."""
 
-    table: TablePlan
-    fills: tuple[tuple[Fill, ...], ...]
     schema: pa.Schema
     aligners: tuple[Aligner, ...]
 
@@ -76,27 +75,16 @@ class _Shape:
         targets = {fill.target for part in parts for fill in part.fills}
         schema = pa.schema([pa.field(c.name, c.type) for c in table.columns if c.name in targets])
         aligners = tuple(Aligner(part.batch.schema, part.fills, schema) for part in parts)
-        return cls(table, tuple(part.fills for part in parts), schema, aligners)
+        return cls(schema, aligners)
 
 
-_SHAPES: dict[tuple[int, ...], _Shape] = {}
+_SHAPES: ByIdentity[_Shape] = ByIdentity(_MOST_SHAPES)
 
 
 def _aligned(table: TablePlan, parts: Sequence[Part]) -> pa.Table:
-    """The parts' rows with the table's columns, less those that no part has.
-
-    Shapes are kept between tasks, found again by the objects they were made of: comparing schemas
-    would cost more than the alignment itself.
-    """
-    key = (id(table), *(id(part.fills) for part in parts))
-    known = _SHAPES.get(key)
-    same = known is not None and known.table is table
-    if known is None or not (
-        same and all(mine is part.fills for mine, part in zip(known.fills, parts, strict=True))
-    ):
-        if len(_SHAPES) > _MOST_SHAPES:
-            _SHAPES.clear()
-        known = _SHAPES[key] = _Shape.of(table, parts)
+    """The parts' rows with the table's columns, less those that no part has."""
+    made_of = (table, *(part.fills for part in parts))
+    known = _SHAPES.get(made_of, lambda: _Shape.of(table, parts))
     batches = [align(part.batch) for align, part in zip(known.aligners, parts, strict=True)]
     return pa.Table.from_batches(batches, known.schema)
 

@@ -14,6 +14,7 @@ from distributary.decode.together import decode_together
 from distributary.evolve.merge import merge
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded, Failure
+from distributary.model.identity import ByIdentity
 from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Fill, TablePlan
@@ -197,20 +198,18 @@ def _changes(
     return replace(found, ok=with_shard(found.ok, route.shard)), sharded(decoder)
 
 
-_ROUTED: tuple[Catalog | None, dict[int, tuple[Route, Decoder]]] = (None, {})
+_ROUTED: ByIdentity[Decoder] = ByIdentity(CAPACITY)
+_ROUTED_BY: list[Catalog] = []
 
 
 def _decoder_of(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
     """The same as `_decoder`, found again by the route itself as long as the catalog stays."""
-    global _ROUTED
     if guarded:
         return _decoder(route, catalog, guarded=True)
-    if _ROUTED[0] is not catalog or len(_ROUTED[1]) > CAPACITY:
-        _ROUTED = (catalog, {})
-    known = _ROUTED[1].get(id(route))
-    if known is None or known[0] is not route:
-        known = _ROUTED[1][id(route)] = (route, _decoder(route, catalog, guarded=False))
-    return known[1]
+    if not _ROUTED_BY or _ROUTED_BY[0] is not catalog:
+        _ROUTED_BY[:] = [catalog]
+        _ROUTED.clear()
+    return _ROUTED.get((route,), lambda: _decoder(route, catalog, guarded=False))
 
 
 def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
@@ -250,7 +249,7 @@ def _failed(failure: Failure, route: Route) -> Letter:
     )
 
 
-_FILLS: dict[tuple[int, int], tuple[TablePlan, HasColumns, tuple[Fill, ...]]] = {}
+_FILLS: ByIdentity[tuple[Fill, ...]] = ByIdentity(_MOST_SHAPES)
 
 
 def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[Fill, ...]:
@@ -258,12 +257,9 @@ def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[
 
     The driver has evolved the table already, so the same pure merge finds a place for everything.
     """
-    key = (id(table), id(decoder))
-    known = _FILLS.get(key)
-    if known is None or known[0] is not table or known[1] is not decoder:
-        if len(_FILLS) > _MOST_SHAPES:
-            _FILLS.clear()
+
+    def merged() -> tuple[Fill, ...]:
         policy = Evolution.model_validate(dict(catalog.evolution))
-        known = (table, decoder, merge(table.columns, decoder.columns, policy).fills)
-        _FILLS[key] = known
-    return known[2]
+        return merge(table.columns, decoder.columns, policy).fills
+
+    return _FILLS.get((table, decoder), merged)
