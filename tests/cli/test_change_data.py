@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from deltalake import DeltaTable
+from typer import Context
 
+from distributary.cli.completion import complete_merged_tables
 from tests.cli.change_lake import BEGUN, LOG, MERGED, TYPE, ChangeLake
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
@@ -40,7 +44,19 @@ def test_verify_agrees_or_says_what_differs(cli: Cli, shop: ChangeLake) -> None:
     assert difference == {"key": '{"id":1}', "column": "price", "expected": "1.0", "found": "77.0"}
     text = cli("verify", "--all")
     assert text.code == 1
-    assert f"distributary rebuild {MERGED}" in text.out
+    assert f"distributary rebuild {MERGED}\n" in text.out
+    named = cli("verify", "--all", "--lake", shop.lake)
+    assert f"distributary rebuild {MERGED} --lake {shop.lake}\n" in named.out
+
+
+def test_a_table_that_is_not_there_is_wrong_usage_everywhere(cli: Cli, shop: ChangeLake) -> None:
+    assert cli("verify", "nothing").code == cli("trace", "nothing", "id=1").code == 2
+    assert cli("trace", MERGED, "nothing=1").code == 2
+
+
+def test_the_tab_key_offers_only_tables_that_can_be_verified(shop: ChangeLake) -> None:
+    lake = SimpleNamespace(params={"lake": str(shop.lake)})
+    assert complete_merged_tables(cast("Context", lake), "") == [MERGED]
 
 
 def test_rebuild_makes_it_what_the_log_says_and_touches_nothing_else(

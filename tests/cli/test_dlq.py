@@ -8,7 +8,7 @@ from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.hexdump import hexdump
 from tests.cli.conftest import Cli
-from tests.cli.lake import FRAME, make_lake
+from tests.cli.lake import FRAME, letter, make_lake
 
 ID = dead_letter_id("games", "wrapper", 0, 20)
 
@@ -31,6 +31,11 @@ def test_list_groups_by_reason(lake: Path, cli: Cli) -> None:
     assert cli("dlq", "list", "--reason", "NULL_VALUE", "--json").json["total"] == 1
     assert cli("dlq", "list", "--type", "go", "--json").json["total"] == 0
     assert cli("dlq", "list", "--status", "replayed").out == "no replayed dead letters\n"
+
+
+def test_a_long_name_of_a_type_does_not_flood_the_list(own_folder: Path, cli: Cli) -> None:
+    make_lake(own_folder / "lake", letters=[letter(20, type="a" * 300)])
+    assert max(map(len, cli("dlq", "list").out.splitlines())) < 150
 
 
 def test_show_has_the_whole_record(lake: Path, cli: Cli) -> None:

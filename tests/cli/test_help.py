@@ -82,6 +82,16 @@ def test_a_group_alone_shows_its_help(group: tuple[str, ...], cli: Cli) -> None:
     assert cli(*group).code == 0
 
 
+@pytest.mark.parametrize("group", sorted({name.split()[0] for name in EVERY if " " in name}))
+def test_the_page_of_a_group_has_whole_sentences_and_an_example_of_each(
+    group: str, cli: Cli
+) -> None:
+    page = cli(group, "--help").out
+    assert "..." not in page.split("\n", 1)[1]
+    within = [name for name in EVERY if name.startswith(f"{group} ")]
+    assert [name for name in within if examples(EVERY[name])[0] not in page] == []
+
+
 def test_help_and_completion_import_nothing_heavy() -> None:
     code = (
         "import sys\n"

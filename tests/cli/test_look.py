@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from distributary.errors import SourceUnavailableError
+from distributary.model.deadletter import dead_letter_id
+from distributary.observe.failures import write_failure
+from distributary.registry.files import FileRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import HOSTILE, make_lake
+
+ID = dead_letter_id("games", "wrapper", 0, 20)
 
 
 @pytest.fixture
@@ -23,6 +29,9 @@ def test_the_lake_is_found_in_the_usual_places(
     assert cli("tables", "--json").json["lake"] == str(demo)
     usual = make_lake(own_folder / "lake")
     assert cli("tables", "--json").json["lake"] == str(usual)
+    monkeypatch.chdir(demo)
+    assert cli("tables", "--json").json["lake"] == str(demo)
+    monkeypatch.chdir(own_folder)
     named = make_lake(own_folder / "named")
     monkeypatch.setenv("DISTRIBUTARY_LAKE", "named")
     assert cli("tables", "--json").json["lake"] == str(named)
@@ -42,7 +51,7 @@ def test_status_says_how_it_stands(lake: Path, cli: Cli) -> None:
     text = cli("status").out
     assert "read 23 = written 20 + dead letters 3 + parked 0" in text
     assert "UNKNOWN_SCHEMA_ID 2" in text
-    assert "5 records" in text
+    assert "5 behind" in text
     document = cli("status", "--json").json
     assert document["version"] == 1
     (pipeline,) = document["pipelines"]
@@ -51,6 +60,39 @@ def test_status_says_how_it_stands(lake: Path, cli: Cli) -> None:
     assert pipeline["dead_letters"]["by_status"]["open"] == 3
     # its file is gone, so nobody can tell
     assert pipeline["healable"] is None
+
+
+def test_status_loads_what_decodes_only_for_letters_that_may(
+    lake: Path, own_folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lake / "games.yaml").write_text(FILE.format(lake=lake, name="games"))
+    registry = FileRegistry(own_folder / "schemas")
+    registry.register("chess", 'syntax = "proto3"; message Chess {}')
+    # whoever loads it fails, and then nobody can tell
+    monkeypatch.setitem(sys.modules, "distributary.run.healing", None)
+    assert cli("status", "--json").json["pipelines"][0]["healable"]["count"] == 0
+    for n in range(6):
+        registry.register(f"chess-{n}", f'syntax = "proto3"; message Chess{n} {{}}')
+    assert cli("status", "--json").json["pipelines"][0]["healable"] is None
+
+
+def test_status_says_when_and_why_a_pipeline_failed(lake: Path, cli: Cli) -> None:
+    error = SourceUnavailableError("no answer", next_step="start\x1b it")
+    checkpoint = lake / "_checkpoints" / "games"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    write_failure(checkpoint, error)
+    lines = cli("status").out.splitlines()
+    at = next(n for n, line in enumerate(lines) if "failed" in line)
+    assert lines[at].split(maxsplit=1)[1].startswith("SOURCE_UNAVAILABLE: no answer, ")
+    assert lines[at + 1].strip() == "start\\x1b it"
+
+
+def test_commands_to_type_next_name_a_lake_that_was_named(own_folder: Path, cli: Cli) -> None:
+    make_lake(own_folder / "lake", parked=["silver_0"])
+    elsewhere = make_lake(own_folder / "my lake", parked=["silver_0"])
+    for words in (("status",), ("dlq", "list"), ("dlq", "show", ID), ("trace", "wrapper/0/20")):
+        assert " --lake" not in cli(*words).out
+        assert f" --lake '{elsewhere}'\n" in cli(*words, "--lake", elsewhere).out
 
 
 def test_status_names_parked_tables_and_the_way_out(own_folder: Path, cli: Cli) -> None:

@@ -3,6 +3,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -58,6 +59,12 @@ def test_a_batch_is_one_line() -> None:
     assert "\n" not in line
 
 
+def test_a_batch_that_was_only_finished_claims_no_speed() -> None:
+    line = batch_line(replace(SETTLED, steps={"publish": 0.1, "settle": 0.1}))
+    assert "rows/s" not in line
+    assert "finished" in line
+
+
 def test_a_schema_is_one_line() -> None:
     assert schema_line(schema()) == "schema chess v3: + rating int"
 
@@ -73,8 +80,9 @@ def told(*events: Event, **settings: int) -> tuple[list[str], list[str], list[st
 def test_new_schemas_come_before_their_batch_and_are_limited() -> None:
     many = [schema(1, type=f"type{n}") for n in range(1000)]
     said, _, _ = told(*many, SETTLED, schema(4), SETTLED, most_schemas=2)
-    assert [line.split()[0] for line in said] == ["schema"] * 3 + ["batch", "schema", "batch"]
-    assert "998 more" in said[2]
+    first = [line.split()[0] for line in said]
+    assert first == ["schema", "schema", "and", "batch", "schema", "batch"]
+    assert said[2] == "and 998 more schemas: distributary schema history"
 
 
 def test_steps_failures_and_silence_are_told() -> None:

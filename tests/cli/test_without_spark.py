@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,8 @@ def test_clean_takes_what_the_pipeline_made_and_nothing_else(file: Path, cli: Cl
     assert {each["table"]: each["rows"] for each in listed if each["kind"] == "table"} == {
         "silver_0": 10
     }
+    # pipelines share the ledger: no one may think that all of it goes
+    assert re.search(r"^ledger +\(its entries only\) ", refused.err, re.MULTILINE)
     assert cli("clean", file, "--yes").code == 0
     assert not (lake / "silver_0").exists()
     assert (lake / "silver_mine").exists() and (lake / "wrapper").exists()

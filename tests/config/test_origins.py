@@ -32,6 +32,12 @@ def test_flag_beats_variable_beats_file_beats_default(loaded: Load) -> None:
     assert str(results[0].origin("run.lease")) == "default"
 
 
+def test_the_lake_that_commands_look_at_is_not_a_section(loaded: Load) -> None:
+    assert loaded(environ={"DISTRIBUTARY_LAKE": "/elsewhere"}).config.lake.path == "./lake"
+    meant = loaded(environ={"DISTRIBUTARY_LAKE": "{path: /variable}"})
+    assert meant.config.lake.path == "/variable"
+
+
 def test_a_reference_keeps_its_line_and_its_name(minimal: str) -> None:
     text = minimal.replace("./lake", "${env:ROOT}/${env:SUB:-sub}")
     loaded = load_text(text, environ={"ROOT": "/data"})

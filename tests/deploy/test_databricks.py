@@ -12,9 +12,10 @@ from distributary.config.deploy import Databricks
 from distributary.deploy.databricks_job import job_settings, like
 from tests.cli.conftest import Cli
 from tests.deploy.conftest import Write
-from tests.deploy.workspace import TOKEN, USER, Refused, Workspace
+from tests.deploy.workspace import TOKEN, USER, Refused, Workspace, serving
 
 FOLDER = f"/Users/{USER}/.distributary/games"
+NOBODYS = "/Users/{you}/.distributary/games"
 LINE = ("--target", "databricks")
 
 DEPLOY = """\
@@ -308,6 +309,71 @@ def test_a_wrong_login_and_none_are_told_apart(
     monkeypatch.delenv("DATABRICKS_TOKEN")
     nobody = cli("install", file, *LINE, "--json")
     assert (nobody.code, nobody.json["error"]["code"]) == (2, "CONFIG_INVALID")
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize("host", [False, True])
+def test_a_dry_run_shows_everything_where_nobody_is_logged_in(
+    write: Write, cli: Cli, host: bool
+) -> None:
+    with serving() as workspace:
+        url = f"host: {workspace.url}, " if host else ""
+        path = write(f"deploy: {{databricks: {{{url}serverless: true}}}}\n")
+        shown = cli("install", path, *LINE, "--dry-run")
+        said = cli("install", path, *LINE, "--dry-run", "--json")
+        assert not workspace.asked
+    assert (shown.code, said.code) == (0, 0), shown.err + said.err
+    unknown = "not compared: nobody is logged in to a workspace"
+    for name in (f"workspace file {NOBODYS}/games.yaml", f"workspace file {NOBODYS}/launch.py"):
+        assert f"create    {name}  ({unknown})\n" in shown.out
+    assert f"create    job games  ({unknown})\n" in shown.out
+    assert "bootstrap_servers" in shown.out
+    assert "from distributary.cli import main" in shown.out
+    assert shown.out.endswith("3 create\n")
+    steps = said.json["steps"]
+    assert [(s["kind"], s["action"], s["why"]) for s in steps] == [
+        (kind, "create", unknown) for kind in ("workspace file", "workspace file", "job")
+    ]
+    assert "${env:KAFKA_SECRET}" in steps[0]["text"]
+    (task,) = json.loads(steps[2]["text"])["tasks"]
+    assert task["spark_python_task"]["python_file"] == f"/Workspace{NOBODYS}/launch.py"
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_dry_run_without_a_login_keeps_a_folder_that_is_given(write: Write, cli: Cli) -> None:
+    path = write("deploy: {databricks: {folder: /Workspace/Shared/x, serverless: true}}\n")
+    steps = cli("install", path, *LINE, "--dry-run", "--json").json["steps"]
+    assert [s["name"] for s in steps] == ["/Shared/x/games.yaml", "/Shared/x/launch.py", "games"]
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize(
+    "line",
+    [("install",), ("install", "--force"), ("uninstall", "--dry-run"), ("uninstall", "--yes")],
+)
+def test_without_a_login_nothing_else_goes(write: Write, cli: Cli, line: tuple[str, ...]) -> None:
+    verb, *flags = line
+    path = write("deploy: {databricks: {serverless: true}}\n")
+    refused = cli(verb, path, *LINE, *flags)
+    assert (refused.code, refused.out) == (2, "")
+    assert "nobody is logged in to Databricks" in refused.err
+    assert "deploy.databricks.host" in refused.err
+
+
+def test_a_dry_run_with_a_login_that_fails_is_an_error(
+    file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DATABRICKS_TOKEN", "canary-wrong-token")
+    wrong = cli("install", file, *LINE, "--dry-run", "--json")
+    assert (wrong.code, wrong.json["error"]["code"]) == (1, "DEPLOY_REFUSED")
+    # a profile that is named and not in the file
+    config = tmp_path / "config"
+    config.write_text("[other]\nhost = http://127.0.0.1:1\n")
+    monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("DATABRICKS_CONFIG_PROFILE", "mine")
+    named = cli("install", file, *LINE, "--dry-run", "--json")
+    assert (named.code, named.json["error"]["code"]) == (2, "CONFIG_INVALID")
+    assert "mine" in named.json["error"]["evidence"]
 
 
 def test_uninstall_removes_what_was_written_and_nothing_else(

@@ -281,6 +281,17 @@ def test_two_jobs_in_a_workspace(games: Make, workspace: Any) -> None:
     gone.remove(gone.plan_removal())
 
 
+@pytest.mark.usefixtures("nobody")
+def test_without_a_login_jobs_of_a_workspace_are_only_shown(games: Make, cli: Any) -> None:
+    games("deploy: {databricks: {serverless: true}}\n")
+    line = ("install", "games.yaml", "--target", "databricks", "--shards", "2")
+    shown = cli(*line, "--dry-run", "--json")
+    assert shown.code == 0, shown.err
+    assert [step["kind"] for step in shown.json["steps"]].count("job") == 3
+    assert cli(*line).code == 2
+    assert written() == ["games.yaml"]
+
+
 def test_the_command_shows_what_moves(games: Make, cli: Any, monkeypatch: Any) -> None:
     games()
     how = ("install", "games.yaml", "--target", "systemd", "--out", "out", "--shards")

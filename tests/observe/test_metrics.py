@@ -25,6 +25,7 @@ from distributary.observe.events import (
     Failed,
     Idle,
     RegistryAsked,
+    RuleBroken,
     SchemaSeen,
     Stopped,
     TableResumed,
@@ -52,6 +53,7 @@ def settled(batch: int = 0, **facts: Any) -> BatchSettled:
         "tables": 1,
         "seconds": 2.0,
         "dead_letters": {"NOT_JSON": 2},
+        "broken_rules": (RuleBroken("chess", "known", "warn", checked=10, violated=3),),
         "steps": {"plan": 0.1, "stage": 1.5, "publish": 0.4},
         "written": (written("chess"),),
         "lag_by_partition": {"wrapper/0": 5, "wrapper/1": 0},
@@ -103,6 +105,17 @@ def test_a_batch_is_counted() -> None:
     assert value(metrics, "batch_duration_seconds_sum", **stream) == 2.0
     assert value(metrics, "step_duration_seconds_bucket", step="stage", le="2.5", **stream) == 1
     assert value(metrics, "step_duration_seconds_bucket", step="stage", le="1.0", **stream) == 0
+
+
+def test_broken_rules_are_counted_over_all_tables() -> None:
+    broken = (
+        RuleBroken("chess", "known", "warn", checked=10, violated=3),
+        RuleBroken("go", "known", "warn", checked=5, violated=1),
+        RuleBroken("go", "dated", "dead_letter", checked=5, violated=2),
+    )
+    metrics = told(settled(broken_rules=broken), settled(1, broken_rules=()))
+    assert value(metrics, "rule_violations_total", rule="known", action="warn") == 4
+    assert value(metrics, "rule_violations_total", rule="dated", action="dead_letter") == 2
 
 
 def test_a_batch_counts_once_however_often_it_is_settled() -> None:

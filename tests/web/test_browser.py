@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from distributary.model.deadletter import dead_letter_id
 from distributary.web.reading import Reading
 from tests.web.conftest import TOKEN, Look, Running, Start
-from tests.web.lakes import HOSTILE, WebLake
+from tests.web.lakes import HOSTILE, WebLake, letter
 
 ID = dead_letter_id("games", "wrapper", 0, 20)
 ADDRESSES = {
@@ -72,6 +72,23 @@ def test_a_phone_shows_it_without_scrolling_sideways(page_of_busy: Running, look
         shown.shoot(f"phone-{name}")
         assert shown.page.evaluate("document.documentElement.scrollWidth") <= 390, name
     assert shown.errors == []
+
+
+def test_a_long_name_of_a_type_leaves_the_other_columns_in_sight(
+    tmp_path: Path, start: Start, look: Look
+) -> None:
+    lake = WebLake(tmp_path / "lake")
+    lake.settle(0, {"silver_chess": "chess"}, dead={"TYPE_NAME_TOO_LONG": 1})
+    lake.letters([letter(20, code="TYPE_NAME_TOO_LONG", type="a" * 300)])
+    served = start(lake.path)
+    for phone in (False, True):
+        shown = look(phone=phone)
+        shown.open(f"{served.url}/dead-letters")
+        assert shown.page.locator(".claim").first.get_attribute("title") == "a" * 300
+        wide = "[...document.querySelectorAll('.scroll, html')]"
+        wide += ".filter((each) => each.scrollWidth > each.clientWidth).length"
+        assert shown.page.evaluate(wide) == 0
+        assert shown.errors == []
 
 
 def test_dark_and_light_follow_the_system_or_the_button(page_of_busy: Running, look: Look) -> None:

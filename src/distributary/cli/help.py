@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+_WHOLE = 1000
+"""Letters: the first sentence of any command, wrapped and never cut off."""
+_EXAMPLE = re.compile(r"^ +distributary .*$", re.MULTILINE)
 
 
 def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> None:
@@ -60,19 +65,32 @@ class GroupPage(TyperGroup):
         _write_parameters(self, ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands in their groups, one line each."""
+        """The commands in their groups, one sentence each."""
         longest = max((len(name) for name in self.list_commands(ctx)), default=0)
-        limit = formatter.width - longest - 6
-        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
         rows = [
             (
                 getattr(command, "rich_help_panel", None) or "Commands",
-                (f"{command.name or '':{longest}}", command.get_short_help_str(limit)),
+                (f"{command.name or '':{longest}}", command.get_short_help_str(_WHOLE)),
             )
-            for command in found
-            if command is not None and not command.hidden
+            for command in self._shown(ctx)
         ]
         _write_groups(formatter, rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """What was written for it, else the first example of each of its commands."""
+        if self.epilog:
+            super().format_epilog(ctx, formatter)
+            return
+        found = (_EXAMPLE.search(command.epilog or "") for command in self._shown(ctx))
+        lines = [match[0] for match in found if match]
+        title = "Example:" if len(lines) == 1 else "Examples:"
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n".join(["\b", title, *lines]))
+
+    def _shown(self, ctx: Any) -> list[Any]:
+        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        return [command for command in found if command is not None and not command.hidden]
 
 
 def show_help(ctx: typer.Context) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import stamina
 from distributary.cli.logs import log_retry
 from distributary.cli.verb import Invocation
 from distributary.config.lake import absolute, local_path
+from distributary.config.layers import LAKE_VARIABLE
 from distributary.config.load import Loaded, load
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe import layout
@@ -21,10 +23,10 @@ from distributary.observe.pipelines import Registration, registrations
 if TYPE_CHECKING:
     from distributary.run.pipeline import Pipeline
 
-VARIABLE = "DISTRIBUTARY_LAKE"
+VARIABLE = LAKE_VARIABLE
 DEMO = "distributary-demo"
-PLACES = ("lake", DEMO)
-"""Folders of the working directory that are looked at when nothing is said."""
+PLACES = ("./lake", f"./{DEMO}", ".")
+"""Folders of the working directory that are looked at when nothing is said; itself at last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,12 @@ class Lake:
     """The pipeline file that was given."""
     pipeline: str | None = None
     """The pipeline of that file, the only one that is meant."""
+
+    @property
+    def flag(self) -> str:
+        """What a command to type next must say; nothing where it finds the lake by itself."""
+        by_itself = {f"variable {VARIABLE}", *PLACES}
+        return "" if self.found_by in by_itself else f" --lake {shlex.quote(self.path)}"
 
 
 def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
@@ -135,11 +143,11 @@ def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None
 def _usual() -> Lake:
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():
-            return Lake(absolute(place), f"./{place}")
+            return Lake(absolute(place), place)
     raise ConfigError(
         "no lake was named and none was found",
         code=ErrorCode.NOT_FOUND,
         where=str(Path.cwd()),
-        evidence=f"neither {' nor '.join(f'./{place}' for place in PLACES)} is a lake",
+        evidence=f"none of {', '.join(PLACES)} is a lake",
         next_step=f"name it with --lake or {VARIABLE}, or make one: distributary demo games",
     )

@@ -28,7 +28,7 @@ Lake = Annotated[
     typer.Option(
         "--lake",
         metavar="DIR",
-        help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake or ./distributary-demo.",
+        help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
     ),
 ]
 PipelineName = Annotated[

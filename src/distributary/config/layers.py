@@ -14,6 +14,8 @@ from distributary.config.problems import PipelineFileError, Problem, problem_at
 from distributary.errors import ErrorCode
 
 PREFIX = "DISTRIBUTARY_"
+LAKE_VARIABLE = f"{PREFIX}LAKE"
+"""Also names the lake that commands look at: only a mapping is meant for the section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Layers:
         for name in sorted(environ):
             parts = name.removeprefix(PREFIX).lower().split("__")
             if not name.startswith(PREFIX) or not environ[name]:
+                continue
+            if name == LAKE_VARIABLE and not environ[name].lstrip().startswith("{"):
                 continue
             origin = Origin(OriginKind.VARIABLE, name)
             if parts[0] in settings(ROOT):

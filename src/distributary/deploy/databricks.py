@@ -23,14 +23,16 @@ from distributary.deploy.databricks_job import (
 from distributary.deploy.launcher import LAUNCHER
 from distributary.deploy.mark import marked
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.steps import Action, Step
+from distributary.deploy.steps import Action, Step, Target
 from distributary.deploy.workspace import (
     Files,
+    NotLoggedInError,
     api_path,
     asking,
     file_path,
     home_folder,
     open_workspace,
+    user_name,
 )
 from distributary.errors import ConfigError, DeployError, ErrorCode
 
@@ -40,9 +42,10 @@ if TYPE_CHECKING:
 NAME = "databricks"
 JOB, FILE = "job", "workspace file"
 _PAGE = 100
+_UNKNOWN_USER = "{you}"
 
 
-def databricks_target(pipeline: Installable) -> DatabricksTarget:
+def databricks_target(pipeline: Installable) -> Target:
     """The target of `install --target databricks`."""
     settings = pipeline.deploy.databricks
     if settings is None:
@@ -53,10 +56,49 @@ def databricks_target(pipeline: Installable) -> DatabricksTarget:
             next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
         )
     pipeline.refuse_clear_secrets(to="the workspace")
-    client = open_workspace(settings)
     given = settings.folder
-    folder = api_path(given) if given else home_folder(client, pipeline.name)
+    try:
+        client = open_workspace(settings)
+    except NotLoggedInError as refusal:
+        folder = api_path(given) if given else home_folder(_UNKNOWN_USER, pipeline.name)
+        return UnseenTarget(pipeline, settings, refusal, folder)
+    folder = api_path(given) if given else home_folder(user_name(client), pipeline.name)
     return DatabricksTarget(pipeline, settings, client, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenTarget:
+    """Satisfies `Target` where nobody is logged in: what would be made can be shown, no more."""
+
+    pipeline: Installable
+    settings: Databricks
+    refusal: NotLoggedInError
+    folder: str
+    next_steps: tuple[str, ...] = ()
+    last_steps: tuple[str, ...] = ()
+
+    def plan(self) -> tuple[Step, ...]:
+        """The two files and the job, compared with nothing."""
+        wanted = _wanted(self.pipeline, self.settings, self.folder)
+        files = _texts(self.pipeline, self.folder).items()
+        steps = [self._step(FILE, path, text) for path, text in files]
+        return (*steps, self._step(JOB, str(wanted["name"]), as_text(wanted)))
+
+    def apply(self, steps: Sequence[Step]) -> None:
+        """Refused."""
+        raise self.refusal
+
+    def plan_removal(self) -> tuple[Step, ...]:
+        """Refused: only the workspace knows what is there."""
+        raise self.refusal
+
+    def remove(self, steps: Sequence[Step]) -> None:
+        """Refused."""
+        raise self.refusal
+
+    def _step(self, kind: str, name: str, after: str) -> Step:
+        why = "not compared: nobody is logged in to a workspace"
+        return Step(kind, name, Action.CREATE, after, why=why, refusal=self.refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +164,10 @@ class DatabricksTarget:
                 Files(self.client).remove(step.name)
 
     def _wanted(self) -> Settings:
-        file, launcher = (file_path(path) for path in self._texts())
-        return job_settings(self.pipeline.name, self.settings, launcher=launcher, file=file)
+        return _wanted(self.pipeline, self.settings, self.folder)
 
     def _texts(self) -> dict[str, str]:
-        """The pipeline file, then the launcher."""
-        texts = {
-            f"{self.folder}/{self.pipeline.name}.yaml": self.pipeline.text,
-            f"{self.folder}/launch.py": LAUNCHER,
-        }
-        return {path: self._marked(text) for path, text in texts.items()}
-
-    def _marked(self, text: str) -> str:
-        return marked(text, target=NAME, pipeline=self.pipeline.name)
+        return _texts(self.pipeline, self.folder)
 
     def _is_mine(self, job: Settings) -> bool:
         return belongs_to(job, self.pipeline.name)
@@ -251,7 +284,8 @@ class DatabricksTarget:
 
     def _remember(self, job: int, wanted: Settings) -> None:
         note = json.dumps({"job_id": job, "settings": wanted}, indent=2) + "\n"
-        Files(self.client).write(self._note(), self._marked(note))
+        text = marked(note, target=NAME, pipeline=self.pipeline.name)
+        Files(self.client).write(self._note(), text)
 
     def _conflict(self, what: str, evidence: str) -> DeployError:
         return DeployError(
@@ -261,3 +295,17 @@ class DatabricksTarget:
             evidence=evidence,
             next_step="remove or rename all but one of them in the workspace",
         )
+
+
+def _wanted(pipeline: Installable, settings: Databricks, folder: str) -> Settings:
+    file, launcher = (file_path(path) for path in _texts(pipeline, folder))
+    return job_settings(pipeline.name, settings, launcher=launcher, file=file)
+
+
+def _texts(pipeline: Installable, folder: str) -> dict[str, str]:
+    """The pipeline file, then the launcher."""
+    texts = {
+        f"{folder}/{pipeline.name}.yaml": pipeline.text,
+        f"{folder}/launch.py": LAUNCHER,
+    }
+    return {path: marked(text, target=NAME, pipeline=pipeline.name) for path, text in texts.items()}

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from distributary.config.secrets import MASK, is_secret_name
-from distributary.errors import DeployError, ErrorCode
+from distributary.errors import DeployError, DistributaryError, ErrorCode
 
 _ASSIGNMENT = re.compile(r'^([-+ ]?\s*(?:-\s+)?(?:Environment=)?"?([\w.-]+)"?\s*[:=]\s*)(\S.*)$')
 _REFERENCE = re.compile(r"\$\{|\{\{")
@@ -42,7 +42,9 @@ class Step:
     """Its text as it is now."""
     mode: int = 0o644
     why: str = ""
-    """Why it is in the way."""
+    """Why it is in the way, or what is not known of it."""
+    refusal: DistributaryError | None = field(default=None, repr=False, compare=False)
+    """Why it can be shown and not done."""
 
     @property
     def changes(self) -> bool:
@@ -90,6 +92,10 @@ class Target(Protocol):
 
 def refuse_conflicts(steps: Iterable[Step], *, force: bool) -> None:
     """Nothing is written when one step cannot be taken."""
+    steps = tuple(steps)
+    for step in steps:
+        if step.refusal is not None:
+            raise step.refusal
     foreign = [step for step in steps if step.action is Action.FOREIGN]
     edited = [step for step in steps if step.action is Action.EDITED]
     if foreign:

@@ -28,10 +28,19 @@ _RETRY_SECONDS = 120
 _ANSWER_SECONDS = 30
 _LONGEST = 300
 _PREFIX = "/Workspace"
+_NOT_CONFIGURED = "cannot configure default credentials"
+"""What the SDK says when it finds no login at all; of its errors, only the words differ."""
+
+
+class NotLoggedInError(ConfigError):
+    """There is no login, as opposed to one that does not work."""
 
 
 def open_workspace(settings: Databricks) -> WorkspaceClient:
-    """A client that logs in by the environment or a profile; SetupError without the extra."""
+    """A client that logs in by the environment or a profile.
+
+    SetupError without the extra, NotLoggedInError where no login is configured.
+    """
     try:
         sdk = import_module("databricks.sdk")
         core = import_module("databricks.sdk.core")
@@ -51,7 +60,8 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
         )
         client: WorkspaceClient = sdk.WorkspaceClient(config=config)
     except ValueError as error:
-        raise ConfigError(
+        kind = NotLoggedInError if _NOT_CONFIGURED in str(error) else ConfigError
+        raise kind(
             "nobody is logged in to Databricks",
             where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
             evidence=_words(error),
@@ -156,10 +166,14 @@ class Files:
         return text, None if text is None else read_mark(text)
 
 
-def home_folder(client: WorkspaceClient, pipeline: str) -> str:
-    """A folder of the user's own: in a shared one anybody could change what the job runs."""
+def user_name(client: WorkspaceClient) -> str:
+    """Who is logged in."""
     with asking(client, "say who is logged in"):
-        user = client.current_user.me().user_name
+        return str(client.current_user.me().user_name)
+
+
+def home_folder(user: str, pipeline: str) -> str:
+    """A folder of the user's own: in a shared one anybody could change what the job runs."""
     return f"/Users/{user}/.distributary/{pipeline}"
 
 

@@ -55,7 +55,7 @@ class Forecast:
         behind = f"{number(self.lag_records or 0)} behind"
         match self.trend:
             case Trend.UNKNOWN:
-                return "lag unknown: the source does not tell"
+                return "lag unknown: no batch has told it"
             case Trend.LEVEL:
                 return "level"
             case Trend.CATCHING_UP:

@@ -153,6 +153,9 @@ class Metrics:
         values.add(m.READ_BYTES, *lane, amount=event.bytes_read or 0)
         for code, count in event.dead_letters.items():
             values.add(m.DEAD_LETTERS, *lane, code, amount=count)
+        for broken in event.broken_rules:
+            labels = (event.pipeline, broken.rule, broken.action)
+            values.add(m.RULE_VIOLATIONS, *labels, amount=broken.violated)
         accounted = counts.written + counts.dead_lettered + counts.parked + counts.skipped
         values.add(m.DIFFERENCE, event.pipeline, amount=counts.read - accounted)
 

@@ -67,6 +67,11 @@ DIFFERENCE = _gauge(
 DEAD_LETTERS = _counter(
     "dead_letters_total", "Dead letters by error code.", ("pipeline", "lane", "code")
 )
+RULE_VIOLATIONS = _counter(
+    "rule_violations_total",
+    "Rows that broke a rule of `expectations`, in all tables that it holds for.",
+    ("pipeline", "rule", "action"),
+)
 READ_BYTES = _counter("read_bytes_total", "Bytes of the values of records read.", _LANE)
 
 BATCHES = _counter("batches_total", "Batches that were settled.", _LANE)
@@ -133,7 +138,8 @@ MEMORY = _gauge(
 BUILD = _gauge("build_info", "1, with the version as a label.", ("version",))
 
 CATALOGUE: tuple[Metric, ...] = (
-    *(READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, DIFFERENCE, DEAD_LETTERS, READ_BYTES),
+    *(READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, DIFFERENCE, DEAD_LETTERS),
+    *(RULE_VIOLATIONS, READ_BYTES),
     *(BATCHES, BATCH_SECONDS, STEP_SECONDS, LAST_BATCH, LAST_BATCH_TIME),
     *(LAG, DELAY, NEWEST_RECORD),
     *(TABLE_ROWS, TABLE_BYTES, TABLE_FILES, TABLE_COMMITS, TABLE_TIME),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.locate import COORDINATES, Coordinates
 
 
@@ -32,12 +32,12 @@ def coordinates_of(row: Mapping[str, Any]) -> Coordinates | None:
     return Coordinates(topic or "", partition or 0, offset)
 
 
-def missing(what: str, name: str, known: Sequence[str]) -> DistributaryError:
+def missing(what: str, name: str, known: Sequence[str]) -> ConfigError:
     """The error for a name that nothing has."""
     near = get_close_matches(name, known, n=3)
-    return DistributaryError(
+    return ConfigError(
         what,
         code=ErrorCode.NOT_FOUND,
         evidence=repr(name[:100]),
-        next_step=f"did you mean {', '.join(near)}?" if near else "list what there is: `tables`",
+        next_step=f"did you mean {', '.join(near)}?" if near else "distributary tables",
     )

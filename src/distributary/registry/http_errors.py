@@ -82,7 +82,7 @@ def refused(refusal: Refusal, *, what: str, name: str) -> RegistryError:
     """The registry's own no: that there is no such thing, or that it will not do it."""
     if refusal.missing:
         return SchemaNotFoundError(
-            f"the registry has no such {what}",
+            f"the registry has no {what} {printable(name)}",
             where=printable(name),
             evidence=refusal.message,
             next_step="register it, or check the name",

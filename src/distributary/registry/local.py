@@ -247,7 +247,7 @@ class LocalRegistry:
 
 def _not_found(what: str, name: str) -> SchemaNotFoundError:
     return SchemaNotFoundError(
-        f"the registry has no such {what}",
+        f"the registry has no {what} {printable(name)}",
         where=printable(name),
         next_step="register it, or check the name",
     )

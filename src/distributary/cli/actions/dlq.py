@@ -10,9 +10,12 @@ from distributary.cli.actions.selection import Selection
 from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, listed, number, since
+from distributary.cli.words import counted, cut, listed, number, since
 from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.letter_tables import letter_tables
+
+_LONGEST = 40
+"""Of a type's name: records may claim any, and one must not push the others off the screen."""
 
 
 def letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
@@ -47,7 +50,7 @@ def list_reasons(
         "total": total,
         "reasons": [{"pipeline": name, **_as_dict(each)} for name, each in reasons],
     }
-    call.out.show(data, lambda paper: _draw(paper, [r for _, r in reasons], str(status)))
+    call.out.show(data, lambda paper: _draw(paper, [r for _, r in reasons], str(status), found))
 
 
 def discard_letters(
@@ -97,7 +100,7 @@ def _as_dict(reason: Reason) -> dict[str, object]:
     }
 
 
-def _draw(paper: Paper, reasons: Sequence[Reason], status: str) -> None:
+def _draw(paper: Paper, reasons: Sequence[Reason], status: str, lake: Lake) -> None:
     if not reasons:
         paper.line("no dead letters" if status == "all" else f"no {status} dead letters")
         return
@@ -110,7 +113,7 @@ def _draw(paper: Paper, reasons: Sequence[Reason], status: str) -> None:
                 since(r.first_seen),
                 since(r.last_seen),
                 r.example,
-                listed((name or "unknown" for name in r.types), most=3),
+                listed((cut(name or "unknown", _LONGEST) for name in r.types), most=3),
             )
             for r in reasons
         ),
@@ -118,4 +121,4 @@ def _draw(paper: Paper, reasons: Sequence[Reason], status: str) -> None:
         indent=0,
     )
     paper.line(counted(sum(r.count for r in reasons), "dead letter"))
-    paper.line(styled(f"distributary dlq show {reasons[0].example}", "dim"))
+    paper.line(styled(f"distributary dlq show {reasons[0].example}{lake.flag}", "dim"))

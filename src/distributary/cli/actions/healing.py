@@ -7,11 +7,19 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distributary.cli.lakes import Lake
 from distributary.cli.verb import Invocation
+from distributary.config.load import load
+from distributary.config.registry import Registry as Settings
+from distributary.errors import SchemaNotFoundError
 from distributary.model.deadletter import MAY_HEAL
+from distributary.observe.letter_tables import letter_tables
 from distributary.observe.status import PipelineStatus
+
+if TYPE_CHECKING:
+    from distributary.registry.base import SchemaRegistry
 
 _PATIENCE_SECONDS = 5.0
 
@@ -48,6 +56,8 @@ def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
 
 
 def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
+    if not _may_decode(lake, status):
+        return Healable(0)
     from distributary.run.healing import healable
     from distributary.run.pipeline import Pipeline
 
@@ -56,3 +66,39 @@ def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
     one = f" --reason {reasons[0]}" if len(reasons) == 1 else ""
     command = f"distributary dlq replay{one} --lake {shlex.quote(lake.path)}"
     return Healable(found.count, dict(found.by_reason), command)
+
+
+def _may_decode(lake: Lake, status: PipelineStatus) -> bool:
+    """Whether a schema that letters wait for is there; else all that decodes need not be loaded."""
+    settings = load(status.file).config.registry
+    tables = letter_tables(lake.path, pipeline=status.name, storage_options=lake.options)
+    letters = tables.get(status.name)
+    if settings is None or letters is None:
+        return True
+    registry = _registry(settings)
+    columns = [
+        letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]
+        for reason in sorted(MAY_HEAL)
+    ]
+    wanted = {id for column in columns for id in column.to_pylist() if id is not None}
+    return any(_exists(registry, id) for id in sorted(wanted))
+
+
+def _registry(settings: Settings) -> SchemaRegistry:
+    # each of them takes a while to import
+    if settings.path is None:
+        from distributary.registry.http import HttpRegistry
+
+        # one that is away is away: `status` is not to wait for a second answer
+        return HttpRegistry(settings, attempts=1)
+    from distributary.registry.files import FileRegistry
+
+    return FileRegistry(settings.path)
+
+
+def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
+    try:
+        registry.by_id(schema_id)
+    except SchemaNotFoundError:
+        return False
+    return True

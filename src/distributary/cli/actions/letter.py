@@ -26,7 +26,7 @@ def show_letter(call: Invocation, id: str, *, lake: str | None, file: Path | Non
     insight = _look(call, found, letter)
     data = {**letter, "schema": insight.schema, "payload_start": insight.payload_start}
     data |= {"failing_byte": insight.mark, "decoded": insight.text}
-    call.out.show(data, lambda paper: _draw(paper, letter, insight))
+    call.out.show(data, lambda paper: _draw(paper, letter, insight, found))
 
 
 def _look(call: Invocation, lake: Lake, letter: Mapping[str, Any]) -> Insight:
@@ -37,7 +37,7 @@ def _look(call: Invocation, lake: Lake, letter: Mapping[str, Any]) -> Insight:
         return look_inside(None, letter)
 
 
-def _draw(paper: Paper, letter: Mapping[str, Any], insight: Insight) -> None:
+def _draw(paper: Paper, letter: Mapping[str, Any], insight: Insight, lake: Lake) -> None:
     paper.line(
         "dead letter ",
         styled(letter["id"], "bold"),
@@ -63,7 +63,8 @@ def _draw(paper: Paper, letter: Mapping[str, Any], insight: Insight) -> None:
     _row(paper, "note", letter["note"] or "")
     _draw_bytes(paper, letter, insight)
     if letter["status"] == "open":
-        paper.line(styled(f"  distributary dlq replay --id {letter['id']} --dry-run", "dim"))
+        command = f"distributary dlq replay --id {letter['id']} --dry-run{lake.flag}"
+        paper.line(styled(f"  {command}", "dim"))
 
 
 def _draw_bytes(paper: Paper, letter: Mapping[str, Any], insight: Insight) -> None:

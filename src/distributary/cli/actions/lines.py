@@ -37,10 +37,12 @@ def schema_line(event: SchemaSeen) -> str:
 
 def batch_line(event: BatchSettled) -> str:
     """Number, rows, rows a second, lag, tables, dead letters."""
+    # one that an earlier process had decided was only finished here: its speed would be a fable
+    whole = not event.steps or "stage" in event.steps
     parts = [
         f"batch {event.batch}",
         counted(event.counts.read, "row"),
-        f"{number(event.records_per_second)} rows/s",
+        f"{number(event.records_per_second)} rows/s" if whole else "finished",
         f"lag {lag_text(event)}",
         counted(event.tables, "table"),
         counted(event.counts.dead_lettered, "dead letter"),
@@ -97,5 +99,5 @@ class Lines:
             self._say(schema_line(event))
         more = len(self._schemas) - self._most_schemas
         if more > 0:
-            self._say(f"schema  and {more:,} more: distributary schema history")
+            self._say(f"and {counted(more, 'more schema')}: distributary schema history")
         self._schemas.clear()

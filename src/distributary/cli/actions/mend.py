@@ -22,6 +22,8 @@ from distributary.run.resume import resume, waiting
 from distributary.run.tidy import plan_clean, plan_reset, refuse_while_running, remove
 
 _SUBJECTS_SHOWN = 20
+_OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
+"""What pipelines of a lake share: the path alone would look as if all of it went."""
 
 
 def resume_table(
@@ -117,6 +119,10 @@ def _summary(removals: Sequence[Removal]) -> str:
     return ", ".join([*named, *([counted(len(subjects), "subject")] if subjects else [])])
 
 
+def _name(removal: Removal) -> str:
+    return removal.table or _OWN_PART.get(removal.kind, "")
+
+
 def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
     if not removals:
         paper.line("there is nothing to remove")
@@ -126,7 +132,7 @@ def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
     paper.table(
         ("WHAT", "NAME", "ROWS", "PATH"),
         (
-            (each.kind, each.table, "" if each.rows is None else number(each.rows), each.path)
+            (each.kind, _name(each), "" if each.rows is None else number(each.rows), each.path)
             for each in removals[: len(removals) - more]
         ),
         right=("ROWS",),

@@ -8,11 +8,13 @@ from pathlib import Path
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, tally
+from distributary.cli.words import counted, cut, tally
 from distributary.model.table import Change, ChangeKind
 from distributary.run.preview import Preview, TablePreview, preview
 
 _MOST_RULES = 20
+_LONGEST = 400
+"""Of the columns of a new table, whose number nobody limits."""
 _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 
@@ -55,11 +57,12 @@ def _draw_table(paper: Paper, table: TablePreview) -> None:
 def draw_changes(paper: Paper, changes: Iterable[Change]) -> None:
     """What happens to the columns of a table, line by line."""
     for change in changes:
-        if change.kind is not ChangeKind.TABLE_CREATED:
-            text = _described(change)
+        if text := _described(change):
             paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
 
 
 def _described(change: Change) -> str:
+    if change.kind is ChangeKind.TABLE_CREATED:
+        return f"+ columns {cut(change.after, _LONGEST)}" if change.after else ""
     text = change.describe()
     return text.replace("+ ", "+ column ", 1) if text.startswith("+ ") else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import ago, clock, counted, cut, duration, listed, number, since
+from distributary.observe.forecast import Trend
 from distributary.observe.health import Health, Ranking, TableHealth
 from distributary.observe.plain import plain
 from distributary.observe.receipt import check_place
@@ -24,6 +26,8 @@ from distributary.run.claim import liveness
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
 _HEALTH_COLOURS = {Health.PARKED: "red", Health.STALE: "yellow", Health.HEALTHY: "green"}
 _LABEL = 14
+_TELLS_RECORDS = (Trend.CATCHING_UP, Trend.HOLDING, Trend.BEHIND)
+"""Forecasts whose words say how many records are left."""
 
 
 def show_status(
@@ -72,11 +76,11 @@ def _draw(paper: Paper, now: Status, healable: dict[str, Healable | None], found
     if not now.pipelines:
         paper.line("no pipeline has settled a batch here yet")
     for each in now.pipelines:
-        _draw_pipeline(paper, each, now.now, healable[each.name])
+        _draw_pipeline(paper, each, now.now, healable[each.name], found)
 
 
 def _draw_pipeline(
-    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None
+    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None, lake: Lake
 ) -> None:
     as_of = f"as of {clock(each.as_of, now=now)}, {ago(each.age_seconds)}"
     paper.line(
@@ -86,8 +90,7 @@ def _draw_pipeline(
         f"  {as_of if each.as_of else 'no batch settled yet'}",
     )
     if each.failure is not None:
-        what = f"{each.failure.get('code')}: {each.failure.get('what')}"
-        _row(paper, "failed", styled(cut(what, 200), "bold red"))
+        _draw_failure(paper, each.failure, now)
     _row(paper, "records", styled(each.equation, "" if each.balanced else "bold red"))
     _row(paper, "lag", _lag(each))
     rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
@@ -95,7 +98,7 @@ def _draw_pipeline(
     if each.changes is not None:
         _row(paper, "changes", kinds(each.changes.changes))
     _draw_dead_letters(paper, each, healable)
-    _draw_parked(paper, each, now)
+    _draw_parked(paper, each, now, lake)
     draw_rules(paper, each.expectations, now, label=_LABEL)
     if each.changes is not None:
         draw_source_tables(paper, each.changes, now)
@@ -103,10 +106,18 @@ def _draw_pipeline(
         _draw_tables(paper, each.tables, now)
 
 
+def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:
+    when = since(datetime.fromisoformat(failure["at"]), now=now) if failure.get("at") else ""
+    what = styled(cut(f"{failure.get('code')}: {failure.get('what')}", 200), "bold red")
+    _row(paper, "failed", what.append(f", {when}" if when else "", style="not bold dim"))
+    if failure.get("next_step"):
+        _row(paper, "", cut(failure["next_step"], 200))
+
+
 def _lag(each: PipelineStatus) -> str:
     known = each.lag
     parts = [each.lag_in_words]
-    if known.lag_records is not None:
+    if known.lag_records is not None and known.trend not in _TELLS_RECORDS:
         parts.append(counted(known.lag_records, "record"))
     if known.lag_seconds is not None:
         parts.append(f"newest record read was {duration(known.lag_seconds)} old")
@@ -128,7 +139,7 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
         _row(paper, "", styled(would + healable.command, "green"))
 
 
-def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime) -> None:
+def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) -> None:
     waiting = sum(table.records for table in each.parked)
     tables = counted(len(each.parked), "table")
     _row(paper, "parked", f"{counted(waiting, 'record')} for {tables}" if waiting else "0")
@@ -139,7 +150,7 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime) -> None:
             f"  {counted(table.records, 'record')} in {counted(table.batches, 'batch', 'batches')}"
             f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
         )
-        paper.line(f"      distributary resume {table.table}")
+        paper.line(f"      distributary resume {table.table}{lake.flag}")
 
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:

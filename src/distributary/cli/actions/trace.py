@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distributary.cli.actions.trace_files import trace_path
 from distributary.cli.actions.trace_story import draw_values, trace_stories
 from distributary.cli.failure import usage_error
-from distributary.cli.lakes import find_lake
+from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock
@@ -29,7 +29,7 @@ def trace_record(call: Invocation, where: str, *, lake: str | None) -> int:
     trace = trace_offset(
         found.path, at.topic, at.partition, at.offset, storage_options=found.options
     )
-    call.out.show(trace.as_dict(), lambda paper: _draw(paper, trace))
+    call.out.show(trace.as_dict(), lambda paper: _draw(paper, trace, found))
     return 0 if trace.places or trace.dead_letters else 1
 
 
@@ -66,7 +66,7 @@ def coordinates(text: str) -> Coordinates:
     return found
 
 
-def _draw(paper: Paper, trace: Trace) -> None:
+def _draw(paper: Paper, trace: Trace, lake: Lake) -> None:
     paper.line(styled(trace.sentence(), "green" if trace.verdict in _GOOD else "yellow"))
     for batch in trace.batches:
         paper.line(
@@ -82,7 +82,7 @@ def _draw(paper: Paper, trace: Trace) -> None:
             f"  dead letter {letter['id']}: {letter['error_code']}, {letter['status']}: "
             f"{letter['error_message']}"
         )
-        paper.line(f"  distributary dlq show {letter['id']}")
+        paper.line(f"  distributary dlq show {letter['id']}{lake.flag}")
 
 
 def _draw_rows(paper: Paper, table: str, key: str, rows: tuple[RowOrigin, ...]) -> None:

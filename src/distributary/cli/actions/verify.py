@@ -61,11 +61,11 @@ def verify_tables(
         "agree": not differing,
         "tables": [_document(one) for one in done],
     }
-    call.out.show(data, lambda paper: draw_checked(paper, done))
+    call.out.show(data, lambda paper: draw_checked(paper, done, found))
     return 1 if differing else 0
 
 
-def draw_checked(paper: Paper, done: Sequence[Checked]) -> None:
+def draw_checked(paper: Paper, done: Sequence[Checked], lake: Lake) -> None:
     """What differs first, then the others, then one line for all."""
     if not done:
         paper.line("there is no merged table here: nothing to verify")
@@ -81,7 +81,7 @@ def draw_checked(paper: Paper, done: Sequence[Checked]) -> None:
     if more > 0:
         paper.line(f"and {more:,} more")
     for one in order[:_SHOWN]:
-        _draw_differences(paper, one)
+        _draw_differences(paper, one, lake)
     _draw_sum(paper, done)
 
 
@@ -154,7 +154,7 @@ def _cells(one: Checked) -> list[Words]:
     ]
 
 
-def _draw_differences(paper: Paper, one: Checked) -> None:
+def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
     found = one.verified
     if found.agrees:
         return
@@ -174,11 +174,12 @@ def _draw_differences(paper: Paper, one: Checked) -> None:
     )
     if one.parked_batches:
         waiting = counted(one.parked_batches, "batch", "batches")
-        paper.line(f"  {waiting} wait for it: distributary resume {found.table}")
+        paper.line(f"  {waiting} wait for it: distributary resume {found.table}{lake.flag}")
     elif one.unfinished:
         paper.line("  a batch is half way: run the pipeline, or wait for it, and verify again")
     else:
-        paper.line(f"  to make it what its log says: distributary rebuild {found.table}")
+        mending = f"distributary rebuild {found.table}{lake.flag}"
+        paper.line(f"  to make it what its log says: {mending}")
 
 
 def _draw_sum(paper: Paper, done: Sequence[Checked]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_tables
+from distributary.cli.completion import complete_merged_tables, complete_tables
 from distributary.cli.options import AsOf, File, FileOption, Lake, OptionalFile, PipelineName
 from distributary.cli.verb import LOOK, Invocation, verb
 
@@ -188,6 +188,7 @@ def _declare_trace(app: typer.Typer) -> None:
 
         A row of change data is shown with every event of its key, in the order of the source. An
         event of a change file is at PATH/NUMBER/PLACE: the file's path and number, and its place.
+        Change data to try it on: distributary demo cdc
         """
         from distributary.cli.actions.trace import trace_record, trace_rows
 
@@ -210,7 +211,9 @@ def _declare_verify(app: typer.Typer) -> None:
         tables: Annotated[
             list[str] | None,
             typer.Argument(
-                help="Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables
+                help="Names of tables.",
+                metavar="[TABLE]...",
+                autocompletion=complete_merged_tables,
             ),
         ] = None,
         everything: Annotated[

@@ -56,8 +56,9 @@ export function propose(wish) {
   else tryOut(dialog, body, wish);
 }
 
+// the second half of a double click was meant for the button that stood here before
 function close(dialog, word = "Cancel") {
-  return h("button", { type: "button", class: "plain", onclick: () => dialog.close() }, word);
+  return h("button", { type: "button", class: "plain", onclick: (event) => { if (event.detail < 2) dialog.close(); } }, word);
 }
 
 function askNote(dialog, body, wish) {

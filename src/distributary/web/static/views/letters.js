@@ -74,9 +74,13 @@ function reasons(data, query, change) {
 
 function types(row, change) {
   const shown = Object.entries(row.types).slice(0, 4).map(([name, count]) => (name
-    ? h("button", { type: "button", class: "chip", onclick: () => change({ reason: row.code, type: name, pipeline: row.pipeline }) }, `${spelled(name)} ${number(count)}`)
+    ? h("button", { type: "button", class: "chip", onclick: () => change({ reason: row.code, type: name, pipeline: row.pipeline }) }, claim(name), ` ${number(count)}`)
     : h("span", { class: "muted" }, `type unknown ${number(count)} `)));
   return [shown, row.all_types > 4 ? h("span", { class: "muted" }, ` and ${number(row.all_types - 4)} more`) : null];
+}
+
+function claim(type) {
+  return h("span", { class: "claim", title: spelled(type) }, spelled(type));
 }
 
 function actions(row, data, change) {
@@ -92,7 +96,7 @@ function list(found) {
   return grid([
     { label: "Id", cell: (row) => h("a", { class: "mono", href: address("dead-letters", row.id) }, row.id) },
     { label: "Reason", line: true, cell: (row) => code(row.error_code) },
-    { label: "Type", line: true, cell: (row) => spelled(row.type) || h("span", { class: "muted" }, "unknown") },
+    { label: "Type", line: true, cell: (row) => (row.type ? claim(row.type) : h("span", { class: "muted" }, "unknown")) },
     { label: "Record", line: true, cell: (row) => h("span", { class: "mono" }, `${row.topic}/${row.partition}/${row.offset}`) },
     { label: "Words", wide: true, cell: (row) => h("span", { class: "muted" }, row.error_message) },
     { label: "Tried", right: true, cell: (row) => number(row.attempts) },

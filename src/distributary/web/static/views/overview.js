@@ -5,7 +5,7 @@ import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { compact, counted, duration, number } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, section, select, since, tableLink, waits } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, prose, section, select, since, tableLink, waits } from "../parts.js";
 
 export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["all", "everything"]];
 
@@ -76,7 +76,7 @@ function attention(data) {
 function failed(each) {
   return h("li", {}, badge("failed"), " ", link(address("pipelines", each.name), each.name), " ", code(each.failure.code), " ",
     each.failure.what, " ", h("span", { class: "muted" }, since(each.failure.at)),
-    each.failure.next_step ? h("p", { class: "muted" }, each.failure.next_step) : null);
+    each.failure.next_step ? h("p", { class: "muted" }, prose(each.failure.next_step)) : null);
 }
 
 export function parked(pipeline, table, writable) {
