@@ -66,7 +66,8 @@ def summaries(
                 schema_ids=tuple(ids.get(key, ())),
                 parked_batches=len(rows),
                 parked_records=sum(r.records for r in rows),
-                error=rows[-1].error if rows else "",
+                # why it was parked: batches after the first one only wait behind it
+                error=min(rows, key=lambda r: r.batch).error if rows else "",
                 changes={op: count for op, count in counts.items() if count is not None},
             )
         )

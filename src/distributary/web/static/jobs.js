@@ -36,6 +36,11 @@ export function outcome(job) {
   return job.dry_run ? `${much} would be published.` : `${number(found.published)} of ${much} published.`;
 }
 
+// a command that did its best in vain is over, not done
+function state(job) {
+  return typeof (job.result || {}).error === "string" ? "parked" : job.state;
+}
+
 // how many things a trial says would change
 function worth(job) {
   const found = job.result || {};
@@ -88,7 +93,7 @@ async function tryOut(dialog, body, wish) {
 async function carryOut(dialog, body, wish, after) {
   const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Working. You can close this: it goes on.");
   if (!job) return;
-  put(body, h("p", { class: "verdict" }, badge(job.state), " ", outcome(job)),
+  put(body, h("p", { class: "verdict" }, badge(state(job)), " ", outcome(job)),
     h("div", { class: "buttons" }, close(dialog, "Close")));
 }
 
@@ -124,6 +129,6 @@ export async function showTray(tray) {
   }
   const recent = jobs.filter((job) => job.state === "running" || (!job.dry_run && Date.now() - Date.parse(job.ended_at) < 30_000));
   put(tray, recent.slice(0, 3).map((job) => h("div", { class: "job" },
-    h("p", {}, badge(job.state), " ", h("b", {}, `${job.dry_run ? "Trying: " : ""}${NAMES[job.wish.action]} ${about(job.wish)}`)),
+    h("p", {}, badge(state(job)), " ", h("b", {}, `${job.dry_run ? "Trying: " : ""}${NAMES[job.wish.action]} ${about(job.wish)}`)),
     h("p", { class: "muted" }, job.state === "running" ? job.lines[job.lines.length - 1] || "starting" : outcome(job)))));
 }
