@@ -21,16 +21,16 @@ SUITES = {
     suite.name: suite
     for suite in (
         kafka.SUITE,
+        wide.SUITE,
         avro.SUITE,
         changes.SUITE,
-        events.SUITE,
         freshness.SUITE,
         evolution.SUITE,
         startup.SUITE,
         age.SUITE,
         cluster.SUITE,
         sizes.SUITE,
-        wide.SUITE,
+        events.SUITE,
         delta.SUITE,
     )
 }
