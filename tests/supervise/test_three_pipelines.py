@@ -38,6 +38,7 @@ def made(folder: Path, name: str, trigger: str) -> tuple[Path, Games]:
     return file, games
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_one_is_broken_and_the_others_go_on(tmp_path: Path) -> None:
     good = {name: made(tmp_path, name, "continuous") for name in ("first", "second")}

@@ -363,6 +363,7 @@ def test_rows_come_once_while_batches_and_compactions_race(folder: Path) -> None
             assert found == CommittedMark(39, "source-20")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_a_compacted_table(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
     evolved(folder)

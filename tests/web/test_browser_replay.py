@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
 
@@ -30,6 +31,7 @@ class _Late:
         return max((int(path.stem) for path in ids), default=0) + 1
 
 
+@pytest.mark.slow
 def test_a_dead_letter_is_replayed_and_its_row_arrives(
     tmp_path: Path, spark: SparkSession, start: Start, look: Look
 ) -> None:
