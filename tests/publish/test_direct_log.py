@@ -19,8 +19,8 @@ from distributary.model.table import Column
 from distributary.publish import commit_file, local_log
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.folder import local_folder
 from distributary.publish.provenance import lane_of, pipeline_of
+from distributary.stores.known import local_folder
 from tests.publish.conftest import read_with_spark
 from tests.publish.staged import (
     COMMENT,

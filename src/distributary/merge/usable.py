@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from distributary.errors import DistributaryError, PublishError
 from distributary.merge.snapshot import Snapshot
 from distributary.publish.failures import as_publish_error
-from distributary.publish.folder import local_folder
+from distributary.stores.known import local_folder
 
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 """What a table may ask of its writers, beyond the oldest protocol, for us to be one."""

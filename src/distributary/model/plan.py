@@ -125,6 +125,10 @@ class StageOrder:
     """The batch's time, the same for all of its rows."""
     folder: str
     """Where sorted runs lie between the two hops; every worker sees it."""
+    lake: str = ""
+    """Where tables are; given where it takes a login to reach them."""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The login; secrets, and the reason why they are not in any address."""
     guarded: bool = False
     """Decode in a child process, because an earlier try killed its worker."""
     most_new_keys: int = 10_000

@@ -22,7 +22,7 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 
 from distributary.errors import LakeUnavailableError, PublishError
-from distributary.publish.folder import local_folder
+from distributary.stores.known import local_folder
 
 StorageOptions = dict[str, str]
 

@@ -21,11 +21,11 @@ from distributary.publish.columns import (
     merge_fields,
 )
 from distributary.publish.failures import as_publish_error
-from distributary.publish.folder import local_folder
 from distributary.publish.local_log import BeyondUsError, LocalLog
 from distributary.publish.log import TableLog, check_partitioning, check_staged
 from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.publish.store_log import StoreLog
+from distributary.stores.known import local_folder
 
 
 class DirectPublisher:

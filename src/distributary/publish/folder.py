@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
 from distributary.errors import LakeUnavailableError
 from distributary.publish.failures import clean
+from distributary.stores.known import file_system, without_secrets
 
 
 class Folder:
@@ -19,11 +18,11 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
-        local = local_folder(path)
-        if local is not None:
-            self._files, self._root = pafs.LocalFileSystem(), local
-        else:
-            self._files, self._root = pafs.FileSystem.from_uri(self.path)
+        self._files, self._root = file_system(self.path or "/")
+
+    def exists(self) -> bool:
+        """Whether it is there, or anything in it."""
+        return bool(self._files.get_file_info(self._root).type == pafs.FileType.Directory)
 
     def size(self, name: str) -> int | None:
         """The size of a file, or None if there is no such file."""
@@ -89,16 +88,6 @@ def reaching(path: str) -> Iterator[None]:
         raise LakeUnavailableError(
             "cannot read or write a folder of the lake",
             where=path,
-            evidence=clean(str(error)) or type(error).__name__,
+            evidence=clean(without_secrets(str(error), path)) or type(error).__name__,
             next_step="check that the lake can be reached and written to, and has room",
         ) from error
-
-
-def local_folder(path: str) -> str | None:
-    """The folder on this machine that a table's path means, or None if it is elsewhere."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path.rstrip("/") or "/"
-    if scheme.group(1).lower() != "file":
-        return None
-    return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")

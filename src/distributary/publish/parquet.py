@@ -25,12 +25,12 @@ from distributary.publish.base import CommittedMark, Mark, Outcome, Published
 from distributary.publish.columns import ColumnConflictError, fields_of, merge_fields
 from distributary.publish.commit_file import create_commit
 from distributary.publish.failures import as_publish_error
-from distributary.publish.folder import local_folder
 from distributary.publish.log import check_partitioning, check_staged
 from distributary.publish.parquet_table import HOME, Intent, Log, ParquetTable, TableRecord, app_key
 from distributary.publish.provenance import SOURCE, facts
 from distributary.publish.races import until_not_overtaken
 from distributary.route.partition_names import label_columns
+from distributary.stores.known import local_folder
 
 _log = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from distributary.errors import PublishError
 from distributary.model.table import Column
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, columns_of
-from distributary.publish.folder import local_folder
 from distributary.publish.races import OvertakenError
+from distributary.stores.known import local_folder
 
 HOME = "_distributary"
 COLUMNS_FILE = "0-columns.parquet"

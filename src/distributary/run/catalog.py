@@ -21,6 +21,7 @@ from distributary.model.table import Role, TablePlan
 from distributary.observe.events import BatchSettled, Event
 from distributary.route.naming import quote_sql
 from distributary.run.context import RunContext
+from distributary.stores.known import is_remote
 
 _NAME, _STORAGE, _SCHEMA, _PARTITIONS = 0, 2, 3, 5
 """Where these stand among the fields of Spark's `CatalogTable`."""
@@ -94,7 +95,7 @@ class _Entries:
         if self._template is None:
             return False
         jvm = self._jvm
-        place = jvm.scala.Some(jvm.java.net.URI(Path(table.path).as_uri()))
+        place = jvm.scala.Some(jvm.java.net.URI(_uri(table.path)))
         parts = list(self._parts)
         parts[_NAME] = _identifier(jvm, self._database, table.name)
         parts[_STORAGE] = self._template.storage().copy(place, *self._storage[1:])
@@ -135,3 +136,7 @@ def _view(name: str, table: TablePlan) -> str:
     literal = re.sub(r"([\\\[\]{}*?])", r"\\\1", table.path)
     columns = f"SELECT * FROM parquet.{quote_sql(literal)}"  # noqa: S608 - quoted
     return f"CREATE VIEW IF NOT EXISTS {name} WITH SCHEMA EVOLUTION AS {columns}"
+
+
+def _uri(path: str) -> str:
+    return path if is_remote(path) else Path(path).as_uri()

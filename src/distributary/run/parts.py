@@ -31,6 +31,7 @@ from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files import FilesSource
 from distributary.source.kafka import KafkaSource
+from distributary.stores.known import introduce
 
 
 def make_registry(
@@ -119,6 +120,14 @@ def make_source(config: PipelineConfig) -> Source:
 
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Who commits to the tables."""
+    introduce(config.lake.address, config.lake.options)
+    if config.cdc is not None and not config.lake.is_local:
+        raise ConfigError(
+            "change data needs a lake on a file system",
+            where="lake.path",
+            evidence="files of merged tables are read and written again, many at a time",
+            next_step="set lake.path to a folder, or a mounted volume",
+        )
     direct = DirectPublisher(storage_options=config.lake.options)
     if config.tables.format == "parquet":
         if not config.lake.is_local:

@@ -76,6 +76,14 @@ class Pipeline:
         """Where this pipeline's progress is kept."""
         return local_folder(self.config.checkpoint_path)
 
+    @property
+    def parking(self) -> str:
+        """Where batches of tables that cannot be written wait, and where the owner is asked."""
+        if self.config.lake.is_local:
+            return layout.parked(self.lake, self.config.name)
+        # a store that does not take a table's files may not take copies of them either
+        return str(self.checkpoint_folder / "parked")
+
     def ledger(self) -> Ledger:
         """The lake's ledger."""
         return Ledger(self.lake, storage_options=self.config.lake.options or None)
@@ -172,7 +180,7 @@ class Pipeline:
             ledger=ledger,
             bus=self.bus,
             calls=self.calls,
-            parking=layout.parked(self.lake, self.config.name),
+            parking=self.parking,
             lane=lane,
             newest_settled=max(
                 (
@@ -188,7 +196,8 @@ class Pipeline:
 
     def _describe(self, checkpoint: Checkpoint) -> None:
         """Leave a card in the lake, so that commands find the pipeline without its file."""
-        Path(self.lake).mkdir(parents=True, exist_ok=True)
+        if self.config.lake.is_local:
+            Path(self.lake).mkdir(parents=True, exist_ok=True)
         register(
             self.lake,
             Registration(
@@ -196,4 +205,5 @@ class Pipeline:
                 file=str((self.loaded.path or Path(self.loaded.file)).resolve()),
                 checkpoint=str(checkpoint.folder),
             ),
+            storage_options=self.config.lake.options or None,
         )

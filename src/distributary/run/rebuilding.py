@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from distributary.errors import OwnedError, PublishError
-from distributary.observe import layout
 from distributary.observe.rows import TableSummary
 from distributary.run.claim import Claim, state_of
 from distributary.run.from_log import merged_table
@@ -50,7 +49,7 @@ def rebuild_table(
 def _ask_the_owner(
     pipeline: Pipeline, table: str, as_of_us: int | None, owned: OwnedError
 ) -> Rebuilt | None:
-    folder = Path(layout.parked(pipeline.lake, pipeline.config.name))
+    folder = Path(pipeline.parking)
     request = Request(folder, table, uuid.uuid4().hex, as_of_us)
     request.send()
     try:

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from distributary.errors import ConfigError, ErrorCode, OwnedError
-from distributary.observe import layout
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.run.claim import Claim
@@ -23,14 +22,14 @@ _PATIENCE_SECONDS = 120.0
 
 def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
     """What waits for parked tables, oldest first; with a table waits what it is made of."""
-    folder = layout.parked(pipeline.lake, pipeline.config.name)
+    folder = pipeline.parking
     names = None if table is None else family(pipeline.config, table)
     return [p for p in parked(folder) if names is None or p.table in names]
 
 
 def resume(pipeline: Pipeline, table: str) -> list[Published]:
     """Publish what waits for a table; stops at the first batch that still fails."""
-    folder = layout.parked(pipeline.lake, pipeline.config.name)
+    folder = pipeline.parking
     if not waiting(pipeline, table):
         raise ConfigError(
             f"nothing is parked for table {table}",

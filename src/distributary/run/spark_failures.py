@@ -9,6 +9,7 @@ import re
 from pyspark.errors import PySparkException
 
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.stores.uploads import UploadError
 
 _LONGEST = 500
 _RAISED = re.compile(
@@ -30,6 +31,15 @@ def spark_failed(error: PySparkException) -> DistributaryError:
     raised = list(_RAISED.finditer(str(error)))
     lines = str(error).strip().splitlines()
     evidence = raised[-1][0] if raised else (lines[0] if lines else type(error).__name__)
+    if raised and raised[-1]["kind"].endswith(UploadError.__name__):
+        where, _, words = raised[-1]["words"].partition(": ")
+        return LakeUnavailableError(
+            "the object store did not take a file",
+            where=where,
+            evidence=words[:_LONGEST],
+            next_step="nothing of the batch is half done: check the store, the bucket and the "
+            "credentials in lake.storage_options, and run again",
+        )
     numbered = _NUMBERED.search(evidence)
     what = _ABOUT_THE_LAKE.get(int(numbered["number"])) if numbered else None
     if numbered is not None and what is not None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.errors import AccountingError, ExpectationError
@@ -19,6 +19,7 @@ from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
+from distributary.publish.folder import Folder
 from distributary.run.context import RunContext
 from distributary.run.merging import derived_entries
 from distributary.run.tables import Pending, primary_role
@@ -104,13 +105,14 @@ class Stages:
 
     def _letters_that_failed(self, context: RunContext) -> dict[str, tuple[str, str]]:
         name = context.config.tables.dead_letters
-        folder = Path(context.planner.book.tables[name].path)
+        folder = Folder(context.planner.book.tables[name].path)
         failed: dict[str, tuple[str, str]] = {}
         for file in self.staged.files.pop(name, []):
             columns = ["id", "error_code", "error_message"]
-            for row in pq.read_table(folder / file.path, columns=columns).to_pylist():
+            content = pa.BufferReader(folder.read(file.path))
+            for row in pq.read_table(content, columns=columns).to_pylist():
                 failed[row["id"]] = (row["error_code"], row["error_message"])
-            (folder / file.path).unlink()
+            folder.remove(file.path)
         self.staged.records.pop(name, None)
         return failed
 
@@ -226,6 +228,8 @@ def _order(context: RunContext, batch: int) -> StageOrder:
         attempt=attempt,
         now_us=time.time_ns() // 1000,
         folder=str(context.checkpoint.runs(context.lane) / attempt),
+        lake=context.config.lake.address,
+        storage_options=context.config.lake.options,
     )
 
 
@@ -248,6 +252,6 @@ def _killed_its_worker(error: Exception) -> bool:
 def drop_files(context: RunContext, staged: Staged) -> None:
     """Remove what a try wrote: no commit will ever name it."""
     for name, files in staged.files.items():
-        folder = Path(context.planner.book.tables[name].path)
+        folder = Folder(context.planner.book.tables[name].path)
         for file in files:
-            (folder / file.path).unlink(missing_ok=True)
+            folder.remove(file.path)

@@ -8,18 +8,21 @@ from pathlib import Path
 from distributary.errors import OwnedError
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
+from distributary.publish.folder import Folder
 from distributary.run.claim import current_owner, is_alive
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, remove_produced
 from distributary.run.removal import Removal
+from distributary.stores.known import introduce, is_remote
 
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
     """Forgetting progress: the checkpoint, and parked files that belong to its life."""
+    introduce(pipeline.lake, pipeline.config.lake.options)
     folder = pipeline.checkpoint_folder
     removals = [Removal("progress", str(folder))] if folder.exists() else []
-    parked = Path(layout.parked(pipeline.lake, pipeline.config.name))
-    if parked.exists() and any(parked.iterdir()):
+    parked = Path(pipeline.parking)
+    if parked.parent != folder and parked.exists() and any(parked.iterdir()):
         removals.append(Removal("parked files", str(parked)))
     return removals
 
@@ -33,18 +36,18 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
         if table.role == "dead_letters" or table.table in shared:
             continue
         removals.append(Removal("table", table.path, table.table, table.rows))
-        gone = Path(layout.tombstones(pipeline.lake, table.table))
+        gone = Folder(layout.tombstones(pipeline.lake, table.table))
         if gone.exists():
-            removals.append(Removal("memory of deleted rows", str(gone), table.table))
+            removals.append(Removal("memory of deleted rows", gone.path, table.table))
     letters = dead_letters_of(pipeline)
     count = sum(letters.count_by_status(pipeline=name).values())
     if count:
         removals.append(Removal("dead letters", letters.path, rows=count))
     if ledger.batches(name, last=1):
         removals.append(Removal("ledger", layout.ledger_table(pipeline.lake, "batches")))
-    card = Path(layout.pipeline(pipeline.lake, name))
+    card = Folder(layout.pipeline(pipeline.lake, name))
     if card.exists():
-        removals.append(Removal("card", str(card)))
+        removals.append(Removal("card", card.path))
     return removals
 
 
@@ -59,10 +62,17 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
         if removal.kind == "dead letters":
             dead_letters_of(pipeline).forget(name)
         elif removal.kind != "ledger":
-            shutil.rmtree(removal.path, ignore_errors=True)
+            _remove(removal.path)
     # last, because it is the list of what there was to remove
     if any(removal.kind == "ledger" for removal in removals):
         pipeline.ledger().forget(name)
+
+
+def _remove(path: str) -> None:
+    if is_remote(path):
+        Folder(path).remove_folder()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_while_running(pipeline: Pipeline) -> None:

@@ -19,7 +19,7 @@ import pyarrow.fs as pa_fs
 from distributary.errors import SourceUnavailableError
 from distributary.registry.hostile import printable
 from distributary.source.files_names import FoundFile
-from distributary.source.files_options import arrow_file_system
+from distributary.stores.arrow import arrow_file_system
 
 _BUFFER_BYTES = 1024 * 1024
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENXIO)

@@ -22,6 +22,7 @@ from distributary.stage.loads import Load
 from distributary.stage.runs import FACT_DDL, Run, facts_of
 from distributary.stage.sort import sort
 from distributary.stage.worker import keep_zip_directories
+from distributary.stores.known import introduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ def run_sort(
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()
+        introduce(order.lake, order.storage_options)
         return sort(reader(iter(batches)), catalog.value, order)
 
     staged = Staged()
@@ -164,6 +166,7 @@ def run_land(
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()
+        introduce(order.lake, order.storage_options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 # made by the driver a moment ago, of paths and numbers

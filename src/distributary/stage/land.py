@@ -23,7 +23,7 @@ from distributary.stage.heap import settle
 from distributary.stage.loads import Load
 from distributary.stage.metadata import metadata_columns
 from distributary.stage.names import file_name
-from distributary.stage.parquet import write_file
+from distributary.stage.parquet import UPLOADS, write_file
 from distributary.stage.partition_limits import within_limits
 from distributary.stage.partitions import partition_facts, with_date
 from distributary.stage.parts import Part, Runs, decode_shares, passed_over
@@ -60,6 +60,7 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     if skipped:
         facts.append(("skipped", json.dumps(skipped)))
     settle(catalog)
+    UPLOADS.finish()
     yield facts_batch(facts)
 
 

@@ -16,6 +16,7 @@ from distributary.route.type_names import refused_type_name
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.group import Groups, group
 from distributary.stage.letters import Letter, letters_batch
+from distributary.stage.parquet import UPLOADS
 from distributary.stage.runs import SORTED, KeyRange, Run, facts_batch, write_run
 from distributary.stage.shapes import shapes
 from distributary.stage.share import Share
@@ -55,6 +56,7 @@ def sort(
     facts.append(("seen", json.dumps(told)))
     if bronze is not None:
         facts += bronze.finish()
+        UPLOADS.finish()
     yield facts_batch(facts)
 
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,10 @@ from distributary.config.lake import local_path
 from distributary.config.load import Loaded
 from distributary.config.source import DeltaSource
 from distributary.errors import DistributaryError
+from distributary.publish.folder import Folder, reaching
 from distributary.run.connectors import ensure_connectors, lock_key
 from distributary.run.java import MINIMUM, require_java
+from distributary.stores.known import introduce
 from distributary.version import versions
 
 _PYTHON = (3, 11)
@@ -69,6 +72,8 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     if folder is not None:
         yield from _folder_checks(folder)
         yield _guarded("marks", lambda: _marks(folder, loaded))
+    else:
+        yield _guarded("lake", lambda: _store(address, loaded))
     if loaded is None:
         return
     registry, source = loaded.config.registry, loaded.config.source
@@ -141,6 +146,16 @@ def _folder_checks(folder: Path) -> Iterator[Check]:
         f"{_MOST_SKEW_SECONDS:.0f} s at most",
         "set the clock, for example with timedatectl set-ntp true",
     )
+
+
+def _store(address: str, loaded: Loaded | None) -> Check:
+    introduce(address, loaded.config.lake.options if loaded else {})
+    with reaching(address):
+        store, name = Folder(address), f"_distributary/doctor-{uuid.uuid4().hex}"
+        store.write(name, b"?")
+        store.read(name)
+        store.remove(name)
+    return Check("lake", State.PASS, f"{address} can be written and read")
 
 
 def _marks(folder: Path, loaded: Loaded | None) -> Check:

@@ -59,9 +59,15 @@ def arrow_file_system(
             system = pa_fs.S3FileSystem(**s3_arguments(known))
         case "gs":
             system = pa_fs.GcsFileSystem(anonymous=_gcs_anonymous(known))
-        case _:
+        case "abfs" | "abfss" | "az" | "azure" | "adl":
             bucket, _, host = bucket.rpartition("@") if "@" in bucket else (bucket, "", "")
             system = pa_fs.AzureFileSystem(**azure_arguments(known, host))
+        case scheme:
+            raise ConfigError(
+                f"no object store has addresses with {scheme}://",
+                evidence=address,
+                next_step="s3://, gs:// and abfss:// are known, and folders",
+            )
     return system, f"{bucket}/{inside}" if inside else bucket
 
 

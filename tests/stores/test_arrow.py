@@ -7,13 +7,13 @@ import pytest
 
 from distributary.errors import ConfigError
 from distributary.source.files import files_at
-from distributary.source.files_options import (
+from distributary.source.files_store import BucketFiles, LocalFiles
+from distributary.stores.arrow import (
     _Known,
     arrow_file_system,
     azure_arguments,
     s3_arguments,
 )
-from distributary.source.files_store import BucketFiles, LocalFiles
 
 
 def test_an_address_is_a_folder_or_a_bucket() -> None:
