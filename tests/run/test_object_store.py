@@ -24,6 +24,7 @@ from distributary.publish.direct import DirectPublisher
 from distributary.run import batch as batches
 from distributary.run.chaos import Moment
 from distributary.run.pipeline import Pipeline
+from distributary.run.replay import LANE, replay, try_replay
 from distributary.run.resume import resume, waiting
 from distributary.run.tidy import plan_clean, remove
 from distributary.simulate.games import GamesPlan
@@ -213,15 +214,19 @@ def test_change_data_is_refused_and_progress_must_be_on_a_file_system(
     assert caught.value.where == "lake.checkpoint"
 
 
-def test_dead_letters_are_read_and_closed_there(store: Store, spark: SparkSession) -> None:
+def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
     store.games.send_round()
     store.pipeline().run(spark=spark)
     letters = DeadLetters(f"{store.address}/dead_letters", storage_options=store.server.options)
-    before = letters.count_by_status()
-    assert before["open"] > 0
-    chosen = letters.select(columns=["id"])["id"].to_pylist()[:1]
-    letters.discard(chosen, note="seen")
-    assert letters.count_by_status()["open"] == before["open"] - 1
+    before = letters.count_by_status()["open"]
+    assert before > 0
+    with store.pipeline().open(spark, lane=LANE) as context:
+        assert sum(try_replay(context, letters.select()).failed_again.values()) == before
+        assert sum(replay(context, letters, letters.select()).failed_again.values()) == before
+    assert letters.count_by_status()["open"] == before
+    letters.discard(letters.select(columns=["id"])["id"].to_pylist()[:1], note="seen")
+    assert letters.count_by_status()["open"] == before - 1
+    store.assert_each_record_once()
 
 
 def test_doctor_looks_at_the_store(store: Store) -> None:
