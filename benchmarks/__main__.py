@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
     add("--warm", type=int, default=5, help="batches before them")
     add("--rates", type=int, nargs="+", help="freshness: records a second")
     add("--seconds", type=float, default=300, help="freshness: how long it is measured")
-    add("--most-spark-tables", type=int, default=200, help="no Spark write per table beyond")
+    add("--most-spark-tables", type=int, default=1_000, help="no Spark write per table beyond")
     add("--output", help=f"file in benchmarks/results; {_WHOLE} or, for a part, {_PART}")
     return parser.parse_args()
 

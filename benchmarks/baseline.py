@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
+MOST_SECONDS = 600
+"""For a batch of what is compared with; what it has written by then is what counts."""
 _THREADS = 8
 
 
@@ -28,18 +31,34 @@ def append_each(
     frame: DataFrame,
     tables: Callable[[DataFrame], Sequence[str]],
     write: Callable[[DataFrame, str], None],
-) -> None:
-    """The records are read once and kept while every table picks its own from them."""
+) -> int:
+    """The records are read once and kept while every table picks its own from them.
+
+    No table is begun after ten minutes; returns how many are done.
+    """
     kept = frame.persist()
+    deadline = time.monotonic() + MOST_SECONDS
+
+    def one(table: str) -> bool:
+        if time.monotonic() > deadline:
+            return False
+        write(kept, table)
+        return True
+
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda table: write(kept, table), tables(kept)))
+            return sum(pool.map(one, tables(kept)))
     finally:
         kept.unpersist()
 
 
+def rows_in(lake: Path) -> int:
+    """Rows of all tables below a folder."""
+    return sum(DeltaTable(str(path.parent)).count() for path in lake.glob("*/_delta_log"))
+
+
 def expect_rows(lake: Path, rows: int) -> None:
     """A baseline that lost something would be no baseline."""
-    found = sum(DeltaTable(str(path.parent)).count() for path in lake.glob("*/_delta_log"))
+    found = rows_in(lake)
     if found != rows:
         raise AssertionError(f"{found} of {rows} rows are in the tables")

@@ -128,7 +128,7 @@ SUITE = Suite(
         Pair("delta_direct_vs_spark", "direct", "spark"),
         Pair("delta_direct_vs_floor", "direct", "floor"),
     ),
-    per_table_cases=frozenset({"spark"}),
+    per_table_cases={"spark": 200},
     growth="delta_",
     only_when_asked=True,
 )

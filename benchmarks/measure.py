@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def measured(
         case
         for case in suite.cases
         if (not cases or case in cases)
-        and (case not in suite.per_table_cases or order.tables <= most_spark_tables)
+        and order.tables <= _most_tables(suite, case, most_spark_tables)
     ]
     if not chosen:
         return []
@@ -45,6 +46,11 @@ def measured(
             say(f"{suite.name}, {order.tables} tables: {case}")
             rows.append(_run(suite.name, case, ready))
         return rows
+
+
+def _most_tables(suite: Suite, case: str, most_spark_tables: int) -> float:
+    own = suite.per_table_cases.get(case)
+    return math.inf if own is None else min(own, most_spark_tables)
 
 
 def ratios(rows: Sequence[Row], suite: Suite) -> dict[str, float]:

@@ -84,8 +84,8 @@ class Suite:
     """Makes the records and what serves them; the answer knows where they are."""
     cases: Mapping[str, Callable[[Order], Row]]
     pairs: Sequence[Pair] = ()
-    per_table_cases: frozenset[str] = field(default_factory=frozenset)
-    """Cases that write each table with Spark: with many tables they take too long."""
+    per_table_cases: Mapping[str, int] = field(default_factory=dict)
+    """Cases that write each table with Spark, and up to how many tables one can wait for them."""
     rates: tuple[int, ...] = ()
     """Records a second, where the stream is paced."""
     growth: str | None = None

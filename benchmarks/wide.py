@@ -152,7 +152,7 @@ SUITE = Suite(
         Pair("wide_direct_vs_foreachbatch", "direct", "foreachbatch"),
         Pair("wide_direct_vs_arrow_floor", "direct", "floor"),
     ),
-    per_table_cases=frozenset({"foreachbatch"}),
+    per_table_cases={"foreachbatch": 200},
     # 100 MB a batch instead of 500
     share=0.2,
 )

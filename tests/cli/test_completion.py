@@ -10,7 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.cli import completion
-from distributary.cli.completion import complete_pipelines, complete_reasons, complete_tables
+from distributary.cli.completion import (
+    complete_letters,
+    complete_pipelines,
+    complete_reasons,
+    complete_tables,
+)
 from tests.cli.lake import make_lake
 
 LEDGER = "_distributary/ledger/tables"
@@ -25,6 +30,8 @@ def test_names_of_tables_reasons_and_pipelines(own_folder: Path) -> None:
     assert complete_tables(context(), "sil") == ["silver_0", "silver_1"]
     assert complete_reasons(context(), "") == ["NULL_VALUE", "UNKNOWN_SCHEMA_ID"]
     assert complete_pipelines(context(), "g") == ["games"]
+    assert len(ids := complete_letters(context(), "")) == 3
+    assert complete_letters(context(), ids[1]) == [ids[1]]
 
 
 def test_nothing_is_ever_raised(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

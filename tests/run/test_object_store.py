@@ -116,6 +116,7 @@ def _unwrapped_bad(store: Store) -> int:
 @pytest.mark.parametrize(
     "moment", [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
 )
+@pytest.mark.slow
 def test_what_was_cut_short_is_finished_once(
     store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: Moment
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_table_that_cannot_be_written_waits_beside_the_progress(
     store.assert_each_record_once()
 
 
+@pytest.mark.slow
 def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSession) -> None:
     store.server.put(f"{store.address.removeprefix(f's3://{BUCKET}/')}/of_others/x", b"1")
     store.games.send_round()
@@ -186,6 +188,7 @@ def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSessi
     ],
     ids=["no server", "no bucket"],
 )
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_named_and_tells_no_secret(
     store: Store, spark: SparkSession, change: Callable[[S3Server], dict[str, str]]
 ) -> None:
@@ -214,6 +217,7 @@ def test_change_data_is_refused_and_progress_must_be_on_a_file_system(
     assert caught.value.where == "lake.checkpoint"
 
 
+@pytest.mark.slow
 def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
     store.games.send_round()
     store.pipeline().run(spark=spark)

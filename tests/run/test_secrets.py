@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from distributary.dev.services import Services
 from distributary.model.schema import Format
 from distributary.registry.wire import frame
@@ -16,6 +18,7 @@ from tests.run.test_kafka_streams import person
 TOKEN = "registry-password-73a1"
 
 
+@pytest.mark.slow
 def test_no_secret_is_written_anywhere(services: Services, tmp_path: Path) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)

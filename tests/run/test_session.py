@@ -117,6 +117,7 @@ def test_a_running_session_is_found_from_another_thread(spark: SparkSession) -> 
     assert found[0].sparkContext is spark.sparkContext
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -> None:
     done, report = run([sys.executable, "-c", ALONE, str(tmp_path)], tmp_path)
@@ -134,6 +135,7 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logs", "report.json", "table"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_decides_where_it_was_used(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -73,5 +73,8 @@ def test_many_files_at_once_and_a_failure_is_told_by_name(tmp_path: object) -> N
     uploads.put(f"{tmp_path}/no-such-folder/x", pa.py_buffer(b"x"))
     with pytest.raises(UploadError, match="no-such-folder/x: "):
         uploads.finish()
+    for _ in range(3):
+        uploads.put(f"{tmp_path}/no-such-folder/x", pa.py_buffer(b"x"))
+    uploads.forget()
     # the next task begins with nothing
     uploads.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from tests.web.conftest import Look, Looking, Running, Start
 MOST_MILLISECONDS = 180_000
 
 
+@pytest.mark.slow
 def test_a_parked_table_is_resumed_and_its_rows_arrive(
     tmp_path: Path, spark: SparkSession, start: Start, look: Look
 ) -> None:

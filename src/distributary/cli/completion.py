@@ -16,6 +16,7 @@ _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
 _MERGED = f"{_TABLES} WHERE role = 'merged'"
 _LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
+_NEWEST = "SELECT id AS name FROM rows WHERE status = 'open' ORDER BY last_seen DESC LIMIT 100"
 _REASONS = "SELECT DISTINCT error_code AS name FROM rows WHERE status = 'open'"
 _FIRST_REASON = ErrorCode.NULL_VALUE
 
@@ -46,10 +47,14 @@ def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
     return sorted(set(found))
 
 
+def complete_letters(ctx: Context, incomplete: str) -> list[str]:
+    """The newest of the open dead letters, by their ids."""
+    return _starting(incomplete, _in_letters(ctx, _NEWEST))
+
+
 def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
     """Reasons of the open dead letters, else all that there are."""
-    folders = _names(layout.ledger_table(_lake(ctx), "tables"), _LETTERS)
-    found = {reason for folder in folders for reason in _names(folder, _REASONS)}
+    found = _in_letters(ctx, _REASONS)
     codes = list(ErrorCode)
     return _starting(incomplete, found or map(str, codes[codes.index(_FIRST_REASON) :]))
 
@@ -63,6 +68,11 @@ def _lake(ctx: Context) -> str:
     named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
     usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
     return str(named or next(usual, _PLACES[0]))
+
+
+def _in_letters(ctx: Context, sql: str) -> set[str]:
+    folders = _names(layout.ledger_table(_lake(ctx), "tables"), _LETTERS)
+    return {name for folder in folders for name in _names(folder, sql)}
 
 
 def _subfolders(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
 from distributary.stage.land import land
 from distributary.stage.loads import Load
+from distributary.stage.parquet import UPLOADS
 from distributary.stage.runs import FACT_DDL, Run, facts_of
 from distributary.stage.sort import sort
 from distributary.stage.worker import keep_zip_directories
@@ -144,8 +145,7 @@ def run_sort(
     """Hop one over what `reader` makes of `frame`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_zip_directories()
-        introduce(order.lake, order.storage_options)
+        _begin(order)
         return sort(reader(iter(batches)), catalog.value, order)
 
     staged = Staged()
@@ -165,8 +165,7 @@ def run_land(
     packed = [pickle.dumps(load) for load in loads]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_zip_directories()
-        introduce(order.lake, order.storage_options)
+        _begin(order)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 # made by the driver a moment ago, of paths and numbers
@@ -175,6 +174,13 @@ def run_land(
     tasks = spark.range(0, len(loads), 1, len(loads))
     staged.add(_collected(tasks.mapInArrow(task, FACT_DDL)))
     return staged
+
+
+def _begin(order: StageOrder) -> None:
+    """What a worker does before every task."""
+    keep_zip_directories()
+    introduce(order.lake, order.storage_options)
+    UPLOADS.forget()
 
 
 def _collected(facts: DataFrame) -> Iterator[tuple[str, Any]]:

@@ -35,12 +35,14 @@ class Uploads:
 
     def finish(self) -> None:
         """Wait until all of them are there."""
-        try:
-            while self._waiting:
-                self._waiting.popleft().result()
-        finally:
-            # what a failed task leaves is not the next one's
-            self._waiting.clear()
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def forget(self) -> None:
+        """What a task that failed has left is not the next one's."""
+        for one in self._waiting:
+            one.cancel()
+        self._waiting.clear()
 
 
 def _put(address: str, content: pa.Buffer) -> None:

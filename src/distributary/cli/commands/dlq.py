@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from distributary.cli.completion import complete_letters
 from distributary.cli.help import GroupPage, show_help
 from distributary.cli.options import DryRun, FileOption, Lake, PipelineName, Reason, Type, Yes
 from distributary.cli.verb import LOOK, MEND, Invocation, verb
@@ -66,7 +67,10 @@ def list_letters(
 @verb(app, panel=LOOK, examples=["distributary dlq show ab17cea847add0dd --lake distributary-demo"])
 def show(
     call: Invocation,
-    id: Annotated[str, typer.Argument(help="The id, or how it begins.")],
+    id: Annotated[
+        str,
+        typer.Argument(help="The id, or how it begins.", autocompletion=complete_letters),
+    ],
     lake: Lake = None,
     file: FileOption = None,
 ) -> None:
