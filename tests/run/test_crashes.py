@@ -80,6 +80,7 @@ def _session(process: psutil.Process) -> int:
         return -1
 
 
+@pytest.mark.slow
 def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=8, records=4, bad=6), records_per_file=16)
     games.send_all()
@@ -120,6 +121,7 @@ def test_kills_at_random_moments_are_harmless(tmp_path: Path) -> None:
     games.assert_each_record_once()
 
 
+@pytest.mark.slow
 def test_a_paused_owner_is_fenced_when_it_wakes_up(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=1, records=10))
     games.send_all()
