@@ -53,6 +53,12 @@ _BATCH: Mapping[str, Callable[[Row], str]] = {
 """Columns of our own batches."""
 
 
+_MEMORY: Mapping[str, Callable[[Row], str]] = {
+    "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
+    "Python workers": lambda row: _megabytes(row["worker_bytes"]),
+}
+
+
 def blocks(found: Mapping[str, Any]) -> dict[str, str]:
     """Each table by its name; none without a line."""
     rows: Sequence[Row] = found["rows"]
@@ -132,8 +138,7 @@ def _steps(rows: Sequence[Row]) -> str:
             "tables": lambda row: f"{row['tables']:,}",
             **_BATCH,
             "CPU seconds": lambda row: f"{row['cpu_seconds']:.1f}",
-            "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
-            "Python workers": lambda row: _megabytes(row["worker_bytes"]),
+            **_MEMORY,
         },
     )
 
@@ -145,8 +150,7 @@ def _sizes(rows: Sequence[Row]) -> str:
             "records a batch": lambda row: f"{row['records']:,}",
             **_BATCH,
             "a file": lambda row: f"{row['file_bytes'] / 1e3:,.0f} kB",
-            "driver, with its JVM": lambda row: _megabytes(row["driver_bytes"]),
-            "Python workers": lambda row: _megabytes(row["worker_bytes"]),
+            **_MEMORY,
         },
     )
 

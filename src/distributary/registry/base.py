@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from uuid import UUID
 
+from distributary.errors import SchemaNotFoundError
 from distributary.model.schema import WriterSchema
 
 
@@ -45,3 +46,12 @@ class SchemaRegistry(Protocol):
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it."""
         ...
+
+
+def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
+    """Whether a registry knows an id. Raises if it does not answer."""
+    try:
+        registry.by_id(schema_id)
+    except SchemaNotFoundError:
+        return False
+    return True

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from distributary.errors import SchemaNotFoundError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.plan import Route
 from distributary.model.record import RAW
-from distributary.registry.base import SchemaRegistry
+from distributary.registry.base import has_schema
 from distributary.run.pipeline import Pipeline
 from distributary.run.tidy import dead_letters_of
 from distributary.stage.group import positions
@@ -38,21 +37,13 @@ def healable(pipeline: Pipeline) -> Healing:
     for reason in sorted(MAY_HEAL):
         table = letters.select(reason=reason, pipeline=pipeline.config.name)
         for schema_id in table["schema_id"].unique().to_pylist():
-            if schema_id is None or registry is None or not _exists(registry, schema_id):
+            if schema_id is None or registry is None or not has_schema(registry, schema_id):
                 continue
             same = table.filter(pa.compute.equal(table["schema_id"], schema_id))
             sample = same.slice(0, _SAMPLE)
             share = _decodes(pipeline, sample) / sample.num_rows
             found[str(reason)] += round(same.num_rows * share)
     return Healing(sum(found.values()), {k: v for k, v in found.items() if v})
-
-
-def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
-    try:
-        registry.by_id(schema_id)
-    except SchemaNotFoundError:
-        return False
-    return True
 
 
 def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:

@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow.fs as pa_fs
@@ -19,12 +18,11 @@ import pyarrow.fs as pa_fs
 from distributary.errors import SourceUnavailableError
 from distributary.registry.hostile import printable
 from distributary.source.files_names import FoundFile
-from distributary.stores.arrow import arrow_file_system
+from distributary.stores.known import connected, hidden
 
 _BUFFER_BYTES = 1024 * 1024
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """What there is now is a link, a socket, or in a file's place a folder."""
-_SHORT = 5
 """Words of so few letters are regions and switches, not secrets."""
 
 
@@ -155,19 +153,10 @@ class BucketFiles:
 
     def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
         """What a failure of the store means, without any secret that its words may hold."""
-        text = str(error)
-        for value in self.options.values():
-            text = text.replace(value, "***") if len(value) > _SHORT else text
-        return _unavailable(f"{self.address}/{path}", text)
+        return _unavailable(f"{self.address}/{path}", hidden(str(error), self.options))
 
     def _system(self) -> tuple[Any, str]:
-        return _connected(self.address, tuple(sorted(self.options.items())))
-
-
-@lru_cache(maxsize=8)
-def _connected(address: str, options: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
-    """One connection for all files of a process."""
-    return arrow_file_system(address, dict(options), os.environ)
+        return connected(self.address, tuple(sorted(self.options.items())))
 
 
 def _unavailable(where: str, evidence: str) -> SourceUnavailableError:

@@ -38,14 +38,19 @@ def file_system(address: str) -> tuple[Any, str]:
     if local is not None:
         return pa_fs.LocalFileSystem(), local
     parts = urlsplit(address)
-    system, bucket = _connected(f"{parts.scheme}://{parts.netloc}", _options(address))
+    system, bucket = connected(f"{parts.scheme}://{parts.netloc}", _options(address))
     inside = parts.path.strip("/")
     return system, f"{bucket}/{inside}" if inside else bucket
 
 
 def without_secrets(text: str, address: str) -> str:
     """Words of a store without anything that it was told in confidence."""
-    for _, value in _options(address):
+    return hidden(text, dict(_options(address)))
+
+
+def hidden(text: str, options: Mapping[str, str]) -> str:
+    """Words without the values of these settings."""
+    for value in options.values():
         text = text.replace(value, "***") if len(value) > _SHORT else text
     return text
 
@@ -66,6 +71,6 @@ def _options(address: str) -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=8)
-def _connected(address: str, options: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
+def connected(address: str, options: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
     """One connection for all files of a process."""
     return arrow_file_system(address, dict(options), os.environ)

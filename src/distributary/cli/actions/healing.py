@@ -13,7 +13,6 @@ from distributary.cli.lakes import Lake
 from distributary.cli.verb import Invocation
 from distributary.config.load import load
 from distributary.config.registry import Registry as Settings
-from distributary.errors import SchemaNotFoundError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.letter_tables import letter_tables
 from distributary.observe.status import PipelineStatus
@@ -75,13 +74,15 @@ def _may_decode(lake: Lake, status: PipelineStatus) -> bool:
     letters = tables.get(status.name)
     if settings is None or letters is None:
         return True
+    from distributary.registry.base import has_schema
+
     registry = _registry(settings)
     columns = [
         letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]
         for reason in sorted(MAY_HEAL)
     ]
     wanted = {id for column in columns for id in column.to_pylist() if id is not None}
-    return any(_exists(registry, id) for id in sorted(wanted))
+    return any(has_schema(registry, id) for id in sorted(wanted))
 
 
 def _registry(settings: Settings) -> SchemaRegistry:
@@ -94,11 +95,3 @@ def _registry(settings: Settings) -> SchemaRegistry:
     from distributary.registry.files import FileRegistry
 
     return FileRegistry(settings.path)
-
-
-def _exists(registry: SchemaRegistry, schema_id: int) -> bool:
-    try:
-        registry.by_id(schema_id)
-    except SchemaNotFoundError:
-        return False
-    return True
