@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     cases = sorted({case for suite in SUITES.values() for case in suite.cases})
     add("--cases", nargs="+", choices=cases, help="only these cases of the suites")
     add("--records", type=int, default=250_000, help="records in a batch")
-    add("--batches", type=int, default=3, help="measured batches")
+    add("--batches", type=int, default=5, help="measured batches")
     add("--warm", type=int, default=5, help="batches before them")
     add("--rates", type=int, nargs="+", help="freshness: records a second")
     add("--seconds", type=float, default=300, help="freshness: how long it is measured")

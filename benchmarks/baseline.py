@@ -10,8 +10,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-MOST_SECONDS = 600
-"""For a batch of what is compared with; what it has written by then is what counts."""
+_MOST_SECONDS = 300
 _THREADS = 8
 
 
@@ -34,10 +33,10 @@ def append_each(
 ) -> int:
     """The records are read once and kept while every table picks its own from them.
 
-    No table is begun after ten minutes; returns how many are done.
+    No table is begun after five minutes; returns how many are done.
     """
     kept = frame.persist()
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + _MOST_SECONDS
 
     def one(table: str) -> bool:
         if time.monotonic() > deadline:

@@ -102,7 +102,7 @@ def foreachbatch_case(order: Order) -> Row:
     """The body of a `foreachBatch`: one Delta write per game, from a thread pool.
 
     It decodes nothing at all: the game is the record's key, the rows are raw. So it is a lower
-    bound of what such a job costs. As many games as are begun in ten minutes.
+    bound of what such a job costs. As many games as are begun in five minutes.
     """
     spark = bare_session(order, name="foreachbatch")
     lake = order.root / "foreachbatch"
