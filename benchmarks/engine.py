@@ -122,8 +122,14 @@ spark: {{master: "{master}", driver_memory: {DRIVER_MEMORY}, conf: {json.dumps(d
 
 
 def bare_session(order: Order, *, name: str) -> SparkSession:
-    """A session for what is compared with: as the engine's own when it runs without an end."""
+    """A session for what is compared with: as the engine's own when it runs without an end.
+
+    Its garbage collector is the one that a JVM chooses for itself on a server.
+    """
     settings = SparkSettings(
-        master=MASTER, driver_memory=DRIVER_MEMORY, log_file=order.root / f"{name}.log"
+        master=MASTER,
+        driver_memory=DRIVER_MEMORY,
+        conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"},
+        log_file=order.root / f"{name}.log",
     )
     return spark_session(settings, app_name=name)

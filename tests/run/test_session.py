@@ -31,7 +31,12 @@ from distributary.run.spark_conf import SparkSettings
 
 folder = Path(sys.argv[1])
 log = folder / "logs" / "spark.log"
-secret = {"spark.hadoop.fs.s3a.secret.key": "CANARY", "spark.sql.warehouse.dir": str(folder / "w")}
+secret = {
+    "spark.hadoop.fs.s3a.secret.key": "CANARY",
+    "spark.sql.warehouse.dir": str(folder / "w"),
+    # beside a collector of ours the JVM would not start
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+}
 report = {}
 try:
     spark_session(SparkSettings(master="nonsense", conf=secret, log_file=log, short_lived=True))
@@ -129,6 +134,7 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
     assert report["name"] == "alone"
     assert report["secret"] == "CANARY"
     assert "CANARY" not in " ".join(report["command"])
+    assert "-XX:+UseParallelGC" in report["command"]
     assert report["logs"] == ["spark.log", "spark.out"]
     assert "printed by the JVM" in (tmp_path / "logs" / "spark.out").read_text()
     assert not [p for p in tmp_path.rglob("*.log*") if "CANARY" in p.read_text()]

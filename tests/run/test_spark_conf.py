@@ -82,6 +82,28 @@ def test_lists_and_patterns_of_the_user_are_kept_beside_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("master", "few"), [("local", True), ("local[2]", True), ("local[3]", False), ("yarn", False)]
+)
+def test_two_cores_are_few(master: str, few: bool) -> None:
+    assert SparkSettings(master=master).has_few_cores is few
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ("-Da=b -XX:+UseG1GC", True),
+        ("-XX:+UseZGC -Da=b", True),
+        ("-XX:GCTimeRatio=4", False),
+        ("", False),
+    ],
+)
+def test_a_collector_that_the_user_chose_is_seen(options: str, chosen: bool) -> None:
+    settings = SparkSettings(conf={"spark.driver.extraJavaOptions": options})
+    assert settings.chooses_collector is chosen
+    assert not SparkSettings().chooses_collector
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "spark.hadoop.fs.s3a.secret.key",

@@ -16,7 +16,7 @@ from distributary.dev.services import Services
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.kafka import KafkaSource
+from distributary.source.kafka import KafkaSource, alike
 from tests.services import unique
 from tests.topics import Topics
 
@@ -246,3 +246,24 @@ def _eventually(ask: Any, seconds: float = 30) -> Any:
                 raise
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "tasks", "expected"),
+    [
+        ([100, 100, 100, 100], 2, True),
+        ([100, 90, 100, 95], 2, True),
+        # the three would be two and one
+        ([100, 100, 100], 2, False),
+        # two large ones might be one task's
+        ([100, 100, 1, 1], 2, False),
+        # as many as there are tasks: nothing to gain
+        ([100, 100], 2, False),
+        ([0, 0, 0], 2, False),
+        ([], 2, False),
+    ],
+)
+def test_partitions_share_a_task_only_where_no_task_could_get_much_more_than_another(
+    counts: list[int], tasks: int, expected: bool
+) -> None:
+    assert alike(counts, tasks) is expected

@@ -23,6 +23,7 @@ from distributary.observe.events import (
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import parked
+from distributary.run.ahead import ReadAhead
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.deriving import written_logs
@@ -45,22 +46,26 @@ class Settled:
     seconds: float
 
 
-def run_batch(context: RunContext, batch: int, source: BatchInput) -> Settled:
+def run_batch(
+    context: RunContext, batch: int, source: BatchInput, ahead: ReadAhead | None = None
+) -> Settled:
     """Bring one batch from the source to the tables, exactly once, whatever happened before."""
     clock = _Clock(context, batch, source.expected)
     manifest = context.manifests.read(batch)
     fresh = manifest is None
     if manifest is None:
         _refuse_other_records(context, batch, source)
-        manifest = _decide(context, batch, source, clock)
+        manifest = _decide(context, batch, source, clock, ahead=ahead)
     _same_records(manifest, source)
+    if fresh and ahead is not None:
+        ahead.begin(batch + 1, source.end)
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
         # the records are still at the source: stage them again, tables that have them will skip
         kept = written_logs(context, manifest)
         context.manifests.set_aside(batch)
-        manifest = _decide(context, batch, source, clock, kept)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
     settled = _settle(context, manifest, published, source, clock)
@@ -73,6 +78,8 @@ def _decide(
     batch: int,
     source: BatchInput,
     clock: _Clock,
+    *,
+    ahead: ReadAhead | None,
     kept: Mapping[str, TableEntry] = _NONE,
 ) -> Manifest:
     """Plan and stage until every record has a place, check the equation, write the manifest."""
@@ -80,7 +87,8 @@ def _decide(
     clock.step("plan")
     reached(Moment.AFTER_PLAN, batch)
 
-    stages: Stages = stage_records(context, batch, source)
+    begun = ahead.take(source) if ahead is not None else None
+    stages: Stages = stage_records(context, batch, source, begun)
     clock.stages = stages.tries
     clock.step("stage")
     reached(Moment.AFTER_STAGE, batch)

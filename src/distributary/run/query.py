@@ -22,13 +22,14 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import Failed, Idle, Stopped, TableResumed
 from distributary.observe.failures import clear_failure
 from distributary.publish.base import Outcome
+from distributary.run.ahead import ReadAhead
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import answered, drained, requests
 from distributary.run.hidden_logs import forget_all_merged
 from distributary.run.rebuild_requests import answer_requests, wanted
 from distributary.run.spark_failures import spark_failed
-from distributary.source.base import Position, Source
+from distributary.source.base import BatchInput, Position, Source
 
 _POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
@@ -60,11 +61,17 @@ class StreamRun:
         self._last_event = -math.inf
         self._end: tuple[int, Position] | None = None
         """The batch that this process settled last, and where it ended."""
+        self._until: Position | None = None
+        """How far batches may go for now."""
+        self._ahead = ReadAhead(context, self._opened)
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; after a failure that may pass, try again, with back-off."""
         began = time.monotonic()
-        self._with_retries(trigger)
+        try:
+            self._with_retries(trigger)
+        finally:
+            self._ahead.close()
         self._summary.seconds = time.monotonic() - began
         self._summary.stopped = "stopped" if self._stop.is_set() else "done"
         self._context.bus.publish(
@@ -130,6 +137,7 @@ class StreamRun:
 
     def _drain(self, until: Position) -> None:
         """Batches up to a position, which is where the source ended when this began."""
+        self._until = until
         while not self._stop.is_set():
             self._resume_on_request()
             batch = self._context.manifests.newest() + 1
@@ -138,6 +146,13 @@ class StreamRun:
             if end is None:
                 return
             self._run(batch, start, end)
+
+    def _opened(self, batch: int, start: Position) -> BatchInput | None:
+        """The records of the batch that begins there, if there are any and they are wanted."""
+        if self._until is None or self._stop.is_set():
+            return None
+        end = self._end_of(batch, start, self._until)
+        return None if end is None else self._source.open(self._context.spark, start, end)
 
     def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
         """A batch that the ledger has settled ends where it ended then: its tables have it."""
@@ -160,7 +175,10 @@ class StreamRun:
         context = self._context
         context.claim.check()
         try:
-            settled = run_batch(context, batch, self._source.open(context.spark, start, end))
+            source = self._ahead.input(batch, end)
+            if source is None:
+                source = self._source.open(context.spark, start, end)
+            settled = run_batch(context, batch, source, self._ahead)
         except DistributaryError:
             raise
         except PySparkException as error:

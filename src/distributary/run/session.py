@@ -35,8 +35,11 @@ _EVIDENCE_LINES = 8
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 # the JVM's own messages would go to standard output
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# the second compiler and the concurrent collector pay only after minutes
-_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# the second compiler pays only after minutes
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+# the concurrent collector pays after minutes too, and on more than two cores; with 1,000 tables it
+# lets the heap grow by a third of a gigabyte more, and a batch is no faster
+_SMALL = "-XX:+UseSerialGC"
 _starting = threading.Lock()
 
 
@@ -77,7 +80,9 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     log.parent.mkdir(parents=True, exist_ok=True)
     options = [*_QUIET, *_log_options(log, settings.log_level)]
     if settings.short_lived:
-        options += _SHORT_LIVED
+        options.append(_SHORT_LIVED)
+    if (settings.short_lived or settings.has_few_cores) and not settings.chooses_collector:
+        options.append(_SMALL)
     first = settings.is_local and are_locked()
     if first:
         options += archive_options(java, [spark_jars(), *jars], train=settings.short_lived)

@@ -34,6 +34,8 @@ _QUICK = {
 }
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?")
 _GIB = 1 << 30
+_FEW = 2
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 # what the JVM, or spark-submit inside it, must know before a SparkConf can be handed over
 _AT_LAUNCH = (
     "spark.app.name",
@@ -81,6 +83,16 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Whether driver and executors are one process on this machine."""
         return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def has_few_cores(self) -> bool:
+        """Whether it all runs on two cores at most."""
+        return self.is_local and _cores(self.master) == _FEW
+
+    @property
+    def chooses_collector(self) -> bool:
+        """Whether the user's options name a garbage collector: with two of them no JVM starts."""
+        return _COLLECTOR.search(self.conf.get("spark.driver.extraJavaOptions", "")) is not None
 
 
 def spark_conf(
@@ -199,7 +211,7 @@ def _cores(master: str) -> int:
     match = _LOCAL.fullmatch(master)
     asked = match[1] if match else None
     cores = os.cpu_count() if asked == "*" else int(asked or 1)
-    return max(2, cores or 1)
+    return max(_FEW, cores or 1)
 
 
 def _joined(between: str, ours: str, theirs: str | None) -> str:

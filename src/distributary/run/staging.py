@@ -6,18 +6,20 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import Broadcast
 
 from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change_facts import ChangeFacts
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, TableEntry
-from distributary.model.plan import StageOrder
+from distributary.model.plan import Catalog, StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.publish.folder import Folder
 from distributary.run.context import RunContext
@@ -30,6 +32,14 @@ from distributary.stage.loads import spread
 
 _MOST_TRIES = 5
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python worker failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A stage whose first hop is under way."""
+
+    order: StageOrder
+    sorting: Future[Staged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +133,14 @@ class Stages:
         context.planner.book.give_back(Pending(changes=later))
 
 
-def stage_records(context: RunContext, batch: int, source: BatchInput) -> Stages:
+def stage_records(
+    context: RunContext, batch: int, source: BatchInput, begun: Begun | None = None
+) -> Stages:
     """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
     began = time.monotonic()
-    order = _order(context, batch)
+    order = begun.order if begun is not None else stage_order(context, batch)
     try:
-        staged, tries = _sorted(context, batch, source, order)
+        staged, tries = _sorted(context, batch, source, order, begun)
         _check_seen(staged, source, batch)
         _landed(context, staged, order)
         _refuse_broken(context, staged, order)
@@ -137,14 +149,26 @@ def stage_records(context: RunContext, batch: int, source: BatchInput) -> Stages
     return Stages(staged, tries, time.monotonic() - began)
 
 
+def hop_one(source: BatchInput, catalog: Broadcast[Catalog], order: StageOrder) -> Staged:
+    """Read and sort the records of a batch."""
+    return _guarded_if_needed(partial(run_sort, source.frame, source.reader, catalog), order)
+
+
 def _sorted(
-    context: RunContext, batch: int, source: BatchInput, order: StageOrder
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    order: StageOrder,
+    begun: Begun | None,
 ) -> tuple[Staged, int]:
     """Hop one, again where an answer changes how records are told apart (unions of Avro)."""
     for number in range(1, _MOST_TRIES + 1):
-        catalog = context.broadcast(context.planner.catalog())
-
-        staged = _guarded_if_needed(partial(run_sort, source.frame, source.reader, catalog), order)
+        if begun is not None and number == 1:
+            # a catalog of a moment ago will do: what it does not know is answered below
+            staged = begun.sorting.result()
+        else:
+            catalog = context.broadcast(context.planner.catalog())
+            staged = hop_one(source, catalog, order)
         context.planner.learn(staged.shapes, staged.carried)
         if new := staged.unresolved(context.planner.catalog()):
             context.planner.resolve(new)
@@ -219,7 +243,8 @@ def _guarded_if_needed(hop: Callable[[StageOrder], Staged], order: StageOrder) -
         return hop(replace(order, guarded=True))
 
 
-def _order(context: RunContext, batch: int) -> StageOrder:
+def stage_order(context: RunContext, batch: int) -> StageOrder:
+    """What the tasks of a batch are told."""
     attempt = uuid.uuid4().hex[:8]
     return StageOrder(
         pipeline=context.config.name,
