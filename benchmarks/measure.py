@@ -41,11 +41,33 @@ def measured(
     folder = tempfile.mkdtemp(prefix=f"{suite.name}-{order.tables}-", dir=order.folder)
     say(f"{suite.name}, {order.tables} tables: making the records")
     with suite.prepared(order.at(folder)) as ready:
-        rows = []
+        rows = {}
         for case in chosen:
             say(f"{suite.name}, {order.tables} tables: {case}")
-            rows.append(_run(suite.name, case, ready))
-        return rows
+            rows[case] = _run(suite.name, case, ready)
+        for case in chosen:
+            if case in suite.again:
+                say(f"{suite.name}, {order.tables} tables: {case}, again")
+                elsewhere = tempfile.mkdtemp(prefix=f"{case}-again-", dir=ready.folder)
+                rows[case] = better(rows[case], _run(suite.name, case, ready.at(elsewhere)))
+        return [*rows.values()]
+
+
+def better(first: Row, second: Row) -> Row:
+    """The faster of two rounds, with the times of both, and the most memory that either took.
+
+    Neighbours on the same hardware make everything take up to half as long again, for minutes. What
+    takes minutes itself has its share of that; a case of seconds is measured wholly within it, or
+    wholly without.
+    """
+    rounds = [first, second]
+    most = {
+        name: max(row[name] for row in rounds)
+        for name in ("driver_bytes", "worker_bytes")
+        if all(name in row for row in rounds)
+    }
+    best = min(rounds, key=lambda row: row["seconds_per_batch"])
+    return {**best, **most, "rounds": [row["seconds_per_batch"] for row in rounds]}
 
 
 def _most_tables(suite: Suite, case: str, most_spark_tables: int) -> float:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from benchmarks.markdown import DOCUMENTS, ROOT, blocks, written
+from benchmarks.measure import better
 from benchmarks.report import RESULTS
 
 
@@ -32,3 +33,11 @@ def test_what_is_typed_into_a_block_is_noticed() -> None:
     assert written(text, {"source": "as it is"}) == (
         "a\n<!-- bench: source -->\nas it is\n<!-- /bench -->\nb\n"
     )
+
+
+def test_the_faster_of_two_rounds_counts_and_both_are_kept() -> None:
+    slow = {"case": "direct", "seconds_per_batch": 3.0, "rows_per_second": 1, "driver_bytes": 5}
+    fast = {"case": "direct", "seconds_per_batch": 2.0, "rows_per_second": 2, "driver_bytes": 4}
+    for first, second in ((slow, fast), (fast, slow)):
+        rounds = [first["seconds_per_batch"], second["seconds_per_batch"]]
+        assert better(first, second) == {**fast, "driver_bytes": 5, "rounds": rounds}
