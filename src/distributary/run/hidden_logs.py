@@ -43,7 +43,7 @@ def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
             _forget(table_folder(context.config, log), log, context.lane, settled, kept)
         except (PublishError, OSError) as error:
             # the tables are right; the next batch removes it
-            _log.warning("events of %s are kept for now: %s", log, type(error).__name__)
+            _log.warning("events of %s stay until the next batch: %s", log, type(error).__name__)
 
 
 def forget_all_merged(context: RunContext) -> None:

@@ -62,7 +62,7 @@ class StreamRun:
         self._end: tuple[int, Position] | None = None
         """The batch that this process settled last, and where it ended."""
         self._until: Position | None = None
-        """How far batches may go for now."""
+        """Where the source ended when the draining under way began: no batch goes further."""
         self._ahead = ReadAhead(context, self._opened)
 
     def run(self, trigger: Trigger) -> RunSummary:
