@@ -41,16 +41,11 @@ def measured(
     folder = tempfile.mkdtemp(prefix=f"{suite.name}-{order.tables}-", dir=order.folder)
     say(f"{suite.name}, {order.tables} tables: making the records")
     with suite.prepared(order.at(folder)) as ready:
-        rows = {}
+        rows = []
         for case in chosen:
             say(f"{suite.name}, {order.tables} tables: {case}")
-            rows[case] = _run(suite.name, case, ready)
-        for case in chosen:
-            if case in suite.again:
-                say(f"{suite.name}, {order.tables} tables: {case}, again")
-                elsewhere = tempfile.mkdtemp(prefix=f"{case}-again-", dir=ready.folder)
-                rows[case] = better(rows[case], _run(suite.name, case, ready.at(elsewhere)))
-        return [*rows.values()]
+            rows.append(_run(suite.name, case, ready))
+        return rows
 
 
 def better(first: Row, second: Row) -> Row:

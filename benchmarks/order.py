@@ -86,8 +86,8 @@ class Suite:
     pairs: Sequence[Pair] = ()
     per_table_cases: Mapping[str, int] = field(default_factory=dict)
     """Cases that write each table with Spark, and up to how many tables one can wait for them."""
-    again: Sequence[str] = ()
-    """Cases of seconds, measured once more after all others: see `measure.better`."""
+    twice: Sequence[str] = ()
+    """Cases of seconds, measured once more before all others: see `measure.better`."""
     rates: tuple[int, ...] = ()
     """Records a second, where the stream is paced."""
     growth: str | None = None

@@ -40,6 +40,7 @@ _COLUMNS = {
     "stage": ("stage_seconds", "{:.2f}"),
     "commit": ("publish_seconds", "{:.2f}"),
     "CPU s": ("cpu_seconds", "{:.1f}"),
+    "stolen": ("stolen", "{:.0%}"),
     "files": ("files", "{:,.0f}"),
     "n": ("batches", "{}"),
     "p50 s": ("p50_seconds", "{:.2f}"),

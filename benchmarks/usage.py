@@ -1,8 +1,9 @@
-"""What a case takes: memory at its peak, and the CPU seconds of all its processes."""
+"""What a case takes: memory at its peak and CPU seconds; and what its host kept from it."""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import psutil
 
@@ -14,6 +15,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.driver = self.workers = 0
+        self._before = psutil.cpu_times()
         self._ended = threading.Event()
         threading.Thread(target=self._sample, daemon=True).start()
 
@@ -31,9 +33,20 @@ class Usage:
                 workers += rss if name.startswith("python") else 0
             self.driver, self.workers = max(self.driver, driver), max(self.workers, workers)
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> dict[str, float]:
         self._ended.set()
-        return {"driver_bytes": self.driver, "worker_bytes": self.workers}
+        stolen = _stolen(self._before, psutil.cpu_times())
+        return {"driver_bytes": self.driver, "worker_bytes": self.workers, **stolen}
+
+
+def _stolen(before: Any, after: Any) -> dict[str, float]:
+    """The share of the machine's cores that its host gave to neighbours, where the system knows."""
+    if not hasattr(after, "steal"):
+        return {}
+    # a guest's time is part of `user`, which is counted already
+    counted = [name for name in after._fields if not name.startswith("guest")]
+    total = sum(getattr(after, name) - getattr(before, name) for name in counted)
+    return {"stolen": round((after.steal - before.steal) / total, 3)} if total > 0 else {}
 
 
 def cpu_seconds() -> float:

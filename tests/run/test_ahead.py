@@ -14,6 +14,7 @@ from distributary.observe.events import BatchSettled, Failed
 from distributary.run import ahead as ahead_module
 from distributary.run import batch as batch_module
 from distributary.run.ahead import ReadAhead
+from distributary.run.checkpoint import Manifests
 from distributary.run.pipeline import Pipeline
 from distributary.simulate.games import GamesPlan
 from distributary.source.delta import DeltaSource
@@ -115,7 +116,18 @@ def test_a_batch_whose_commits_fail_keeps_what_was_begun_for_the_next(
     _assert_nothing_is_left(games, pipeline)
 
 
-def test_a_batch_that_is_staged_again_drops_what_was_begun_for_the_next(
+def test_a_batch_that_could_not_be_decided_is_staged_again_before_the_next(
+    games: Games, taken: list[bool], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _once(monkeypatch, Manifests, "create", SourceUnavailableError("away for a moment"))
+    pipeline = _pipeline(games)
+    assert pipeline.run(spark=spark).counts == _ALL
+    assert taken == [False, True, False, True, True]
+    games.assert_each_record_once()
+    assert not list((pipeline.checkpoint_folder / "runs").rglob("*.arrow"))
+
+
+def test_a_batch_that_is_staged_again_begins_the_next_anew(
     games: Games, taken: list[bool], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = batch_module.publish_all
@@ -130,7 +142,7 @@ def test_a_batch_that_is_staged_again_drops_what_was_begun_for_the_next(
 
     monkeypatch.setattr(batch_module, "publish_all", lose_a_file)
     assert _pipeline(games).run(spark=spark).counts == _ALL
-    assert taken == [False, True, False, False, True]
+    assert taken == [False, True, False, True, True]
     games.assert_each_record_once()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.compact_json import compact
 from distributary.model.expectation import RuleCount
 from distributary.model.identity import ByIdentity
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
@@ -171,7 +172,7 @@ class Manifest:
         data = asdict(replace(self, tables=()))
         data["format"] = MANIFEST_FORMAT
         data["tables"] = [entry_to_dict(entry) for entry in self.tables]
-        return json.dumps(data, separators=(",", ":"), default=str)
+        return compact(data)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 
 from distributary import durable
+from distributary.model.compact_json import compact
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import MergedFields, schema_string
@@ -145,7 +146,7 @@ def commit_text(
 
 def _line(action: dict[str, Any]) -> str:
     # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    return json.dumps(action, separators=(",", ":"), ensure_ascii=False)
+    return compact(action, escaped=False)
 
 
 def create_commit(path: str, text: str) -> Identity:

@@ -125,7 +125,7 @@ class _Table:
         folder = local_folder(path) if own_log else None
         self.folder = folder or ""
         self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
-        self._fits: tuple[tuple[Column, ...], list[Field]] | None = None
+        self._fits: tuple[tuple[Column, ...], Sequence[Field]] | None = None
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """One try, on the newest version there is. Raises OvertakenError."""
@@ -187,6 +187,8 @@ class _Table:
     def _merge(self, entry: TableEntry) -> MergedFields:
         have = self.log.fields()
         if have is not None and self._fits == (entry.table.columns, have):
+            # the same objects next time: to compare equal ones costs more than the rest of a commit
+            self._fits = (entry.table.columns, have)
             return MergedFields(list(have), changed=False, widened=False)
         merged = merge_fields(have or (), fields_of(entry.table.columns))
         self._fits = (entry.table.columns, merged.fields)

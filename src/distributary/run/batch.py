@@ -57,8 +57,6 @@ def run_batch(
         _refuse_other_records(context, batch, source)
         manifest = _decide(context, batch, source, clock, ahead=ahead)
     _same_records(manifest, source)
-    if fresh and ahead is not None:
-        ahead.begin(batch + 1, source.end)
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
@@ -91,6 +89,9 @@ def _decide(
     stages: Stages = stage_records(context, batch, source, begun)
     clock.stages = stages.tries
     clock.step("stage")
+    if ahead is not None:
+        # what follows is the driver's work
+        ahead.begin(batch + 1, source.end)
     reached(Moment.AFTER_STAGE, batch)
 
     pending = context.planner.book.take_pending()

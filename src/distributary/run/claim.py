@@ -103,6 +103,10 @@ class Claim:
     def __init__(self, checkpoint: Path, owner: Owner) -> None:
         self.checkpoint = checkpoint
         self.owner = owner
+        # asked for before every commit: not to be put together each time
+        self._own, self._next = (
+            str(_claim_path(checkpoint, epoch)) for epoch in (owner.epoch, owner.epoch + 1)
+        )
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="claim-heartbeat", daemon=True)
         self._heart.start()
@@ -128,12 +132,9 @@ class Claim:
 
     def check(self) -> None:
         """Raise FencedError if somebody has taken over; called before anything that lasts."""
-        if _claim_path(self.checkpoint, self.epoch + 1).exists():
-            fenced_by = current_owner(self.checkpoint)
-        elif not _claim_path(self.checkpoint, self.epoch).exists():
-            fenced_by = current_owner(self.checkpoint)
-        else:
+        if os.path.exists(self._own) and not os.path.exists(self._next):
             return
+        fenced_by = current_owner(self.checkpoint)
         raise FencedError(
             "another process has taken this checkpoint over while this one was silent",
             where=str(self.checkpoint),

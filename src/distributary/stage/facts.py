@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.compact_json import compact
 from distributary.model.manifest import StagedFile
 
 
 def file_fact(table: str, records: int, staged: StagedFile | None) -> tuple[str, str]:
     """A file for the manifest; None stands for records that gave no row."""
     body = {"table": table, "records": records, "file": staged.as_dict() if staged else None}
-    return "file", json.dumps(body, separators=(",", ":"))
+    return "file", compact(body)
 
 
 def change_fact(table: str, rows: pa.Table) -> tuple[str, str]:
@@ -23,4 +22,4 @@ def change_fact(table: str, rows: pa.Table) -> tuple[str, str]:
     named = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
     newest = pc.max(rows.column("_source_ts")).cast(pa.int64()).as_py()
     facts = ChangeFacts({str(name): count for name, count in named}, newest)
-    return "changes", json.dumps([table, facts.as_dict()], separators=(",", ":"))
+    return "changes", compact([table, facts.as_dict()])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.model.compact_json import compact
 from distributary.model.manifest import StagedFile
 from distributary.stores.known import is_remote
 from distributary.stores.uploads import Uploads
@@ -107,17 +107,14 @@ def statistics(table: pa.Table) -> str:
             lowest[field.name], highest[field.name] = low, high
     for field, low, high in _bounds_of_numbers(numbers):
         lowest[field.name], highest[field.name] = low, high
-    return json.dumps(
-        {
-            "numRecords": table.num_rows,
-            "minValues": lowest,
-            "maxValues": highest,
-            "nullCount": nulls,
-        },
-        separators=(",", ":"),
-        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-        ensure_ascii=False,
-    )
+    found = {
+        "numRecords": table.num_rows,
+        "minValues": lowest,
+        "maxValues": highest,
+        "nullCount": nulls,
+    }
+    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+    return compact(found, escaped=False)
 
 
 def _bounds_of_numbers(

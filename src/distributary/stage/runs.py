@@ -8,7 +8,6 @@ gone when the stage is over.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.model.compact_json import compact, parsed
 from distributary.model.plan import RouteKey
 from distributary.model.record import RAW
 
@@ -49,7 +49,7 @@ class Run:
     def as_json(self) -> str:
         """For the way from a task to the driver."""
         ranges = [[*r.key, r.start, r.count, r.first_offset, r.newest] for r in self.ranges]
-        return json.dumps([self.path, ranges], separators=(",", ":"))
+        return compact([self.path, ranges])
 
     @classmethod
     def of(cls, body: Any) -> Run:
@@ -86,4 +86,4 @@ def facts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any]]:
     """The inverse of `facts_batch`, with the documents parsed."""
     for batch in batches:
         kinds, bodies = (batch.column(i).to_pylist() for i in (0, 1))
-        yield from zip(kinds, map(json.loads, bodies), strict=True)
+        yield from zip(kinds, map(parsed, bodies), strict=True)
