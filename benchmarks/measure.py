@@ -16,9 +16,6 @@ from benchmarks.order import Order, Pair, Row, Suite
 
 _ROOT = Path(__file__).resolve().parent.parent
 _EVIDENCE = 3000
-_DISTURBED = 0.05
-"""The share of the machine that its host may give to neighbours while a case of seconds runs."""
-_MOST_AGAIN = 2
 _FEW, _MANY = 10, 1000
 """Tables: one alone is a case of its own."""
 
@@ -48,24 +45,19 @@ def measured(
         rows = []
         for case in chosen:
             say(f"{suite.name}, {order.tables} tables: {case}")
-            row = _run(suite.name, case, ready)
-            for number in range(_MOST_AGAIN if case in suite.twice else 0):
-                if row.get("stolen", 0) <= _DISTURBED:
-                    break
-                say(f"{suite.name}, {order.tables} tables: {case} again, the host was busy")
-                elsewhere = tempfile.mkdtemp(prefix=f"{case}-{number}-", dir=ready.folder)
-                row = better(row, _run(suite.name, case, ready.at(elsewhere)))
-            rows.append(row)
+            rows.append(_run(suite.name, case, ready))
         return rows
 
 
-def better(first: Row, second: Row) -> Row:
+def better(first: Row, second: Row | None) -> Row:
     """The faster of two rounds, with the times of all, and the most memory that either took.
 
     Neighbours on the same hardware make everything take up to half as long again, for minutes. What
     takes minutes itself has its share of that; a case of seconds is measured wholly within it, or
     wholly without.
     """
+    if second is None:
+        return first
     rounds = [first, second]
     most = {
         name: max(row[name] for row in rounds)
