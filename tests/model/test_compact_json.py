@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from enum import StrEnum
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +57,12 @@ def test_numbers_beyond_64_bits_are_written_exactly() -> None:
 
 def test_what_json_takes_is_taken() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
-    assert compact({1: (Colour.RED, Counter("aa"), moment)}) == json.dumps(
+    assert compact({1: (Colour.RED, Counter("aa"), moment)}, default=str) == json.dumps(
         {1: (Colour.RED, Counter("aa"), moment)}, separators=(",", ":"), default=str
     )
-    assert compact(moment) == f'"{moment}"'
+    assert compact(moment, default=str) == f'"{moment}"'
+
+
+def test_what_json_refuses_is_refused() -> None:
+    with pytest.raises(TypeError):
+        compact({"at": datetime(2026, 1, 2, tzinfo=UTC)})

@@ -6,7 +6,6 @@ before anybody hears of it. `deltalake` would need several commits for that.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -26,7 +25,12 @@ from distributary.merge.snapshot import LiveFile, Snapshot
 from distributary.model.manifest import StagedFile
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, schema_string
-from distributary.publish.commit_file import PLAIN_PROTOCOL, commit_path, create_commit
+from distributary.publish.commit_file import (
+    PLAIN_PROTOCOL,
+    commit_lines,
+    commit_path,
+    create_commit,
+)
 from distributary.publish.provenance import facts
 from distributary.stage.parquet import write_file
 
@@ -81,8 +85,7 @@ def commit(folder: str, before: Snapshot | None, change: Changeset) -> int:
         sync_folder(folder)
     version = 0 if before is None else before.version + 1
     actions = _actions(before, change, now=time.time_ns() // 1_000_000)
-    text = "".join(f"{_line(action)}\n" for action in actions)
-    create_commit(commit_path(folder, version), text)
+    create_commit(commit_path(folder, version), commit_lines(actions))
     _checkpoint_if_due(folder, version)
     return version
 
@@ -172,11 +175,6 @@ def _info(change: Changeset, now: int) -> dict[str, Any]:
         "engineInfo": "Distributary",
         **(facts(change.mark) if change.mark else {}),
     }
-
-
-def _line(action: dict[str, Any]) -> str:
-    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    return json.dumps(action, separators=(",", ":"), ensure_ascii=False)
 
 
 def _checkpoint_if_due(folder: str, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,23 +12,26 @@ import orjson
 _AS_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
-def compact(document: object, *, escaped: bool = True) -> str:
+def compact(
+    document: object, *, escaped: bool = True, default: Callable[[Any], Any] | None = None
+) -> str:
     """The text of a document; its characters stay what they are.
 
     Args:
-        document: What `json` could write; whatever else is in it becomes its `str`.
+        document: What `json` could write.
         escaped: Whether what is not UTF-8 (file names may hold it) is escaped. Else it stays, and
             whoever encodes the text has to do something about it.
+        default: What becomes of anything else, which is a TypeError without it.
     """
     try:
-        return orjson.dumps(document, default=str, option=_AS_JSON).decode()
+        return orjson.dumps(document, default=default, option=_AS_JSON).decode()
     except TypeError:
         # numbers beyond 64 bits, keys that are no text, characters that are not UTF-8
-        return json.dumps(document, separators=(",", ":"), default=str, ensure_ascii=escaped)
+        return json.dumps(document, separators=(",", ":"), default=default, ensure_ascii=escaped)
 
 
 def parsed(text: str) -> Any:
-    """The inverse of `compact`."""
+    """The inverse of `compact`, except for whole numbers beyond 64 bits: these come as floats."""
     try:
         return orjson.loads(text)
     except ValueError:

@@ -172,7 +172,7 @@ class Manifest:
         data = asdict(replace(self, tables=()))
         data["format"] = MANIFEST_FORMAT
         data["tables"] = [entry_to_dict(entry) for entry in self.tables]
-        return compact(data)
+        return compact(data, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,13 @@ def commit_text(
             "stats": file.stats,
         }
         actions.append({"add": add})
-    return "\n".join(map(_line, actions)) + "\n"
+    return commit_lines(actions)
 
 
-def _line(action: dict[str, Any]) -> str:
+def commit_lines(actions: Iterable[dict[str, Any]]) -> str:
+    """Actions as a commit holds them."""
     # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    return compact(action, escaped=False)
+    return "".join(f"{compact(action, escaped=False)}\n" for action in actions)
 
 
 def create_commit(path: str, text: str) -> Identity:

@@ -1,6 +1,6 @@
-"""While a batch is being committed, the records of the next one are read and sorted.
+"""While a batch is decided and committed, the records of the next one are read and sorted.
 
-Commits are the driver's work: the workers would have nothing to do. What is sorted ahead shows
+Both are the driver's work: the workers would have nothing to do. What is sorted ahead shows
 nowhere, so a batch that fails, or a run that stops, just drops it.
 """
 

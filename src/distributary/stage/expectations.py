@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from distributary.config.problems import printable
 from distributary.errors import ErrorCode
+from distributary.model.compact_json import compact
 from distributary.model.expectation import (
     Action,
     Coordinates,
@@ -97,7 +97,7 @@ def unfit_rules(rules: tuple[Rule, ...], table: TablePlan) -> dict[str, str]:
 def count_facts(table: str, counts: Iterable[RuleCount]) -> list[tuple[str, str]]:
     """What a task tells the driver about rules."""
     told = [count.as_dict() for count in sum_counts(counts)]
-    return [("rules", json.dumps([table, told], separators=(",", ":")))] if told else []
+    return [("rules", compact([table, told]))] if told else []
 
 
 @dataclass(frozen=True, slots=True)

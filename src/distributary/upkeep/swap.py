@@ -7,7 +7,6 @@ that part of it is dropped, and nothing has happened.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from distributary.publish.commit_file import commit_path, create_commit
+from distributary.publish.commit_file import commit_lines, commit_path, create_commit
 from distributary.publish.races import OvertakenError, until_not_overtaken
 from distributary.upkeep.rewrite import NewFile
 from distributary.upkeep.state import DataFile, TableState, follow
@@ -117,9 +116,7 @@ def _text(swaps: Sequence[Swap], about: Exchange) -> str:
     actions: list[dict[str, Any]] = [{"commitInfo": _info(gone, new, about, now)}]
     actions += [{"remove": _remove(file, about, now)} for file in gone]
     actions += [{"add": _add(file, about)} for file in new]
-    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    lines = (json.dumps(a, separators=(",", ":"), ensure_ascii=False) for a in actions)
-    return "".join(f"{line}\n" for line in lines)
+    return commit_lines(actions)
 
 
 def _info(
