@@ -25,7 +25,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     console = Console(stderr=True)
     whole = not (options.suite or options.tables or options.cases or options.rates)
-    report = Report(records=options.records, output=options.output or (_WHOLE if whole else _PART))
+    output = options.output or (_WHOLE if whole else _PART)
+    report = Report(records=options.records, output=output, resume=options.resume)
     wanted = Wanted(
         order=Order(
             tables=0,
@@ -43,9 +44,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         here = wanted.at(folder)
         for name in options.suite or _EVERYTHING:
+            if name in report.suites:
+                console.print(f"{name}: measured already")
+                continue
             rows, ratios = run_suite(SUITES[name], here, say=console.print)
             # at once: what is measured is not lost when a later suite fails
-            report.add(rows, ratios)
+            report.add(name, rows, ratios)
             show(name, rows, ratios)
 
 
@@ -64,6 +68,7 @@ def _options() -> argparse.Namespace:
     add("--rates", type=int, nargs="+", help="freshness: records a second")
     add("--seconds", type=float, default=300, help="freshness: how long it is measured")
     add("--most-spark-tables", type=int, default=1_000, help="no Spark write per table beyond")
+    add("--resume", action="store_true", help="go on with a run that was stopped after a suite")
     add("--output", help=f"file in benchmarks/results; {_WHOLE} or, for a part, {_PART}")
     return parser.parse_args()
 

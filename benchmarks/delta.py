@@ -100,7 +100,7 @@ def delta_pipeline(
         order.root,
         name=name,
         source=f"{{{source}, max_records_per_batch: {order.records}}}",
-        registry=f"{{path: {order.root}/schemas}}",
+        registry=f"{{path: {order.source}/schemas}}",
         message=GAMES,
         tables=f'{{each: "silver_{{type}}", publisher: {publisher}}}',
         master=master,
@@ -109,7 +109,7 @@ def delta_pipeline(
 
 
 def source_of(order: Order) -> Path:
-    return order.root / "lake" / "wrapper"
+    return order.source / "lake" / "wrapper"
 
 
 def _files_of(order: Order, version: int) -> list[str]:
@@ -129,7 +129,7 @@ SUITE = Suite(
         Pair("delta_direct_vs_floor", "direct", "floor"),
     ),
     per_table_cases={"spark": 200},
-    twice=("floor", "direct"),
+    quick=("floor", "direct"),
     growth="delta_",
     only_when_asked=True,
 )

@@ -158,6 +158,6 @@ SUITE = Suite(
         Pair("direct_vs_noop_floor", "direct", "noop"),
     ),
     per_table_cases={"spark": 1000, "foreachbatch": 1000, "queries": 200},
-    twice=("floor", "direct"),
+    quick=("noop", "floor", "direct"),
     growth="",
 )

@@ -40,6 +40,8 @@ class Order:
     seconds: float
     """How long a paced stream is measured."""
     folder: str = ""
+    made: str = ""
+    """Where the records are that the suite made, when cases write elsewhere."""
     servers: str = ""
     registry: str = ""
     topic: str = ""
@@ -53,9 +55,20 @@ class Order:
         """The folder in which the suite and its cases leave what they make."""
         return Path(self.folder)
 
+    @property
+    def source(self) -> Path:
+        """The folder in which the suite left the records."""
+        return Path(self.made or self.folder)
+
     def at(self, folder: str) -> Order:
         """The same in another folder."""
         return replace(self, folder=folder)
+
+    def aside(self, name: str) -> Order:
+        """The same on the same records, which leaves what it makes in a folder of its own."""
+        folder = self.root / name
+        folder.mkdir()
+        return replace(self, folder=str(folder), made=self.made or self.folder)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -86,8 +99,9 @@ class Suite:
     pairs: Sequence[Pair] = ()
     per_table_cases: Mapping[str, int] = field(default_factory=dict)
     """Cases that write each table with Spark, and up to how many tables one can wait for them."""
-    twice: Sequence[str] = ()
-    """Cases of seconds, measured once more before all others: see `measure.better`."""
+    quick: Sequence[str] = ()
+    """Cases of seconds. They come before all others, with each number of tables, so that few and
+    many tables can be compared, and again when the host was busy: see `measure.better`."""
     rates: tuple[int, ...] = ()
     """Records a second, where the stream is paced."""
     growth: str | None = None

@@ -60,19 +60,31 @@ _WIDTH = 140
 class Report:
     """One run. Its file is written again after each suite."""
 
-    def __init__(self, *, records: int, output: str) -> None:
+    def __init__(self, *, records: int, output: str, resume: bool) -> None:
         self._path = RESULTS / output
-        self._found: dict[str, Any] = {
+        same = {
             "machine": f"{platform.machine()}, {_cores()} cores",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": _commit(),
             "records_per_batch": records,
+        }
+        self._found: dict[str, Any] = {
+            "date": _now(),
+            **same,
+            "measured": {},
             "rows": [],
             "ratios": {},
         }
+        if resume:
+            self._found = _unfinished(self._path, same)
 
-    def add(self, rows: Sequence[Row], ratios: Mapping[str, float]) -> None:
+    @property
+    def suites(self) -> frozenset[str]:
+        """Those that are in it."""
+        return frozenset(self._found["measured"])
+
+    def add(self, suite: str, rows: Sequence[Row], ratios: Mapping[str, float]) -> None:
         """What a suite found."""
+        self._found["measured"][suite] = _now()
         self._found["rows"] += rows
         self._found["ratios"].update(ratios)
         RESULTS.mkdir(exist_ok=True)
@@ -103,6 +115,19 @@ def _cell(row: Row, figure: str, form: str) -> str:
         return ""
     value = row[figure]
     return form.format(value / _MEGABYTE if figure.endswith("_bytes") else value)
+
+
+def _unfinished(path: Path, same: Mapping[str, Any]) -> dict[str, Any]:
+    """A run that was stopped, unless what it measured is not what is measured now."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    other = {name: found.get(name) for name, value in same.items() if found.get(name) != value}
+    if other or "measured" not in found:
+        raise SystemExit(f"nothing to resume in {path.name}: it has {other}, this is {dict(same)}")
+    return found
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _cores() -> int:

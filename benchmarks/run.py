@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from benchmarks.measure import better, measured, ratios
+from benchmarks.measure import measured, ratios
 from benchmarks.order import Order, Row, Suite
-
-_MOST_STOLEN = 0.05
-"""The share of the machine that its host may give to neighbours while a case of seconds runs."""
-_MOST_AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,36 +28,20 @@ def run_suite(
     suite: Suite, wanted: Wanted, *, say: Callable[[str], None]
 ) -> tuple[list[Row], dict[str, float]]:
     """The rows of a suite and its ratios."""
-
-    def rows_of(cases: Sequence[str]) -> Iterator[Row]:
-        for order in _orders(suite, wanted):
-            once = partial(
-                measured, suite, order, most_spark_tables=wanted.most_spark_tables, say=say
-            )
-            rows = once(cases=cases)
-            for _ in range(_MOST_AGAIN):
-                disturbed = _disturbed(suite, rows)
-                if not disturbed:
-                    break
-                say(f"the host was busy meanwhile: {' and '.join(disturbed)} again")
-                again = {row["case"]: row for row in once(cases=disturbed)}
-                rows = [better(row, again.get(row["case"])) for row in rows]
-            yield from rows
-
-    # one after the other, so that the times of few and of many tables can be compared
-    early = [case for case in suite.twice if not wanted.cases or case in wanted.cases]
-    first = {(row["case"], row["tables"]): row for row in rows_of(early)} if early else {}
-    rows = [better(row, first.get((row["case"], row["tables"]))) for row in rows_of(wanted.cases)]
-    return rows, ratios(rows, suite)
-
-
-def _disturbed(suite: Suite, rows: Sequence[Row]) -> list[str]:
-    """Cases of seconds that had less of the machine than they should."""
-    return [
-        row["case"]
-        for row in rows
-        if row["case"] in suite.twice and row.get("stolen", 0) > _MOST_STOLEN
+    chosen = [case for case in suite.cases if not wanted.cases or case in wanted.cases]
+    early = [case for case in chosen if case in suite.quick]
+    late = [case for case in chosen if case not in suite.quick]
+    rows = [
+        row
+        for cases in (early, late)
+        for order in _orders(suite, wanted)
+        for row in measured(
+            suite, order, cases=cases, most_spark_tables=wanted.most_spark_tables, say=say
+        )
     ]
+    # as one reads them; what is equal stays in its order
+    rows.sort(key=lambda row: row["tables"])
+    return rows, ratios(rows, suite)
 
 
 def _orders(suite: Suite, wanted: Wanted) -> Iterator[Order]:
