@@ -24,8 +24,9 @@ def main() -> None:
     # Ctrl-C tidies up by itself, the polite end of a process does not
     signal.signal(signal.SIGTERM, _end)
     console = Console(stderr=True)
-    whole = not (options.suite or options.tables or options.cases or options.rates)
-    output = options.output or (_WHOLE if whole else _PART)
+    some = options.suite and not options.resume
+    part = some or options.tables or options.cases or options.rates
+    output = options.output or (_PART if part else _WHOLE)
     report = Report(records=options.records, output=output, resume=options.resume)
     wanted = Wanted(
         order=Order(

@@ -64,7 +64,7 @@ spark: {{master: "{master}", driver_memory: {DRIVER_MEMORY}}}
     spark = spark_session(Pipeline.load(file).spark_settings(), app_name="changes")
     batches = []
     for folder in folders:
-        _appear(order.root / folder, watched)
+        _appear(order.source / folder, watched)
         pipeline = Pipeline.load(file)
         watch = Watch(pipeline, batches=100)
         pipeline.run(trigger="available_now", spark=spark)
@@ -83,7 +83,7 @@ def spark_case(order: Order) -> Row:
     batches = []
     # a batch of it takes minutes: a second one is enough to see that
     for batch in range(2):
-        folder = order.root / f"changes-{batch}"
+        folder = order.source / f"changes-{batch}"
         with timed(size.changes * len(size.tables)) as figures:
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda t, f=folder: _merge(spark, f, lake, t), size.tables))

@@ -129,7 +129,7 @@ SUITE = Suite(
         Pair("delta_direct_vs_floor", "direct", "floor"),
     ),
     per_table_cases={"spark": 200},
-    quick=("floor", "direct"),
+    first=("floor", "direct"),
     growth="delta_",
     only_when_asked=True,
 )

@@ -126,7 +126,7 @@ def _derived(rows: Sequence[Row]) -> Mapping[str, float]:
 
 
 def _messages(order: Order) -> Path:
-    return order.root / "messages.arrow"
+    return order.source / "messages.arrow"
 
 
 SUITE = Suite(

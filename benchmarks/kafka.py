@@ -158,6 +158,6 @@ SUITE = Suite(
         Pair("direct_vs_noop_floor", "direct", "noop"),
     ),
     per_table_cases={"spark": 1000, "foreachbatch": 1000, "queries": 200},
-    quick=("noop", "floor", "direct"),
+    first=("noop", "floor", "direct"),
     growth="",
 )

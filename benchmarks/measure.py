@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,8 @@ _EVIDENCE = 3000
 _FEW, _MANY = 10, 1000
 """Tables: one alone is a case of its own."""
 _MOST_STOLEN = 0.05
-"""The share of the machine that its host may give to neighbours while a case of seconds runs."""
+"""The share of the machine that its host may give to neighbours while a short case runs."""
+_SHORT_SECONDS = 150
 _MOST_AGAIN = 2
 
 
@@ -45,16 +47,24 @@ def measured(
         rows = []
         for case in chosen:
             say(f"{suite.name}, {order.tables} tables: {case}")
-            row = latest = _run(suite.name, case, ready)
-            for number in range(_MOST_AGAIN if case in suite.quick else 0):
-                if latest.get("stolen", 0) <= _MOST_STOLEN:
-                    break
-                say(f"the host gave {latest['stolen']:.0%} to others: {case} again")
-                latest = _run(suite.name, case, ready.aside(f"{case}-again-{number}"))
-                row = better(row, latest)
-            say(_shortly(row))
-            rows.append(row)
+            rows.append(_measured(suite.name, case, ready, say))
+            say(_shortly(rows[-1]))
         return rows
+
+
+def _measured(suite: str, case: str, order: Order, say: Callable[[str], None]) -> Row:
+    """A case; a short one again, a few times at most, as long as the host is busy."""
+    began = time.monotonic()
+    row = latest = _run(suite, case, order)
+    if time.monotonic() - began > _SHORT_SECONDS:
+        return row
+    for number in range(_MOST_AGAIN):
+        if latest.get("stolen", 0) <= _MOST_STOLEN:
+            break
+        say(f"the host gave {latest['stolen']:.0%} to others: {case} again")
+        latest = _run(suite, case, order.aside(f"{case}-again-{number}"))
+        row = better(row, latest)
+    return row
 
 
 def _shortly(row: Row) -> str:
@@ -68,8 +78,8 @@ def better(first: Row, second: Row) -> Row:
     """The faster of two rounds, with the times of all, and the most memory that either took.
 
     Neighbours on the same hardware make everything take up to half as long again, for minutes. What
-    takes minutes itself has its share of that; a case of seconds is measured wholly within it, or
-    wholly without.
+    takes minutes itself has its share of that; a short case is measured wholly within it, or wholly
+    without.
     """
     rounds = [first, second]
     most = {

@@ -99,9 +99,9 @@ class Suite:
     pairs: Sequence[Pair] = ()
     per_table_cases: Mapping[str, int] = field(default_factory=dict)
     """Cases that write each table with Spark, and up to how many tables one can wait for them."""
-    quick: Sequence[str] = ()
-    """Cases of seconds. They come before all others, with each number of tables, so that few and
-    many tables can be compared, and again when the host was busy: see `measure.better`."""
+    first: Sequence[str] = ()
+    """Cases of seconds that come before all others, with each number of tables: few and many tables
+    are compared within minutes then."""
     rates: tuple[int, ...] = ()
     """Records a second, where the stream is paced."""
     growth: str | None = None

@@ -64,12 +64,12 @@ class Report:
         self._path = RESULTS / output
         same = {
             "machine": f"{platform.machine()}, {_cores()} cores",
-            "commit": _commit(),
             "records_per_batch": records,
         }
         self._found: dict[str, Any] = {
-            "date": _now(),
             **same,
+            "date": _now(),
+            "commit": _commit(),
             "measured": {},
             "rows": [],
             "ratios": {},
@@ -120,9 +120,14 @@ def _cell(row: Row, figure: str, form: str) -> str:
 def _unfinished(path: Path, same: Mapping[str, Any]) -> dict[str, Any]:
     """A run that was stopped, unless what it measured is not what is measured now."""
     found = json.loads(path.read_text()) if path.exists() else {}
+    if "measured" not in found:
+        raise SystemExit(f"there is no run in {path.name} that could go on")
     other = {name: found.get(name) for name, value in same.items() if found.get(name) != value}
-    if other or "measured" not in found:
-        raise SystemExit(f"nothing to resume in {path.name}: it has {other}, this is {dict(same)}")
+    if other:
+        raise SystemExit(f"{path.name} cannot go on: it has {other}, this is {dict(same)}")
+    changed = ["git", "diff", "--quiet", found["commit"], "--", ":/src"]
+    if subprocess.run(changed, cwd=RESULTS, check=False, capture_output=True).returncode:
+        raise SystemExit(f"{path.name} cannot go on: src is not what it was at {found['commit']}")
     return found
 
 

@@ -29,8 +29,8 @@ def run_suite(
 ) -> tuple[list[Row], dict[str, float]]:
     """The rows of a suite and its ratios."""
     chosen = [case for case in suite.cases if not wanted.cases or case in wanted.cases]
-    early = [case for case in chosen if case in suite.quick]
-    late = [case for case in chosen if case not in suite.quick]
+    early = [case for case in chosen if case in suite.first]
+    late = [case for case in chosen if case not in suite.first]
     rows = [
         row
         for cases in (early, late)
