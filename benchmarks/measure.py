@@ -1,4 +1,4 @@
-"""Runs the cases of a suite, each in a process of its own, on records that are made once."""
+"""Runs the cases of a suite, each in a process of its own, on the same records."""
 
 from __future__ import annotations
 
@@ -69,9 +69,8 @@ def _measured(suite: str, case: str, order: Order, say: Callable[[str], None]) -
 
 def _shortly(row: Row) -> str:
     """What came out, for those who wait for the rest."""
-    seconds = row.get("seconds_per_batch")
     stolen = f", {row['stolen']:.0%} of the machine stolen" if row.get("stolen") else ""
-    return f"    {seconds:.2f} s a batch{stolen}" if seconds is not None else "    done"
+    return f"    {row['seconds_per_batch']:.2f} s a batch{stolen}"
 
 
 def better(first: Row, second: Row) -> Row:

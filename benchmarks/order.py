@@ -68,7 +68,7 @@ class Order:
         """The same on the same records, which leaves what it makes in a folder of its own."""
         folder = self.root / name
         folder.mkdir()
-        return replace(self, folder=str(folder), made=self.made or self.folder)
+        return replace(self, folder=str(folder), made=str(self.source))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

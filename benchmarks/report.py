@@ -125,8 +125,7 @@ def _unfinished(path: Path, same: Mapping[str, Any]) -> dict[str, Any]:
     other = {name: found.get(name) for name, value in same.items() if found.get(name) != value}
     if other:
         raise SystemExit(f"{path.name} cannot go on: it has {other}, this is {dict(same)}")
-    changed = ["git", "diff", "--quiet", found["commit"], "--", ":/src"]
-    if subprocess.run(changed, cwd=RESULTS, check=False, capture_output=True).returncode:
+    if _git("diff", "--quiet", found["commit"], "--", ":/src").returncode:
         raise SystemExit(f"{path.name} cannot go on: src is not what it was at {found['commit']}")
     return found
 
@@ -140,7 +139,14 @@ def _cores() -> int:
 
 
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    return _git("rev-parse", "--short", "HEAD").stdout.strip()
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *arguments],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return done.stdout.strip()
