@@ -20,16 +20,15 @@ _TICK_SECONDS = 0.005
 
 def main() -> None:
     servers, topic, file, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    with pa.memory_map(file) as source:
-        messages = pa.ipc.open_file(source).read_all()
-        keys, values = messages["key"].to_pylist(), messages["value"].to_pylist()
+    # read where it lies, tick by tick: minutes of messages would be gigabytes of Python's objects
+    messages = pa.ipc.open_file(pa.memory_map(file)).read_all()
     sender = Sender(servers, topic)
     parent = os.getppid()
     began, sent = time.time(), 0
-    while sent < len(values):
-        due = min(len(values), int((time.time() - began) * rate))
-        for number in range(sent, due):
-            sender.send(keys[number], values[number], timestamp=int(time.time() * 1000))
+    while sent < len(messages):
+        due = min(len(messages), int((time.time() - began) * rate))
+        for message in messages.slice(sent, due - sent).to_pylist():
+            sender.send(message["key"], message["value"], timestamp=int(time.time() * 1000))
         sent = due
         sender.poll()
         if os.getppid() != parent:

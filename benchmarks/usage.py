@@ -25,12 +25,13 @@ class Usage:
             driver, workers = me.memory_info().rss, 0
             for child in me.children(recursive=True):
                 try:
-                    rss, name = child.memory_info().rss, child.name()
+                    rss, name, parent = child.memory_info().rss, child.name(), child.ppid()
                 except psutil.NoSuchProcess:
                     continue
                 # a JVM that starts a program is there twice for a moment, under another name
                 driver += rss if name == "java" else 0
-                workers += rss if name.startswith("python") else 0
+                # workers are below a JVM; what a case starts itself, as a producer, is none
+                workers += rss if name.startswith("python") and parent != me.pid else 0
             self.driver, self.workers = max(self.driver, driver), max(self.workers, workers)
 
     def stop(self) -> dict[str, float]:
