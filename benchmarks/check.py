@@ -2,6 +2,7 @@
 
 `--record` measures several times and writes down, for each ratio, the lowest value and how far the
 values lay apart: that is the noise of a machine, and a later run may fall below by as much again.
+What falls below is measured a second time: neighbours on the host go away, a slower engine stays.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 
@@ -36,7 +39,7 @@ _PARTS = {
         most_spark_tables=0,
     ),
     "changes": Wanted(
-        order=Order(tables=0, records=0, batches=2, warm=1, rate=0, seconds=0),
+        order=Order(tables=0, records=0, batches=4, warm=2, rate=0, seconds=0),
         tables=(20,),
         most_spark_tables=20,
     ),
@@ -48,34 +51,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check")
     parser.add_argument("--record", action="store_true", help="write the floors anew")
     console = Console(stderr=True)
-    if parser.parse_args().record:
-        _record([_measure(console) for _ in range(_TIMES)])
-        return 0
-    if not _FLOORS.exists():
+    record = parser.parse_args().record
+    if not record and not _FLOORS.exists():
         console.print("there are no floors yet: python -m benchmarks.check --record")
         return 2
-    floors = json.loads(_FLOORS.read_text())
-    below = 0
-    for name, value in _measure(console).items():
-        floor = floors.get(name)
-        if floor is None:
-            continue
-        least = floor["lowest"] * (1 - floor["noise"])
-        below += value < least
-        verdict = "fell below" if value < least else "holds"
-        print(f"{name:34} {value:8.2f}   at least {least:.2f}   {verdict}")
-    return 1 if below else 0
-
-
-def _measure(console: Console) -> dict[str, float]:
-    """All ratios, turned so that more is better."""
-    found: dict[str, float] = {}
+    # one folder until the end: files that were just deleted slow down those that are made next
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        for name, wanted in _PARTS.items():
-            _, ratios = run_suite(SUITES[name], wanted.at(folder), say=console.print)
-            for ratio, value in ratios.items():
-                grows = "seconds" in ratio
-                found[f"{ratio}_inverse" if grows else ratio] = 1 / value if grows else value
+        measure = partial(_measure, folder=folder, console=console)
+        if record:
+            rounds = range(_TIMES)
+            _record([dict(p for part in _PARTS for p in measure(part).items()) for _ in rounds])
+            return 0
+        held = [_holds(part, measure, console) for part in _PARTS]
+    return 0 if all(held) else 1
+
+
+def _holds(part: str, measure: Callable[[str], dict[str, float]], console: Console) -> bool:
+    """Whether no ratio of this part is below its floor, in the better of two rounds."""
+    floors = json.loads(_FLOORS.read_text())
+    least = {name: floor["lowest"] * (1 - floor["noise"]) for name, floor in floors.items()}
+    found = measure(part)
+    if any(value < least.get(name, 0) for name, value in found.items()):
+        console.print(f"{part}: below its floor; again")
+        again = measure(part)
+        found = {name: max(value, again[name]) for name, value in found.items()}
+    for name in filter(least.__contains__, found):
+        verdict = "fell below" if found[name] < least[name] else "holds"
+        print(f"{name:34} {found[name]:8.2f}   at least {least[name]:.2f}   {verdict}", flush=True)
+    return all(value >= least.get(name, 0) for name, value in found.items())
+
+
+def _measure(part: str, *, folder: str, console: Console) -> dict[str, float]:
+    """All ratios of a part, turned so that more is better."""
+    wanted = _PARTS[part].at(tempfile.mkdtemp(dir=folder))
+    _, ratios = run_suite(SUITES[part], wanted, say=console.print)
+    found: dict[str, float] = {}
+    for ratio, value in ratios.items():
+        grows = "seconds" in ratio
+        found[f"{ratio}_inverse" if grows else ratio] = 1 / value if grows else value
     return found
 
 

@@ -73,7 +73,7 @@ def blocks(found: Mapping[str, Any]) -> dict[str, str]:
         "changes": _changes(_of(rows, "changes")),
         "age": _age(_of(rows, "age")),
         "cluster": _cluster(_of(rows, "cluster")),
-        "core": _core([row for suite in _CORE for row in _of(rows, suite) if row["case"] == "direct"]),
+        "core": _core([row for suite in _CORE for row in _of(rows, suite)]),
     }
     return {name: text for name, text in tables.items() if text.count("\n") != 1}
 
@@ -199,7 +199,7 @@ def _cluster(rows: Sequence[Row]) -> str:
 
 def _core(rows: Sequence[Row]) -> str:
     return _each(
-        rows,
+        [row for row in rows if row["case"] == "direct"],
         {
             "records": lambda row: _CORE[row["suite"]],
             "tables": lambda row: f"{row['tables']:,}",
