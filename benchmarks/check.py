@@ -22,7 +22,8 @@ from benchmarks.run import Wanted, run_suite
 from benchmarks.suites import SUITES
 
 _FLOORS = RESULTS / "floors.json"
-_LEAST_NOISE = 0.1
+_LEAST_NOISE = 0.2
+"""Rounds within minutes see less of it than hours: 0.67 and 0.84 within one, of the same engine."""
 _TIMES = 3
 
 _PARTS = {
