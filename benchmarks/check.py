@@ -1,8 +1,9 @@
 """`make bench-check`: a few ratios, measured in minutes, against the lowest that were seen.
 
-`--record` measures several times and writes down, for each ratio, the lowest value and how far the
-values lay apart: that is the noise of a machine, and a later run may fall below by as much again.
-What falls below is measured a second time: neighbours on the host go away, a slower engine stays.
+`--record` measures several rounds and writes them down; `--add` adds rounds, of another hour, to
+those that are there. How far they lie apart is the noise of the machine: the gate lets a ratio fall
+below the lowest by as much again. What falls deeper is measured a second time: neighbours on the
+host go away, a slower engine stays.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from benchmarks.run import Wanted, run_suite
 from benchmarks.suites import SUITES
 
 _FLOORS = RESULTS / "floors.json"
-_LEAST_NOISE = 0.2
-"""Rounds within minutes see less of it than hours: 0.67 and 0.84 within one, of the same engine."""
+_LEAST_NOISE = 0.1
 _TIMES = 3
 
 _PARTS = {
@@ -51,8 +51,10 @@ _PARTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check")
     parser.add_argument("--record", action="store_true", help="write the floors anew")
+    parser.add_argument("--add", action="store_true", help="add rounds to the floors")
     console = Console(stderr=True)
-    record = parser.parse_args().record
+    options = parser.parse_args()
+    record = options.record or options.add
     if not record and not _FLOORS.exists():
         console.print("there are no floors yet: python -m benchmarks.check --record")
         return 2
@@ -61,7 +63,8 @@ def main() -> int:
         measure = partial(_measure, folder=folder, console=console)
         if record:
             rounds = range(_TIMES)
-            _record([dict(p for part in _PARTS for p in measure(part).items()) for _ in rounds])
+            found = [dict(p for part in _PARTS for p in measure(part).items()) for _ in rounds]
+            _record(found, seen=_seen() if options.add else {})
             return 0
         held = [_holds(part, measure, console) for part in _PARTS]
     return 0 if all(held) else 1
@@ -69,8 +72,7 @@ def main() -> int:
 
 def _holds(part: str, measure: Callable[[str], dict[str, float]], console: Console) -> bool:
     """Whether no ratio of this part is below its floor, in the better of two rounds."""
-    floors = json.loads(_FLOORS.read_text())
-    least = {name: floor["lowest"] * (1 - floor["noise"]) for name, floor in floors.items()}
+    least = {name: _least(values) for name, values in _seen().items()}
     found = measure(part)
     if any(value < least.get(name, 0) for name, value in found.items()):
         console.print(f"{part}: below its floor; again")
@@ -93,15 +95,20 @@ def _measure(part: str, *, folder: str, console: Console) -> dict[str, float]:
     return found
 
 
-def _record(runs: list[dict[str, float]]) -> None:
-    floors = {}
-    for name in runs[0]:
-        values = [run[name] for run in runs]
-        spread = (max(values) - min(values)) / max(values)
-        floors[name] = {
-            "lowest": round(min(values), 3),
-            "noise": round(max(spread, _LEAST_NOISE), 3),
-        }
+def _least(seen: list[float]) -> float:
+    spread = (max(seen) - min(seen)) / max(seen)
+    return min(seen) * (1 - max(spread, _LEAST_NOISE))
+
+
+def _seen() -> dict[str, list[float]]:
+    floors: dict[str, list[float]] = json.loads(_FLOORS.read_text()) if _FLOORS.exists() else {}
+    return floors
+
+
+def _record(rounds: list[dict[str, float]], *, seen: dict[str, list[float]]) -> None:
+    floors = {
+        name: seen.get(name, []) + [round(found[name], 3) for found in rounds] for name in rounds[0]
+    }
     _FLOORS.write_text(json.dumps(floors, indent=2) + "\n")
 
 
