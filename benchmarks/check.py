@@ -66,22 +66,32 @@ def main() -> int:
             found = [dict(p for part in _PARTS for p in measure(part).items()) for _ in rounds]
             _record(found, seen=_seen() if options.add else {})
             return 0
-        held = [_holds(part, measure, console) for part in _PARTS]
-    return 0 if all(held) else 1
+        least = {name: _least(values) for name, values in _seen().items()}
+        below = [name for part in _PARTS for name in _below(part, least, measure, console)]
+    return 1 if below else 0
 
 
-def _holds(part: str, measure: Callable[[str], dict[str, float]], console: Console) -> bool:
-    """Whether no ratio of this part is below its floor, in the better of two rounds."""
-    least = {name: _least(values) for name, values in _seen().items()}
+def _below(
+    part: str,
+    least: dict[str, float],
+    measure: Callable[[str], dict[str, float]],
+    console: Console,
+) -> set[str]:
+    """The ratios of a part that are below their floors, in the better of two rounds."""
     found = measure(part)
-    if any(value < least.get(name, 0) for name, value in found.items()):
+    if _under(found, least):
         console.print(f"{part}: below its floor; again")
         again = measure(part)
         found = {name: max(value, again[name]) for name, value in found.items()}
+    below = _under(found, least)
     for name in filter(least.__contains__, found):
-        verdict = "fell below" if found[name] < least[name] else "holds"
+        verdict = "fell below" if name in below else "holds"
         print(f"{name:34} {found[name]:8.2f}   at least {least[name]:.2f}   {verdict}", flush=True)
-    return all(value >= least.get(name, 0) for name, value in found.items())
+    return below
+
+
+def _under(found: dict[str, float], least: dict[str, float]) -> set[str]:
+    return {name for name, value in found.items() if name in least and value < least[name]}
 
 
 def _measure(part: str, *, folder: str, console: Console) -> dict[str, float]:
