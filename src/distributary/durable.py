@@ -30,7 +30,7 @@ def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result |
         except FileExistsError:
             return None
     if durable:
-        sync_folder(path.parent)
+        sync(path.parent)
     return found
 
 
@@ -39,7 +39,7 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     with _draft(path, data, durable=durable) as draft:
         os.replace(draft, path)
     if durable:
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def unnamed(folder: str, data: bytes) -> int | None:
@@ -80,9 +80,9 @@ def give_name(handle: int, path: str) -> os.stat_result | None:
     return os.fstat(handle)
 
 
-def sync_folder(folder: Path | str) -> None:
-    """Make a new name in a folder survive a crash of the machine."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path | str) -> None:
+    """Make a file's content, or the names in a folder, survive a crash of the machine."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

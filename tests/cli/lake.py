@@ -37,7 +37,7 @@ def letter(
     offset: int, *, code: str = "UNKNOWN_SCHEMA_ID", type: str = "chess"
 ) -> dict[str, object]:
     return {
-        "id": dead_letter_id("games", "wrapper", 0, offset),
+        "id": dead_letter_id("games", "life", "wrapper", 0, offset),
         "pipeline": "games",
         "topic": "wrapper",
         "partition": 0,

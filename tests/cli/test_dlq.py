@@ -10,7 +10,7 @@ from distributary.observe.hexdump import hexdump
 from tests.cli.conftest import Cli
 from tests.cli.lake import FRAME, letter, make_lake
 
-ID = dead_letter_id("games", "wrapper", 0, 20)
+ID = dead_letter_id("games", "life", "wrapper", 0, 20)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_discard_says_why_and_only_once(lake: Path, cli: Cli) -> None:
     assert cli(*line, "--json").json["discarded"] == 1
     assert cli(*line).out == "0 discarded\n"
     assert cli("dlq", "list", "--json").json["total"] == 2
-    shown = cli("dlq", "show", dead_letter_id("games", "wrapper", 0, 22), "--json").json
+    shown = cli("dlq", "show", dead_letter_id("games", "life", "wrapper", 0, 22), "--json").json
     assert (shown["status"], shown["note"]) == ("discarded", "from tests")
 
 

@@ -11,7 +11,7 @@ from distributary.registry.files import FileRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import HOSTILE, make_lake
 
-ID = dead_letter_id("games", "wrapper", 0, 20)
+ID = dead_letter_id("games", "life", "wrapper", 0, 20)
 
 
 @pytest.fixture

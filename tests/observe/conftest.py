@@ -184,7 +184,7 @@ def coordinates(offsets: Sequence[int], *, topic: str = "wrapper") -> pa.Table:
 def letter(offset: int = 0, **values: object) -> dict[str, object]:
     pipeline = str(values.get("pipeline", "games"))
     return {
-        "id": dead_letter_id(pipeline, "wrapper", 0, offset),
+        "id": dead_letter_id(pipeline, "life", "wrapper", 0, offset),
         "pipeline": pipeline,
         "topic": "wrapper",
         "partition": 0,

@@ -56,7 +56,7 @@ def test_selection_joins_all_conditions(letters, noon):
     assert ids(letters.select(until=noon + timedelta(hours=1))) == [0, 1, 2]
     assert ids(letters.select(topic="wrapper", partition=0, offsets=4)) == [4]
     assert ids(letters.select(offsets=(2, 5), reason="PAYLOAD_MISMATCH")) == [2, 3, 5]
-    assert ids(letters.select(id=dead_letter_id("games", "wrapper", 0, 6))) == [6]
+    assert ids(letters.select(id=dead_letter_id("games", "life", "wrapper", 0, 6))) == [6]
     assert len(letters.select(topic="other")) == 0
     assert len(letters.select(limit=4)) == 4
     assert letters.select(columns=["value"], offsets=0).to_pylist() == [{"value": b"\x00\x01\xff"}]
@@ -64,7 +64,7 @@ def test_selection_joins_all_conditions(letters, noon):
 
 
 def test_one_letter_is_got_by_the_start_of_its_id(letters):
-    whole = dead_letter_id("games", "wrapper", 0, 6)
+    whole = dead_letter_id("games", "life", "wrapper", 0, 6)
     assert letters.get(whole)["offset"] == 6
     assert letters.get(whole[:12].upper())["headers"] == [{"key": "h", "value": b"v"}]
 
@@ -140,8 +140,8 @@ def test_a_record_that_is_a_letter_twice_is_selected_once(lake):
     lake.dead_letters([{"offset": 1}, {"offset": 2}])
     letters = DeadLetters(lake.dead_letters([{"offset": 1, "batch": 9}]))
     assert ids(letters.select()) == [1, 2]
-    assert letters.get(dead_letter_id("games", "wrapper", 0, 1))["offset"] == 1
-    assert letters.discard([dead_letter_id("games", "wrapper", 0, 1)], note="") == 2
+    assert letters.get(dead_letter_id("games", "life", "wrapper", 0, 1))["offset"] == 1
+    assert letters.discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="") == 2
 
 
 def test_no_table_reads_as_no_letters(lake, noon):

@@ -20,7 +20,7 @@ def discard_all(path: str, names: list[str], note: str) -> int:
 
 def test_a_pipeline_appends_while_letters_are_marked(lake):
     path = lake.dead_letters([{"offset": n} for n in range(40)])
-    names = [dead_letter_id("games", "wrapper", 0, n) for n in range(40)]
+    names = [dead_letter_id("games", "life", "wrapper", 0, n) for n in range(40)]
 
     def append():
         for batch in range(1, 16):
@@ -41,7 +41,7 @@ def test_a_pipeline_appends_while_letters_are_marked(lake):
 
 def test_two_processes_mark_the_same_letters_once(lake):
     path = lake.dead_letters([{"offset": n} for n in range(30)])
-    names = [dead_letter_id("games", "wrapper", 0, n) for n in range(30)]
+    names = [dead_letter_id("games", "life", "wrapper", 0, n) for n in range(30)]
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(1) as pool:
         elsewhere = pool.apply_async(discard_all, (path, names, "elsewhere"))
@@ -63,7 +63,9 @@ def test_an_append_of_a_newer_batch_is_no_conflict(lake, monkeypatch):
         return merge
 
     monkeypatch.setattr(DeltaTable, "merge", overtaken)
-    assert DeadLetters(path).discard([dead_letter_id("games", "wrapper", 0, 1)], note="x") == 1
+    assert (
+        DeadLetters(path).discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="x") == 1
+    )
     assert len(tries) == 1
 
 
@@ -80,7 +82,9 @@ def test_an_append_to_the_same_batch_is_tried_again(lake, monkeypatch):
         return merge
 
     monkeypatch.setattr(DeltaTable, "merge", overtaken)
-    assert DeadLetters(path).discard([dead_letter_id("games", "wrapper", 0, 1)], note="x") == 1
+    assert (
+        DeadLetters(path).discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="x") == 1
+    )
     assert len(tries) == 2
     assert DeadLetters(path).count_by_status() == {"open": 1, "replayed": 0, "discarded": 1}
 
@@ -97,7 +101,7 @@ def test_a_table_that_never_rests_is_an_error_with_a_code(lake, monkeypatch):
     monkeypatch.setattr(DeltaTable, "merge", overtaken)
     monkeypatch.setattr(delta, "CONFLICT_ATTEMPTS", 2)
     with pytest.raises(DistributaryError) as caught:
-        DeadLetters(path).discard([dead_letter_id("games", "wrapper", 0, 1)], note="x")
+        DeadLetters(path).discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="x")
     assert caught.value.code is ErrorCode.COMMIT_FAILED
 
 
@@ -113,7 +117,7 @@ def test_an_unreadable_table_is_an_error_with_a_code(lake):
 
 def test_appending_is_possible_after_marks(lake):
     path = lake.dead_letters([{"offset": 1}])
-    DeadLetters(path).discard([dead_letter_id("games", "wrapper", 0, 1)], note="x")
+    DeadLetters(path).discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="x")
     rows = DeadLetters(path).select(status=None)
     write_deltalake(path, rows, mode="append")
     assert DeltaTable(path).count() == 2

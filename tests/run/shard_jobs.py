@@ -117,7 +117,9 @@ class Jobs:
         """One batch of a job, as `StreamRun` does it; killed after the manifest with `crash`."""
         config = shard_config(self.lake, part)
         source = make_source(config)
-        checkpoint = Checkpoint.open(local_folder(config.checkpoint_path), pipeline=config.name)
+        folder = local_folder(config.checkpoint_path)
+        found = Checkpoint.find(folder, pipeline=config.name)
+        checkpoint = found or Checkpoint.begin(folder, pipeline=config.name)
         manifests = checkpoint.manifests()
         batch = manifests.settled() + 1
         decided = manifests.read(batch)

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.model.manifest import Counts
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, replay, try_replay
-from distributary.run.tidy import dead_letters_of
 from distributary.simulate.cdc import CdcFormat, CdcPlan
 from tests.decode.datastream_samples import COLUMNS, avro_schema, event
 from tests.run.change_lakes import Feed, put

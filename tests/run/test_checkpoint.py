@@ -26,21 +26,48 @@ def manifest(batch: int, **changes: object) -> Manifest:
 
 
 def test_a_checkpoint_keeps_its_life_and_a_new_folder_is_a_new_life(tmp_path: Path) -> None:
-    one = Checkpoint.open(tmp_path / "a", pipeline="games")
-    assert Checkpoint.open(tmp_path / "a", pipeline="games").life == one.life
-    assert Checkpoint.open(tmp_path / "b", pipeline="games").life != one.life
+    assert Checkpoint.find(tmp_path / "a", pipeline="games") is None
+    one = Checkpoint.begin(tmp_path / "a", pipeline="games")
+    assert Checkpoint.find(tmp_path / "a", pipeline="games") == one
+    assert Checkpoint.begin(tmp_path / "b", pipeline="games").life != one.life
 
 
 def test_another_pipeline_cannot_use_it(tmp_path: Path) -> None:
-    Checkpoint.open(tmp_path, pipeline="games")
+    Checkpoint.begin(tmp_path, pipeline="games")
     with pytest.raises(CheckpointError):
-        Checkpoint.open(tmp_path, pipeline="orders")
+        Checkpoint.find(tmp_path, pipeline="orders")
 
 
-def test_decided_batches_without_a_life_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "manifests").mkdir()
+@pytest.mark.parametrize("left", [None, "", "{", '{"life": "abc"}', "[]"])
+def test_a_life_that_cannot_be_read_is_that_of_its_batches(
+    tmp_path: Path, left: str | None
+) -> None:
+    Manifests(tmp_path / "manifests").create(manifest(3))
+    if left is not None:
+        (tmp_path / "life.json").write_text(left)
+    assert Checkpoint.find(tmp_path, pipeline="games") == Checkpoint(tmp_path, "abc")
+    (tmp_path / "manifests" / f"{3:020d}.json").unlink()
+    assert Checkpoint.find(tmp_path, pipeline="games") == Checkpoint(tmp_path, "abc")
+
+
+def test_a_first_position_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    one = Checkpoint.begin(tmp_path, pipeline="games")
+    (tmp_path / "first.json").write_text("")
     with pytest.raises(CheckpointError):
-        Checkpoint.open(tmp_path, pipeline="games")
+        one.first_position(dict)
+
+
+def test_settled_only_goes_forward(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    (tmp_path / "settled").write_text("4")
+    assert manifests.settled() == 4
+    manifests.settle(7)
+    manifests.settle(5)
+    assert manifests.settled() == 7
+    manifests.prune(keep=1)
+    assert [p.name for p in tmp_path.glob("*.settled")] == [f"{7:020d}.settled"]
+    (tmp_path / "settled").write_text("")
+    assert manifests.settled() == 7
 
 
 def test_a_batch_is_decided_once(tmp_path: Path) -> None:

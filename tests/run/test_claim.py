@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +96,67 @@ def test_an_owner_whose_claim_was_removed_is_fenced(tmp_path: Path) -> None:
     with pytest.raises(FencedError):
         claim.check()
     claim.release()
+
+
+def test_a_claim_of_the_same_epoch_in_a_new_life_is_another_claim(tmp_path: Path) -> None:
+    first = Claim.take(tmp_path / "cp", lease=5)
+    shutil.rmtree(tmp_path / "cp")
+    second = Claim.take(tmp_path / "cp", lease=5)
+    assert second.epoch == first.epoch
+    second.check()
+    with pytest.raises(FencedError):
+        first.check()
+    first.release()
+    # a process that is fenced says no good-bye in the name of another
+    assert state_of(tmp_path / "cp") == "running"
+    second.release()
+
+
+def test_a_heart_that_could_not_beat_for_a_while_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Claim.take(tmp_path, lease=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", _read_only)
+        time.sleep(0.5)
+        claim.check()
+        time.sleep(1)
+        with pytest.raises(FencedError):
+            claim.check()
+    claim.check()
+    beat = tmp_path / "claims" / "0000000001.beat"
+    before = beat.stat().st_mtime_ns
+    deadline = time.monotonic() + 10
+    while beat.stat().st_mtime_ns == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert beat.stat().st_mtime_ns > before
+    claim.release()
+
+
+def _read_only(*args: object, **kwargs: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_claim_that_was_emptied_is_followed_after_its_lease(tmp_path: Path) -> None:
+    Claim.take(tmp_path, lease=5)._ended.set()
+    path = tmp_path / "claims" / "0000000001.json"
+    path.write_text("")
+    with pytest.raises(OwnedError):
+        Claim.take(tmp_path, lease=5)
+    for each in path.parent.iterdir():
+        os.utime(each, (1, 1))
+    assert Claim.take(tmp_path, lease=5).epoch == 2
+
+
+def test_an_owner_elsewhere_is_not_to_be_killed_here(tmp_path: Path) -> None:
+    claim = Claim.take(tmp_path, lease=600)
+    claim._ended.set()
+    path = tmp_path / "claims" / "0000000001.json"
+    path.write_text(json.dumps({**_as_dict(claim), "host": "elsewhere"}))
+    with pytest.raises(OwnedError) as caught:
+        Claim.take(tmp_path, lease=5)
+    assert "kill" not in caught.value.next_step
+    assert "elsewhere" in caught.value.next_step
 
 
 def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:

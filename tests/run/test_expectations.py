@@ -16,8 +16,8 @@ from distributary.observe.status import status
 from distributary.run.checkpoint import Checkpoint
 from distributary.run.pipeline import Pipeline
 from distributary.run.preview import preview
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, replay
-from distributary.run.tidy import dead_letters_of
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
 
@@ -46,8 +46,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
         assert not caught.value.retryable
         assert caught.value.context["rule"] == "never"
     assert not staged_files(games)
-    checkpoint = Checkpoint.open(refusing.checkpoint_folder, pipeline="games")
-    assert checkpoint.manifests().newest() == -1
+    assert Checkpoint(refusing.checkpoint_folder, "").manifests().newest() == -1
 
     pipeline = with_rules(games, warn, late, strict)
     foreseen = preview(pipeline).unfit_rules

@@ -18,8 +18,8 @@ from distributary.model.manifest import Counts
 from distributary.model.schema import Format
 from distributary.observe.events import Event
 from distributary.registry.wire import VALUE_HEADER, frame
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import replay
-from distributary.run.tidy import dead_letters_of
 from tests.run.streams import Stream
 from tests.waiting import until_read
 

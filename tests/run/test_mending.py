@@ -12,9 +12,10 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.run import batch as batch_module
 from distributary.run.healing import healable
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, replay, try_replay
 from distributary.run.resume import resume, waiting
-from distributary.run.tidy import dead_letters_of, plan_clean, plan_reset, remove
+from distributary.run.tidy import plan_clean, plan_reset, remove
 from distributary.simulate.games import GamesPlan, stream_rounds
 from distributary.simulate.schemas import event, event_subject
 from tests.run.lakes import Games

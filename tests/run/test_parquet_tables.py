@@ -23,9 +23,10 @@ from distributary.run.catalog import _register
 from distributary.run.chaos import KILL, Moment
 from distributary.run.pipeline import Pipeline
 from distributary.run.preview import preview
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, replay
 from distributary.run.resume import resume, waiting
-from distributary.run.tidy import dead_letters_of, plan_clean, remove
+from distributary.run.tidy import plan_clean, remove
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
 from tests.run.test_crashes import SMALL, run

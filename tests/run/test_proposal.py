@@ -161,7 +161,7 @@ def test_the_last_batch_is_tried_and_what_follows_it(tmp_path: Path) -> None:
         position = source.newest() | {"rows": 10 * (batch + 1)}
         if checkpoint is None:
             folder = made.pipeline().checkpoint_folder
-            checkpoint = Checkpoint.open(folder, pipeline="games")
+            checkpoint = Checkpoint.begin(folder, pipeline="games")
             first: dict[str, Any] = {"version": 0, "index": 0, "rows": 0}
             checkpoint.first_position(lambda known=first: known)
         one = SourceRange("wrapper", 0, 10 * batch, 10 * (batch + 1), 10)

@@ -70,7 +70,7 @@ def test_only_old_letters_that_are_done_with_go(letters: Path) -> None:
     assert state.files["part-1.parquet"] == untouched and len(state.files) == 2
     assert expired(letters) == ExpiredLetters()
     assert DeltaTable(letters).version() == 3
-    kept = DeadLetters(str(letters)).get(dead_letter_id("games", "wrapper", 0, 2))
+    kept = DeadLetters(str(letters)).get(dead_letter_id("games", "life", "wrapper", 0, 2))
     assert kept["value"] == letter(2)["value"] and kept["headers"] == letter(2)["headers"]
 
 
@@ -97,7 +97,7 @@ def test_marks_that_come_in_between_are_kept(letters: Path) -> None:
 
     def ready() -> None:
         if next(once, None):
-            assert source.discard([dead_letter_id("games", "wrapper", 0, 2)], note="x") == 1
+            assert source.discard([dead_letter_id("games", "life", "wrapper", 0, 2)], note="x") == 1
             append(letters, 3, [(8, "open", 0)])
 
     done = expire_letters(state_of(letters), OLD, ready=ready)[1]
@@ -125,7 +125,7 @@ def test_letters_are_marked_appended_compacted_and_expired_at_once(letters: Path
     for batch in range(3, 8):
         append(letters, batch, [(batch * 10, "open", 0), (batch * 10 + 1, "replayed", 60)])
         rounds.release()
-        name = dead_letter_id("games", "wrapper", 0, batch * 10)
+        name = dead_letter_id("games", "life", "wrapper", 0, batch * 10)
         assert source.discard([name], note="seen") == 1
     carer.join()
     assert not failures

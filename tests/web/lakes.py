@@ -46,7 +46,7 @@ RULES = {
 
 def letter(offset: int, *, code: str = "UNKNOWN_SCHEMA_ID", **values: object) -> dict[str, object]:
     return {
-        "id": dead_letter_id("games", "wrapper", 0, offset),
+        "id": dead_letter_id("games", "life", "wrapper", 0, offset),
         "pipeline": "games",
         "topic": "wrapper",
         "partition": 0,

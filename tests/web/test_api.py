@@ -170,12 +170,14 @@ def test_dead_letters_by_reason_and_whole(page_of_busy: Running) -> None:
     ]
     assert len(page_of_busy.get("/api/dead-letters?reason=NULL_VALUE")["letters"]) == 1
     assert page_of_busy.get("/api/dead-letters?status=replayed")["letters"] == []
-    one = page_of_busy.get(f"/api/dead-letters/{dead_letter_id('games', 'wrapper', 0, 20)}")
+    one = page_of_busy.get(f"/api/dead-letters/{dead_letter_id('games', 'life', 'wrapper', 0, 20)}")
     assert one["bytes"] == 45
     assert one["hex"][0].startswith("00000000  00 00 00 00 07 00 3c 73")
     assert one["failing_byte"] == 9
     assert not one["with_schema"]
-    empty = page_of_busy.get(f"/api/dead-letters/{dead_letter_id('games', 'wrapper', 0, 22)}")
+    empty = page_of_busy.get(
+        f"/api/dead-letters/{dead_letter_id('games', 'life', 'wrapper', 0, 22)}"
+    )
     assert (empty["bytes"], empty["hex"]) == (None, [])
 
 
@@ -187,7 +189,7 @@ def test_search_finds_names_codes_ids_and_records(page_of_busy: Running) -> None
     assert hits("chess") == [("table", "silver_chess")]
     assert ("pipeline", "games") in hits("game")
     assert ("error code", "NULL_VALUE") in hits("null value")
-    id = dead_letter_id("games", "wrapper", 0, 20)
+    id = dead_letter_id("games", "life", "wrapper", 0, 20)
     assert hits(id[:6]) == [("dead letter", id)]
     assert hits("") == []
     trace = page_of_busy.get("/api/search?q=wrapper/0/20")["trace"]

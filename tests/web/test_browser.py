@@ -14,7 +14,7 @@ from distributary.web.reading import Reading
 from tests.web.conftest import TOKEN, Look, Running, Start
 from tests.web.lakes import HOSTILE, WebLake, letter
 
-ID = dead_letter_id("games", "wrapper", 0, 20)
+ID = dead_letter_id("games", "life", "wrapper", 0, 20)
 ADDRESSES = {
     "overview": "/",
     "pipeline": "/pipelines/games",

@@ -93,7 +93,7 @@ def pack(path: Path) -> Packed:
             file.flush()
             os.fsync(file.fileno())
         drafts.replace(path)
-        durable.sync_folder(path.parent)
+        durable.sync(path.parent)
     except OSError as error:
         raise DeployError(
             "the archive cannot be written",

@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from distributary.durable import sync_folder
+from distributary.durable import sync
 from distributary.merge.snapshot import LiveFile, Snapshot
 from distributary.model.manifest import StagedFile
 from distributary.publish.base import Mark
@@ -82,7 +82,7 @@ def commit(folder: str, before: Snapshot | None, change: Changeset) -> int:
     """
     if before is None:
         os.makedirs(f"{folder}/_delta_log", exist_ok=True)
-        sync_folder(folder)
+        sync(folder)
     version = 0 if before is None else before.version + 1
     actions = _actions(before, change, now=time.time_ns() // 1_000_000)
     create_commit(commit_path(folder, version), commit_lines(actions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ MAY_HEAL = frozenset({ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT})
 """Reasons that can go away by themselves: somebody registers what was missing."""
 
 DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
-    Column("id", pa.string(), "stable id: 16 hex digits of pipeline, topic, partition and offset"),
+    Column("id", pa.string(), "stable id: 16 hex digits of pipeline, source and coordinates"),
     Column("pipeline", pa.string(), "the pipeline that read the record"),
     Column("topic", pa.string(), "where the record was read"),
     Column("partition", pa.int32(), "partition of the topic"),
@@ -50,7 +51,29 @@ DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
 DEAD_LETTER_SCHEMA = pa.schema([pa.field(c.name, c.type) for c in DEAD_LETTER_COLUMNS])
 
 
-def dead_letter_id(pipeline: str, topic: str, partition: int, offset: int) -> str:
-    """The same record has the same id, however often it is dead-lettered."""
-    text = f"{pipeline}\0{topic}\0{partition}\0{offset}"
+CONTENT = ("topic", "partition", "offset", "timestamp", "key", "value")
+"""What tells a record from another one that was at its coordinates before."""
+
+
+def dead_letter_id(pipeline: str, source: str, topic: str, partition: int, offset: int) -> str:
+    """The same record has the same id, and no other record has it.
+
+    `source` is the source's own identity, which stays when the pipeline is reset; where that is not
+    known, the life of the checkpoint: a source that was made anew has other records at the same
+    coordinates, and is read by another life.
+    """
+    text = f"{pipeline}\0{source}\0{topic}\0{partition}\0{offset}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def content_keys(letters: pa.Table) -> list[str]:
+    """For each letter, a text that two letters share only if they are of the same record."""
+    return [_content_key(row) for row in letters.select(CONTENT).to_pylist()]
+
+
+def _content_key(row: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name in CONTENT:
+        part = row[name] if isinstance(row[name], bytes) else str(row[name]).encode()
+        digest.update(b"-" if row[name] is None else b"%d:" % len(part) + part)
+    return digest.hexdigest()[:32]

@@ -141,6 +141,8 @@ class Manifest:
     """`stream` for the source's batches, `replay` for dead letters sent again."""
     source_state: Mapping[str, Any] = field(default_factory=dict)
     """What the source wants to find again at the next batch."""
+    source_start: Mapping[str, Any] = field(default_factory=dict)
+    """Where the batch began, in the same words; empty in manifests of the version before."""
     stage_seconds: float = 0.0
     primary_role: str = str(Role.EACH)
     """The tables in which a record counts as written: a record may be in several tables."""

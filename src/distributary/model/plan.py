@@ -131,5 +131,9 @@ class StageOrder:
     """The login; secrets, and the reason why they are not in any address."""
     guarded: bool = False
     """Decode in a child process, because an earlier try killed its worker."""
+    life: str = ""
+    """The checkpoint's: tells records from those that an earlier life has read."""
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """By topic: what tells it from another one that had its name before."""
     most_new_keys: int = 10_000
     """How many keys without a route one task may report; records of further ones are refused."""

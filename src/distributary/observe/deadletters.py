@@ -12,7 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus
+from distributary.model.deadletter import (
+    CONTENT,
+    DEAD_LETTER_SCHEMA,
+    DeadLetterStatus,
+    content_keys,
+)
 from distributary.model.record import TIMESTAMP
 from distributary.observe.delta import (
     StorageOptions,
@@ -122,7 +127,10 @@ class DeadLetters:
         )
         names = list(columns or DEAD_LETTER_SCHEMA.names)
         needed = [*names, *(n for n in ("id", "topic", "partition", "offset") if n not in names)]
-        rows = _once_each(self._read(needed, where, limit=limit))
+        rows = self._read(needed, where, limit=limit)
+        if _any_twice(rows):
+            needed = [*names, *(n for n in ("id", *CONTENT) if n not in names)]
+            rows = _once_each(self._read(needed, where, limit=limit))
         order = [(name, "ascending") for name in ("topic", "partition", "offset")]
         return rows.sort_by(order).select(names)
 
@@ -263,12 +271,17 @@ def _same_for_all(ids: Iterable[str], *, note: str, status: str, at: datetime | 
     )
 
 
+def _any_twice(rows: pa.Table) -> bool:
+    return bool(pc.count_distinct(rows["id"]).as_py() < len(rows))
+
+
 def _once_each(rows: pa.Table) -> pa.Table:
-    if pc.count_distinct(rows["id"]).as_py() == len(rows):
+    """Each record once; ids of before did not tell records of a source that was made anew apart."""
+    if not _any_twice(rows):
         return rows
-    numbered = rows.append_column("_row", pa.array(range(len(rows)), pa.int64()))
-    first = numbered.group_by("id").aggregate([("_row", "min")])["_row_min"]
-    return rows.take(first)
+    ids = rows["id"].to_pylist()
+    first = {key: n for n, key in reversed([*enumerate(zip(ids, content_keys(rows), strict=True))])}
+    return rows.take(pa.array(sorted(first.values()), pa.int64()))
 
 
 def _reason(code: str, group: list[dict[str, Any]]) -> Reason:

@@ -3,6 +3,9 @@
 <lake>/<table>                                    tables, the dead letters among them
 <lake>/_distributary/ledger/{batches,tables,schemas}
 <lake>/_distributary/pipelines/<name>/pipeline.json
+<lake>/_distributary/pipelines/<name>/decided-<lane>.json    the newest manifest, once more
+<lake>/_distributary/pipelines/<name>/removal.json           a reset or clean that is not finished
+<lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
 <lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
 """
@@ -53,6 +56,11 @@ def pipeline(lake: str, name: str) -> str:
 def pipeline_file(lake: str, name: str) -> str:
     """The file in which a pipeline says what it is."""
     return join(pipeline(lake, name), "pipeline.json")
+
+
+def removed(lake: str) -> str:
+    """Where folders go whose removal takes a while: nobody looks for a table there."""
+    return join(lake, HOME, "removed")
 
 
 def tombstones(lake: str, table: str) -> str:

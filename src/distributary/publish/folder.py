@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pyarrow.fs as pafs
 
+from distributary.durable import sync
 from distributary.errors import LakeUnavailableError
 from distributary.publish.failures import clean
 from distributary.stores.known import file_system, without_secrets
@@ -43,10 +44,13 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file that has all of its content as soon as it has its name."""
-        draft = self._draft(name)
-        with self._files.open_output_stream(draft) as stream:
+        # an object has its name only when all of it is there
+        local = isinstance(self._files, pafs.LocalFileSystem)
+        path = self._draft(name) if local else self._full(name)
+        with self._files.open_output_stream(path) as stream:
             stream.write(data)
-        self._files.move(draft, self._full(name))
+        if local:
+            self._place(path, name)
 
     def copy(self, name: str, *, to: Folder) -> None:
         """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
@@ -57,7 +61,7 @@ class Folder:
             source_filesystem=self._files,
             destination_filesystem=to._files,
         )
-        to._files.move(draft, to._full(name))
+        to._place(draft, name)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -70,8 +74,28 @@ class Folder:
         if self._files.get_file_info(path).type == pafs.FileType.Directory:
             self._files.delete_dir(path)
 
+    def remove_table(self) -> None:
+        """Remove a table's folder, its log first and the newest of it first.
+
+        Whoever reads meanwhile finds the table as it was before, and then none.
+        """
+        log = self._files.get_file_info(
+            pafs.FileSelector(self._full("_delta_log"), allow_not_found=True)
+        )
+        for file in sorted((f.path for f in log if f.is_file), reverse=True):
+            self._files.delete_file(file)
+        self.remove_folder()
+
     def _full(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+    def _place(self, draft: str, name: str) -> None:
+        """Give a file its name; on a disk its content is safe from a power cut before it has it."""
+        if isinstance(self._files, pafs.LocalFileSystem):
+            sync(draft)
+        self._files.move(draft, self._full(name))
+        if isinstance(self._files, pafs.LocalFileSystem):
+            sync(self._full(name).rpartition("/")[0])
 
     def _draft(self, name: str) -> str:
         folder, _, last = self._full(name).rpartition("/")

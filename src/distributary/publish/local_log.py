@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from distributary.durable import NO_NAMING, sync_folder, unnamed
+from distributary.durable import NO_NAMING, sync, unnamed
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, MergedFields, fields_in, schema_string
@@ -172,7 +172,7 @@ class LocalLog:
             raise BeyondUsError("a column asks for a table feature")
         if seen is None:
             os.makedirs(f"{self._folder}/_delta_log", exist_ok=True)
-            sync_folder(self._folder)
+            sync(self._folder)
         text = commit_text(entry, mark, metadata=metadata, new=seen is None)
         identity = create_commit(commit_path(self._folder, version), text)
         if seen is None:

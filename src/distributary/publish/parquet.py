@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from distributary.durable import sync_folder
+from distributary.durable import sync
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import TableEntry
 from distributary.model.table import STAGED, STAGING, Column
@@ -140,7 +140,7 @@ def _unlink(table: ParquetTable, files: Iterable[str]) -> None:
     for folder in folders:
         # before the intent that names them may go: else a power failure could bring them back
         if os.path.isdir(folder):
-            sync_folder(folder)
+            sync(folder)
 
 
 def _describe(table: ParquetTable, entry: TableEntry) -> None:
@@ -197,7 +197,7 @@ def _link(table: ParquetTable, finals: dict[str, str]) -> None:
                 os.link(source, draft)
                 os.replace(draft, target)
     for folder in folders:
-        sync_folder(folder)
+        sync(folder)
 
 
 def _text(entry: TableEntry, mark: Mark, finals: dict[str, str]) -> str:

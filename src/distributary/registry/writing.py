@@ -60,7 +60,7 @@ def ensure_folder(path: Path, *, durable: bool = True) -> None:
     except FileExistsError:
         return
     if durable:
-        durably.sync_folder(path.parent)
+        durably.sync(path.parent)
 
 
 def create(path: Path, content: dict[str, Any], *, durable: bool = True) -> bool:

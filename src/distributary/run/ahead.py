@@ -57,7 +57,7 @@ class ReadAhead:
             return
         if source is None:
             return
-        order = stage_order(context, batch)
+        order = stage_order(context, batch, source)
         catalog = context.broadcast(context.planner.catalog())
         sorting = self._pool.submit(self._sort, source, catalog, order)
         self._ahead = _Ahead(batch, source, Begun(order, sorting))

@@ -29,8 +29,8 @@ from distributary.run.context import RunContext
 from distributary.run.deriving import written_logs
 from distributary.run.hidden_logs import forget_merged
 from distributary.run.merging import DERIVED
-from distributary.run.publishing import publish_all
-from distributary.run.staging import Stages, stage_records
+from distributary.run.publishing import publish_all, refuse_foreign_marks
+from distributary.run.staging import Stages, drop_files, stage_records
 from distributary.source.base import BatchInput
 
 _NONE: Mapping[str, TableEntry] = MappingProxyType({})
@@ -56,12 +56,15 @@ def run_batch(
     if manifest is None:
         _refuse_other_records(context, batch, source)
         manifest = _decide(context, batch, source, clock, ahead=ahead)
-    _same_records(manifest, source)
+    else:
+        _same_records(manifest, source)
+        refuse_foreign_marks(context, manifest, fresh=False)
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
         # the records are still at the source: stage them again, tables that have them will skip
         kept = written_logs(context, manifest)
+        context.claim.check()
         context.manifests.set_aside(batch)
         manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept)
         published = publish_all(context, manifest, fresh=True)
@@ -104,6 +107,12 @@ def _decide(
             evidence=manifest.counts.equation().replace("=", "!="),
             next_step="run it again; if it stays, this is a defect: report it with this line",
         )
+    try:
+        # whatever speaks against this batch does so before it is decided
+        refuse_foreign_marks(context, manifest, fresh=True)
+    except DivergedError:
+        drop_files(context, stages.staged)
+        raise
     context.claim.check()
     # the manifest promises these files: they must not be lost when it is not
     if context.config.lake.local_path is not None:

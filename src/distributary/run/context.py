@@ -16,7 +16,7 @@ from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Publisher
 from distributary.registry.calls import RegistryCalls
-from distributary.run.checkpoint import Checkpoint, Manifests
+from distributary.run.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.run.claim import Claim
 from distributary.run.planner import Planner
 
@@ -42,6 +42,8 @@ class RunContext:
     """Logs of change data whose tables have everything that was there when this run began."""
     calls: RegistryCalls = field(default_factory=RegistryCalls)
     """Questions to the registry that nobody was told of yet."""
+    marked: dict[str, int] = field(default_factory=dict)
+    """By table, the newest batch of this lane that its own log had when it was looked at."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
     _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
@@ -55,6 +57,11 @@ class RunContext:
     def app_id(self) -> str:
         """How this lane signs its commits."""
         return app_id(self.config.name, self.checkpoint.life, self.lane)
+
+    @property
+    def manifest_copy(self) -> ManifestCopy:
+        """The newest decided batch, in the lake."""
+        return ManifestCopy(self.config.lake.address, self.config.name, self.lane)
 
     def settled_ranges(self, batch: int) -> tuple[SourceRange, ...] | None:
         """What a batch covered that was settled before, in this life; None if it was not."""

@@ -13,7 +13,7 @@ from distributary.model.plan import Route
 from distributary.model.record import RAW
 from distributary.registry.base import has_schema
 from distributary.run.pipeline import Pipeline
-from distributary.run.tidy import dead_letters_of
+from distributary.run.removal import dead_letters_of
 from distributary.stage.group import positions
 from distributary.stage.parts import failures
 from distributary.stage.unwrap import unwrap

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import FilesSource
 from distributary.config.trigger import Trigger, TriggerKind
-from distributary.errors import DistributaryError, FencedError, OwnedError
+from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
 from distributary.observe import layout
 from distributary.observe.events import EventBus
 from distributary.observe.failures import write_failure
@@ -25,7 +26,7 @@ from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.calls import RegistryCalls
 from distributary.run.catalog import register_tables
-from distributary.run.checkpoint import Checkpoint
+from distributary.run.checkpoint import Checkpoint, ManifestCopy
 from distributary.run.claim import Claim
 from distributary.run.context import RunContext
 from distributary.run.lineage import told
@@ -39,9 +40,12 @@ from distributary.run.parts import (
 )
 from distributary.run.planner import Planner
 from distributary.run.query import RunSummary, StreamRun
+from distributary.run.recovery import refuse_lost
+from distributary.run.removal import finish_removal
 from distributary.run.session import spark_session
 from distributary.run.sharding import divide, family, refuse_replay
 from distributary.run.spark_conf import SparkSettings
+from distributary.stores.known import introduce
 
 
 @dataclass(slots=True)
@@ -151,14 +155,41 @@ class Pipeline:
         """Claim a lane of the checkpoint and gather what its batches need."""
         if lane != "stream":
             refuse_replay(self.config)
-        checkpoint = Checkpoint.open(self.checkpoint_folder, pipeline=self.config.name)
+        introduce(self.lake, self.config.lake.options)
+        finish_removal(self)
+        folder = self.checkpoint_folder
         # lanes have owners of their own: dead letters can be replayed while the stream runs
-        claimed = checkpoint.folder if lane == "stream" else checkpoint.folder / lane
+        claimed = folder if lane == "stream" else folder / lane
         claim = Claim.take(claimed, lease=self.config.run.lease.total_seconds())
         try:
-            yield self._context(spark, checkpoint, claim, lane)
+            yield self._context(spark, self._checkpoint(lane), claim, lane)
         finally:
             claim.release()
+
+    def _checkpoint(self, lane: str) -> Checkpoint:
+        """The checkpoint, as new as the lake; begun where this pipeline has never run."""
+        name, folder = self.config.name, self.checkpoint_folder
+        checkpoint = Checkpoint.find(folder, pipeline=name)
+        if checkpoint is None:
+            refuse_lost(self)
+            return Checkpoint.begin(folder, pipeline=name)
+        newest = ManifestCopy(self.lake, name, lane).read()
+        if newest is not None and newest.life != checkpoint.life:
+            raise DivergedError(
+                "this checkpoint was replaced: another life of the pipeline has written since",
+                where=str(folder),
+                evidence=f"life {checkpoint.life}; the lake has batch {newest.batch} of life "
+                f"{newest.life}, decided {newest.created_at}",
+                next_step="put the checkpoint of that life back; to go on with neither, "
+                "`distributary reset` and read the source again",
+            )
+        manifests = checkpoint.manifests(lane)
+        # files are numbered by a catalogue in the checkpoint, which is as old as the rest of it
+        numbered = isinstance(self.config.source, FilesSource) and lane == "stream"
+        if newest is not None and newest.batch > manifests.newest() and not numbered:
+            # an older copy of the checkpoint was put back
+            manifests.adopt(newest)
+        return checkpoint
 
     def _context(
         self, spark: SparkSession | None, checkpoint: Checkpoint, claim: Claim, lane: str

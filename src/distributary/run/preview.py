@@ -94,11 +94,10 @@ def preview(pipeline: Pipeline) -> Preview:
 
 def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
     source = make_source(pipeline.config)
-    folder = pipeline.checkpoint_folder
-    if not (folder / "life.json").exists():
+    checkpoint = Checkpoint.find(pipeline.checkpoint_folder, pipeline=pipeline.config.name)
+    if checkpoint is None:
         yield from source.peek(source.first())
         return
-    checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
     manifests = checkpoint.manifests()
     newest = manifests.read(manifests.newest()) if manifests.newest() >= 0 else None
     start = newest.source_state if newest else checkpoint.known_first_position() or source.first()

@@ -100,10 +100,9 @@ def _since_last_batch(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
 
 def _start(pipeline: Pipeline, source: Source) -> Position:
     """Where the last batch began; where there is none, where the first one will."""
-    folder = pipeline.checkpoint_folder
-    if not (folder / "life.json").exists():
+    checkpoint = Checkpoint.find(pipeline.checkpoint_folder, pipeline=pipeline.config.name)
+    if checkpoint is None:
         return source.first()
-    checkpoint = Checkpoint.open(folder, pipeline=pipeline.config.name)
     manifests = checkpoint.manifests()
     newest = manifests.newest()
     last = manifests.read(newest) if newest >= 0 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from distributary.errors import (
     DistributaryError,
@@ -36,6 +37,8 @@ def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tupl
 
 def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
     context.claim.check()
+    # from its first commit on, a batch must be found again even if the checkpoint is lost
+    context.manifest_copy.write(context.manifests.text(manifest.batch))
     mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
     queued = {p.table for p in parked(context.parking)}
     behind: set[str] = set()
@@ -53,10 +56,15 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
                 return Published(entry.table.name, Outcome.PUBLISHED)
             context.claim.check()
             result = context.publisher.publish(entry, mark)
+            if result.outcome is Outcome.SKIPPED and entry.table.name not in context.marked:
+                # it could not be asked before: its records must not be taken for written
+                _refuse_foreign_mark(context, entry, mark, fresh=fresh)
         except StagedFileError:
             raise
         except PublishError as error:
             return error
+        except DivergedError as error:
+            return PublishError(error.what, code=error.code, evidence=error.evidence)
         if next(commits) == 1:
             reached(Moment.AFTER_FIRST_COMMIT, manifest.batch)
         return result
@@ -70,8 +78,6 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
         else result
         for entry, result in zip(entries, results, strict=True)
     )
-    if fresh:
-        _refuse_foreign_marks(context, entries, published, mark)
     return derive(context, manifest, published, queued=queued, behind=behind, fresh=fresh)
 
 
@@ -109,19 +115,47 @@ def _lake_is_there(results: list[Published | DistributaryError]) -> None:
         raise failed[0]
 
 
-def _refuse_foreign_marks(
-    context: RunContext, entries: list[TableEntry], published: tuple[Published, ...], mark: Mark
-) -> None:
-    """A batch that was just staged cannot be in a table already, unless the checkpoint is old."""
-    for entry, result in zip(entries, published, strict=True):
-        if result.outcome is not Outcome.SKIPPED:
+def refuse_foreign_marks(context: RunContext, manifest: Manifest, *, fresh: bool) -> None:
+    """Raise DivergedError where a table has, or waits for, other records under this batch's number.
+
+    That is so when the checkpoint is older than the tables. It is asked before a batch is decided
+    and before a decided one is published, so that nothing of a refused batch is ever done. A table
+    that was found behind this batch need not be asked again: only the owner of the claim writes
+    these marks.
+    """
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    for waiting in parked(context.parking):
+        ours = waiting.mark.app_id == mark.app_id and waiting.mark.batch >= mark.batch
+        if ours and waiting.mark != mark:
+            raise _diverged(context, waiting.table, mark, f"batch {waiting.mark.batch} is parked")
+    for entry in manifest.tables:
+        name = entry.table.name
+        known_behind = fresh and context.marked.get(name, mark.batch) < mark.batch
+        if known_behind or entry.table.role in DERIVED:
             continue
-        committed = context.publisher.committed(entry.table.path, mark)
-        if committed is None or committed.source_hash != mark.source_hash:
-            raise DivergedError(
-                f"table {entry.table.name} has batch {mark.batch} already, with other records",
-                where=str(context.checkpoint.folder),
-                evidence=f"its newest mark is batch {committed.batch if committed else '?'}",
-                next_step="the checkpoint is older than the table: put the newest copy back, or "
-                "start a new life with `distributary reset`",
-            )
+        # a table that cannot be asked now is asked again when it is published
+        with suppress(PublishError):
+            _refuse_foreign_mark(context, entry, mark, fresh=fresh)
+
+
+def _refuse_foreign_mark(
+    context: RunContext, entry: TableEntry, mark: Mark, *, fresh: bool
+) -> None:
+    committed = context.publisher.committed(entry.table.path, mark)
+    newest = -1 if committed is None else committed.batch
+    context.marked[entry.table.name] = newest
+    if committed is None or newest < mark.batch or committed.source_hash == mark.source_hash:
+        return
+    # a log that was cleaned up no longer tells of which records its newest mark is
+    if fresh or committed.source_hash is not None:
+        raise _diverged(context, entry.table.name, mark, f"its newest mark is batch {newest}")
+
+
+def _diverged(context: RunContext, table: str, mark: Mark, evidence: str) -> DivergedError:
+    return DivergedError(
+        f"table {table} has batch {mark.batch} already, with other records",
+        where=str(context.checkpoint.folder),
+        evidence=evidence,
+        next_step="nothing of this batch was written. The checkpoint is older than the table: put "
+        "the newest copy back, or start a new life with `distributary reset`",
+    )

@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import stamina
 from pyspark.errors import PySparkException
@@ -152,7 +152,10 @@ class StreamRun:
         if self._until is None or self._stop.is_set():
             return None
         end = self._end_of(batch, start, self._until)
-        return None if end is None else self._source.open(self._context.spark, start, end)
+        return None if end is None else self._open(start, end)
+
+    def _open(self, start: Position, end: Position) -> BatchInput:
+        return replace(self._source.open(self._context.spark, start, end), start=start)
 
     def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
         """A batch that the ledger has settled ends where it ended then: its tables have it."""
@@ -164,12 +167,15 @@ class StreamRun:
     def _finish_decided(self) -> None:
         """What was decided and not settled, because the process ended in between."""
         manifests = self._context.manifests
-        if manifests.settled() > manifests.newest():
-            raise self._missing(manifests.settled())
-        for batch in range(manifests.settled() + 1, manifests.newest() + 1):
+        settled, newest = manifests.settled(), manifests.newest()
+        if settled > newest:
+            raise self._missing(settled)
+        # what the ledger has settled is done, whatever became of the checkpoint's own marks
+        for batch in range(max(settled, self._context.newest_settled) + 1, newest + 1):
             manifest = manifests.read(batch)
             if manifest is not None:
-                self._run(batch, self._position_after(batch - 1), manifest.source_state)
+                start = manifest.source_start or self._position_after(batch - 1)
+                self._run(batch, start, manifest.source_state)
 
     def _run(self, batch: int, start: Position, end: Position) -> None:
         context = self._context
@@ -177,7 +183,7 @@ class StreamRun:
         try:
             source = self._ahead.input(batch, end)
             if source is None:
-                source = self._source.open(context.spark, start, end)
+                source = self._open(start, end)
             settled = run_batch(context, batch, source, self._ahead)
         except DistributaryError:
             raise
@@ -255,5 +261,6 @@ def _unexpected(error: Exception, batch: int) -> DistributaryError:
         f"batch {batch} failed",
         code=ErrorCode.BATCH_FAILED,
         evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",
-        next_step="nothing of the batch is half done: run again, with --debug for the traceback",
+        next_step="run again, with --debug for the traceback: what tables have of it already is "
+        "not written twice",
     )

@@ -49,7 +49,7 @@ class Request:
     def send(self) -> None:
         """Leave it where the owner looks."""
         body = {"id": self.id, "as_of_us": self.as_of_us}
-        replace_atomically(self._path(_REQUEST), json.dumps(body), sync=False)
+        replace_atomically(self._path(_REQUEST), json.dumps(body))
 
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
@@ -82,7 +82,7 @@ def answer_requests(
     """Make the tables that somebody asks for."""
     for path in wanted(folder):
         answer = _answer(config, ledger, publisher, path)
-        replace_atomically(path.with_suffix(_ANSWER), json.dumps(answer), sync=False)
+        replace_atomically(path.with_suffix(_ANSWER), json.dumps(answer))
         path.unlink(missing_ok=True)
 
 

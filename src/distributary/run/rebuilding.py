@@ -18,6 +18,7 @@ from distributary.run.from_log import merged_table
 from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
 from distributary.run.rebuild_requests import Rebuilt, Request, rebuild_now
+from distributary.run.removal import finish_removal
 
 _PATIENCE_SECONDS = 600.0
 _POLL_SECONDS = 0.1
@@ -27,6 +28,7 @@ def rebuild_table(
     pipeline: Pipeline, known: TableSummary, *, as_of_us: int | None = None
 ) -> Rebuilt:
     """Make one table what its log says, or said at a moment; the others stay as they are."""
+    finish_removal(pipeline)
     publisher = make_publisher(pipeline.config)
     # what cannot be done is said before anybody is asked to do it
     merged_table(pipeline.config, known, publisher)

@@ -6,6 +6,7 @@ checkpoint, so that a replay which was killed goes on with the same records and 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary import durable
+from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.manifest import Manifest, SourceRange
 from distributary.model.record import RAW
 from distributary.observe.deadletters import DeadLetters, Failure
@@ -98,8 +100,9 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
     path = _selection(context, number)
     settled = run_batch(context, number, _input(context, number, path))
     manifest = settled.manifest
-    ids = pq.read_table(path, columns=["id"])["id"].to_pylist()
-    failed = failed_letters(manifest)
+    letters = pq.read_table(path, columns=["id", *CONTENT])
+    ids = letters["id"].to_pylist()
+    failed = failed_letters(manifest, letters)
     good = [i for i in ids if i not in failed]
     dead_letters.mark_replayed(good, replay=number)
     dead_letters.mark_failed_again(failed, at=datetime.fromisoformat(manifest.created_at))
@@ -113,10 +116,16 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
     )
 
 
-def failed_letters(manifest: Manifest) -> dict[str, Failure]:
+def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, Failure]:
     """The letters that failed again in a replay, by id."""
-    failed = manifest.source_state.get("failed", {})
-    return {letter: Failure(code, message) for letter, (code, message) in failed.items()}
+    told = manifest.source_state.get("failed", {})
+    failed: dict[str, Failure] = {}
+    for letter, key in zip(letters["id"].to_pylist(), content_keys(letters), strict=True):
+        # a replay that the version before has decided names them by id
+        found = told.get(key) or told.get(letter)
+        if found is not None:
+            failed[letter] = Failure(*found)
+    return failed
 
 
 def _folder(context: RunContext) -> Path:
@@ -144,10 +153,17 @@ def _freeze(
 
 
 def _input(context: RunContext, number: int, path: Path) -> BatchInput:
-    count = pq.read_metadata(path).num_rows
+    decided = context.manifests.read(number)
     return BatchInput(
         frame=context.spark.range(0, 1, 1, 1),
         reader=FrozenReader(str(path)),
-        ranges=(SourceRange(f"dead letters, replay {number}", 0, 0, count, count),),
+        ranges=decided.ranges if decided is not None else (_range(number, path),),
         end={},
     )
+
+
+def _range(number: int, path: Path) -> SourceRange:
+    """A selection as a stretch of a source: another one under this number has another name."""
+    ids = pq.read_table(path, columns=["id"])["id"].to_pylist()
+    name = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:8]
+    return SourceRange(f"dead letters, replay {number}, {name}", 0, 0, len(ids), len(ids))

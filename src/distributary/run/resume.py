@@ -16,6 +16,7 @@ from distributary.run.claim import Claim
 from distributary.run.draining import drained, family, request_file
 from distributary.run.parts import make_publisher
 from distributary.run.pipeline import Pipeline
+from distributary.run.removal import finish_removal
 
 _PATIENCE_SECONDS = 120.0
 
@@ -29,6 +30,7 @@ def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
 
 def resume(pipeline: Pipeline, table: str) -> list[Published]:
     """Publish what waits for a table; stops at the first batch that still fails."""
+    finish_removal(pipeline)
     folder = pipeline.parking
     if not waiting(pipeline, table):
         raise ConfigError(

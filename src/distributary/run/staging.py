@@ -17,6 +17,7 @@ from pyspark import Broadcast
 
 from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change_facts import ChangeFacts
+from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, TableEntry
 from distributary.model.plan import Catalog, StageOrder
@@ -99,6 +100,7 @@ class Stages:
             created_at=datetime.now(UTC).isoformat(),
             lane=context.lane,
             source_state=state,
+            source_start=dict(source.start),
             stage_seconds=round(self.seconds, 3),
             primary_role=primary_role(context.config),
             bytes_read=self.staged.bytes,
@@ -114,14 +116,16 @@ class Stages:
         return replace(draft, counts=counts)
 
     def _letters_that_failed(self, context: RunContext) -> dict[str, tuple[str, str]]:
+        """Why letters have failed again, by their content: ids of before may be anything."""
         name = context.config.tables.dead_letters
         folder = Folder(context.planner.book.tables[name].path)
         failed: dict[str, tuple[str, str]] = {}
         for file in self.staged.files.pop(name, []):
-            columns = ["id", "error_code", "error_message"]
+            columns = [*CONTENT, "error_code", "error_message"]
             content = pa.BufferReader(folder.read(file.path))
-            for row in pq.read_table(content, columns=columns).to_pylist():
-                failed[row["id"]] = (row["error_code"], row["error_message"])
+            rows = pq.read_table(content, columns=columns)
+            for key, row in zip(content_keys(rows), rows.to_pylist(), strict=True):
+                failed[key] = (row["error_code"], row["error_message"])
             folder.remove(file.path)
         self.staged.records.pop(name, None)
         return failed
@@ -138,7 +142,7 @@ def stage_records(
 ) -> Stages:
     """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
     began = time.monotonic()
-    order = begun.order if begun is not None else stage_order(context, batch)
+    order = begun.order if begun is not None else stage_order(context, batch, source)
     try:
         staged, tries = _sorted(context, batch, source, order, begun)
         _check_seen(staged, source, batch)
@@ -243,7 +247,7 @@ def _guarded_if_needed(hop: Callable[[StageOrder], Staged], order: StageOrder) -
         return hop(replace(order, guarded=True))
 
 
-def stage_order(context: RunContext, batch: int) -> StageOrder:
+def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
     """What the tasks of a batch are told."""
     attempt = uuid.uuid4().hex[:8]
     return StageOrder(
@@ -255,6 +259,8 @@ def stage_order(context: RunContext, batch: int) -> StageOrder:
         folder=str(context.checkpoint.runs(context.lane) / attempt),
         lake=context.config.lake.address,
         storage_options=context.config.lake.options,
+        life=context.checkpoint.life,
+        identities=source.identities,
     )
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from distributary.errors import OwnedError
 from distributary.observe import layout
-from distributary.observe.deadletters import DeadLetters
 from distributary.publish.folder import Folder
-from distributary.run.claim import current_owner, is_alive
+from distributary.run.checkpoint import Checkpoint
+from distributary.run.claim import CLAIMS, refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, remove_produced
-from distributary.run.removal import Removal
-from distributary.stores.known import introduce, is_remote
+from distributary.run.removal import Removal, dead_letters_of, take_away
+from distributary.stores.known import introduce
 
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
     """Forgetting progress: the checkpoint, and parked files that belong to its life."""
     introduce(pipeline.lake, pipeline.config.lake.options)
     folder = pipeline.checkpoint_folder
-    removals = [Removal("progress", str(folder))] if folder.exists() else []
+    removals = [Removal("progress", str(folder))] if _has_begun(pipeline) else []
     parked = Path(pipeline.parking)
     if parked.parent != folder and parked.exists() and any(parked.iterdir()):
         removals.append(Removal("parked files", str(parked)))
@@ -52,45 +50,22 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
 
 
 def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
-    """Do what was shown. The order lets a second call finish what a killed one began."""
-    refuse_while_running(pipeline)
-    name = pipeline.config.name
+    """Do what was shown. What a killed process has begun is finished by the next command."""
+    refuse_owned(pipeline.checkpoint_folder)
     elsewhere = [removal for removal in removals if removal.kind in (TOPIC, SUBJECT)]
     # first, because somebody else has to answer for it
     remove_produced(pipeline.config, elsewhere)
-    for removal in (each for each in removals if each not in elsewhere):
-        if removal.kind == "dead letters":
-            dead_letters_of(pipeline).forget(name)
-        elif removal.kind != "ledger":
-            _remove(removal.path)
-    # last, because it is the list of what there was to remove
-    if any(removal.kind == "ledger" for removal in removals):
-        pipeline.ledger().forget(name)
+    here = [removal for removal in removals if removal not in elsewhere]
+    if here:
+        take_away(pipeline, here)
 
 
-def _remove(path: str) -> None:
-    if is_remote(path):
-        Folder(path).remove_folder()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def refuse_while_running(pipeline: Pipeline) -> None:
-    """Nothing is taken away under a running pipeline."""
-    folder = pipeline.checkpoint_folder
-    owner = current_owner(folder) if folder.exists() else None
-    if owner is not None and is_alive(folder, owner):
-        raise OwnedError(
-            f"the pipeline is running: {owner.describe()}",
-            where=str(folder),
-            next_step=f"stop it first (kill {owner.pid})",
-        )
-
-
-def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
-    """The table of dead letters that this pipeline writes to."""
-    path = layout.table(pipeline.lake, pipeline.config.tables.dead_letters)
-    return DeadLetters(path, storage_options=pipeline.config.lake.options or None)
+def _has_begun(pipeline: Pipeline) -> bool:
+    """Whether there is progress to forget; that of a lost checkpoint is in the ledger."""
+    folder, name = pipeline.checkpoint_folder, pipeline.config.name
+    if Checkpoint.find(folder, pipeline=name) is None:
+        return bool(pipeline.ledger().batches(name, last=1))
+    return any(path.name not in (CLAIMS, "life.json") for path in folder.iterdir())
 
 
 def _tables_of_others(pipeline: Pipeline) -> set[str]:

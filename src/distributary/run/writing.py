@@ -16,10 +16,16 @@ def create_exclusively(path: Path, text: str) -> bool:
         return durable.create(path, text.encode()) is not None
 
 
-def replace_atomically(path: Path, text: str, *, sync: bool = True) -> None:
+def replace_atomically(path: Path, text: str) -> None:
     """Put a new content in place of the old one: a reader sees the one or the other."""
     with _writable(path):
-        durable.replace(path, text.encode(), durable=sync)
+        durable.replace(path, text.encode())
+
+
+def touch(path: Path) -> None:
+    """Create an empty file whose name says everything, unless it is there."""
+    with _writable(path):
+        path.touch()
 
 
 @contextmanager

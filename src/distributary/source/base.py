@@ -51,6 +51,10 @@ class BatchInput:
     """Records that the source holds beyond this batch, or None if unknown."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
     """The same by `topic/partition`, where the source has partitions."""
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """What tells a topic from another one that had its name before, where the source knows it."""
+    start: Position = field(default_factory=dict)
+    """Where the batch begins, as far as whoever opened it has said."""
 
     @property
     def records(self) -> int:

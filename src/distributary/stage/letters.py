@@ -41,7 +41,7 @@ def letters_batch(
     now = pa.repeat(pa.scalar(order.now_us, DEAD_LETTER_SCHEMA.field("first_seen").type), count)
     columns = {
         "id": [
-            dead_letter_id(order.pipeline, *where)
+            dead_letter_id(order.pipeline, order.identities.get(where[0]) or order.life, *where)
             for where in zip(topics, partitions, offsets, strict=True)
         ],
         "pipeline": [order.pipeline] * count,

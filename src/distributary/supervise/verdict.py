@@ -21,6 +21,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CONFIRMATION_NEEDED,
         ErrorCode.CHECKPOINT_DIVERGED,
         ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.CHECKPOINT_LOST,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
         ErrorCode.EXPECTATION_REFUSED,

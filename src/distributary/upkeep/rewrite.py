@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.durable import sync_folder
+from distributary.durable import sync
 from distributary.merge.conform import conform
 from distributary.publish.columns import UnsupportedTypeError, columns_of, fields_in
 from distributary.stage.parquet import statistics
@@ -148,7 +148,7 @@ class _Target:
             size = os.fstat(handle).st_size
         finally:
             os.close(handle)
-        sync_folder(os.path.dirname(self._path))
+        sync(os.path.dirname(self._path))
         return sum(told["numRecords"] for told in self._told), size
 
     def drop(self) -> None:

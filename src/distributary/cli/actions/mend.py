@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from distributary.cli.words import counted, cut, number
 from distributary.errors import RegistryError, SourceError
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Outcome, Published
+from distributary.run.claim import refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, plan_produced
-from distributary.run.removal import Removal
+from distributary.run.recovery import Recovery, plan_recovery, recover
+from distributary.run.removal import Removal, finish_removal
 from distributary.run.resume import resume, waiting
-from distributary.run.tidy import plan_clean, plan_reset, refuse_while_running, remove
+from distributary.run.tidy import plan_clean, plan_reset, remove
 
 _SUBJECTS_SHOWN = 20
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
@@ -61,6 +65,8 @@ def reset_pipeline(
 ) -> int:
     """Forget progress, and with `with_tables` everything that came of it."""
     pipeline = open_pipeline(call, file)
+    if not dry_run:
+        finish_removal(pipeline)
     if with_tables:
         removals = [each for each in plan_clean(pipeline) if each.kind != "card"]
     else:
@@ -76,6 +82,8 @@ def reset_pipeline(
 def clean_pipeline(call: Invocation, file: Path, *, dry_run: bool, yes: bool) -> int:
     """Remove everything that this pipeline made, and what the simulators made for it."""
     pipeline = open_pipeline(call, file)
+    if not dry_run:
+        finish_removal(pipeline)
     removals = plan_clean(pipeline)
     try:
         removals += plan_produced(pipeline.config)
@@ -83,6 +91,29 @@ def clean_pipeline(call: Invocation, file: Path, *, dry_run: bool, yes: bool) ->
         # a broker that is gone for ever must not keep a lake from being cleaned
         call.out.warn(f"simulated topics and subjects stay: {error.what} ({error.where})")
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
+
+
+def recover_pipeline(call: Invocation, file: Path, *, dry_run: bool) -> int:
+    """Make a lost checkpoint anew from what the lake knows."""
+    pipeline = open_pipeline(call, file)
+    found = plan_recovery(pipeline) if dry_run else recover(pipeline)
+    data = {
+        "pipeline": pipeline.config.name,
+        "dry_run": dry_run,
+        "checkpoint": str(pipeline.checkpoint_folder),
+        **asdict(found),
+    }
+    call.out.show(data, lambda paper: _draw_recovery(paper, found, dry_run=dry_run))
+    return 0
+
+
+def _draw_recovery(paper: Paper, found: Recovery, *, dry_run: bool) -> None:
+    verb = "would go on" if dry_run else "goes on"
+    paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
+    paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")
+    if not found.settled:
+        paper.line("that batch was decided and not finished: the next run finishes it")
+    paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
 
 
 def _take_away(
@@ -96,7 +127,7 @@ def _take_away(
     if dry_run or not removals:
         call.out.show(data | {"removed": False}, lambda paper: _draw_removals(paper, removals))
         return 0
-    refuse_while_running(pipeline)
+    refuse_owned(pipeline.checkpoint_folder)
     if not yes:
         _draw_removals(call.out.margin, removals)
         parts = counted(len(removals), "part")

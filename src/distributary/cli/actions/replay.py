@@ -13,8 +13,8 @@ from distributary.cli.output import Paper
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, tally
 from distributary.run.pipeline import Pipeline
+from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, Replayed, finish, replay, try_replay
-from distributary.run.tidy import dead_letters_of
 
 
 def replay_letters(

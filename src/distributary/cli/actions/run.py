@@ -25,6 +25,7 @@ from distributary.config.trigger import Trigger
 from distributary.observe.events import BatchSettled, BatchStarted, Event
 from distributary.observe.journal import Journal
 from distributary.observe.log_format import LogFormat
+from distributary.run.claim import refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.query import RunSummary
 from distributary.supervise.channel import Channel
@@ -59,6 +60,8 @@ def run_pipeline(
     """Run until it is done or stopped; 1 if a table was parked."""
     with journal_for(call.out, log_format) as journal:
         pipeline = open_pipeline(call, file)
+        # before Spark is started for nothing
+        refuse_owned(pipeline.checkpoint_folder)
         wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
         quick = pipeline.spark_settings(wanted).short_lived
 

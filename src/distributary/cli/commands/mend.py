@@ -97,6 +97,21 @@ def declare(app: typer.Typer) -> None:
     @verb(
         app,
         panel=MEND,
+        examples=["distributary recover distributary-demo/games.yaml --dry-run"],
+    )
+    def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
+        """Make a lost checkpoint anew from what the lake knows.
+
+        The next run goes on where the tables are: nothing is read twice, and a batch that was
+        under way is finished. A checkpoint that is there is left alone.
+        """
+        from distributary.cli.actions.mend import recover_pipeline
+
+        return recover_pipeline(call, file, dry_run=dry_run)
+
+    @verb(
+        app,
+        panel=MEND,
         examples=["distributary clean distributary-demo/games.yaml --dry-run"],
     )
     def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
