@@ -33,6 +33,18 @@ class Reader(Protocol):
         ...
 
 
+class Verify(Protocol):
+    """Asks a source whether it is still the one that a batch was planned with."""
+
+    def __call__(self, *, decided: bool) -> None:
+        """Raise SourceError if not; of a batch that was `decided` before, trying again is vain."""
+        ...
+
+
+def unverified(*, decided: bool) -> None:
+    """Accept what was read: the source cannot be replaced, or cannot tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchInput:
     """The records of one batch, by the source's own account, and the way to read them."""
@@ -51,6 +63,10 @@ class BatchInput:
     """Records that the source holds beyond this batch, or None if unknown."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
     """The same by `topic/partition`, where the source has partitions."""
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """What tells a topic from another one of the same name, where the source knows it."""
+    verify: Verify = unverified
+    """Called when the records were read, before the batch is decided."""
 
     @property
     def records(self) -> int:
