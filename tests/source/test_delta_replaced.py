@@ -9,26 +9,17 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
 
 from distributary.errors import DistributaryError, ErrorCode, SourceError
 from distributary.source.base import BatchInput, Position
 from distributary.source.delta import DeltaReader, DeltaSource
+from tests.run.shard_jobs import SPARK
 from tests.source.test_delta import source, table
 
 
-class _NoSpark:
-    """As much of a session as opening a batch needs."""
-
-    sparkContext = property(lambda self: self)
-    defaultParallelism = 2
-
-    def range(self, *_: int) -> None:
-        return None
-
-
 def opened(one: DeltaSource, start: Position, end: Position) -> BatchInput:
-    return one.open(cast(SparkSession, _NoSpark()), start, end)
+    return one.open(SPARK, start, end)
 
 
 def rows(read: BatchInput) -> list[tuple[int, bytes]]:
@@ -167,6 +158,42 @@ def test_an_older_copy_of_the_table_is_refused_or_read_whole(
     assert after is not None
     assert [offset for offset, _ in rows(opened(reading, end, after))] == list(range(12, 18))
     assert reading.advance(after, reading.newest()) is None
+
+
+@pytest.mark.parametrize("choice", ["stop", "read"])
+def test_a_table_that_was_restored_is_not_another_one_and_deletes_records(
+    tmp_path: Path, choice: str
+) -> None:
+    table(tmp_path / "t", 3)
+    one = source(tmp_path / "t", on_replaced=choice)
+    end = after_all(one)
+    DeltaTable(str(tmp_path / "t")).restore(1)
+    with pytest.raises(SourceError) as caught:
+        one.advance(end, one.newest())
+    assert caught.value.code is ErrorCode.SOURCE_INVALID
+
+
+def test_a_version_that_is_yet_to_come_is_waited_for(tmp_path: Path) -> None:
+    table(tmp_path / "t", 1)
+    one = source(tmp_path / "t", starting_version=3)
+    assert one.advance(one.first(), one.newest()) is None
+    table(tmp_path / "t", 3)
+    assert one.advance(one.first(), one.newest()) is not None
+
+
+def test_a_copy_that_has_grown_to_the_same_version_is_read_anew_by_who_is_running(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    table(path, 2)
+    shutil.copytree(path, tmp_path / "copy")
+    table(path, 1)
+    one = source(path, starting_version=0)
+    start, before = one.first(), one.files(one.first(), one.newest())
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    table(path, 1)
+    assert [f.path for f in one.files(start, one.newest())] != [f.path for f in before]
 
 
 @pytest.mark.parametrize("choice", ["stop", "read"])

@@ -85,8 +85,8 @@ class DeltaLog:
                 return self._newest
         table = self.table()
         identity = str(table.metadata().id)
-        if identity != self._identity or int(table.version()) < self._newest:
-            # versions of another table, or of an older copy, are other versions
+        if identity != self._identity or int(table.version()) <= self._newest:
+            # versions of another table, or of a copy, are other versions
             self._commits.clear()
             self._snapshots.clear()
         self._newest, self._identity = int(table.version()), identity
