@@ -17,6 +17,7 @@ from distributary.errors import (
     SourceUnavailableError,
 )
 from distributary.model.manifest import SourceRange
+from distributary.source import kafka_offsets
 from distributary.source.base import BatchInput, Position
 from distributary.source.kafka import KafkaSource
 from distributary.source.kafka_offsets import Broker
@@ -264,6 +265,20 @@ def test_ids_are_asked_for_together_with_the_partitions(
     position = source(services, topics=names).newest()
     assert asked == [names]
     assert set(position["ids"]) == set(names)
+
+
+def test_ids_of_many_topics_are_asked_for_once_a_second(
+    services: Services, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [create(topics, unique("many"), 0) for _ in range(3)]
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kafka_offsets, "_FEW", 2)
+    monkeypatch.setattr(kafka_offsets, "_BELIEVED_SECONDS", 60)
+    monkeypatch.setattr(Broker, "described", lambda _, wanted: asked.append(list(wanted)) or {})
+    one = source(services, topics=names)
+    for _ in range(3):
+        one.newest()
+    assert asked == [names]
 
 
 def test_a_batch_of_before_keeps_the_ids(services: Services, topics: Topics) -> None:

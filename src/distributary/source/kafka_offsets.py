@@ -27,6 +27,9 @@ _Answer = TypeVar("_Answer")
 
 _UNKNOWN = "A" * 22
 """The id of every topic, as a broker without ids (before 2.8) has it: 16 bytes of zero."""
+_FEW = 50
+"""Topics up to which asking for each is cheaper than asking for all: 1,000 take 35 ms, and the list
+of 1,000 takes 5 ms, but has no ids."""
 _BELIEVED_SECONDS = 1.0
 """How long ids are believed where asking for them is a question of its own."""
 _FIRST_SECONDS = 1.5
@@ -64,7 +67,7 @@ class Broker:
         )
         self._error: KafkaError | None = None
         self._client: AdminClient | None = None
-        self._believed: tuple[float, Sequence[str], Mapping[str, Topic]] = (0.0, (), {})
+        self._believed: tuple[float, Sequence[str], dict[str, Topic]] = (0.0, (), {})
 
     def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
         """The partitions of these topics, or of all topics whose whole name fits the pattern."""
@@ -73,8 +76,7 @@ class Broker:
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, Topic]:
         """These topics, or all topics whose whole name fits the pattern."""
-        told: Mapping[str, Topic] = {}
-        if pattern is None:
+        if pattern is None and len(names) <= _FEW:
             # one question for partitions and ids, and not about all topics of the cluster
             told = self.described(names)
             if len(told) == len(names):
@@ -82,7 +84,7 @@ class Broker:
         known = self._topics()
         if pattern is not None:
             names = sorted(name for name in known if re.fullmatch(pattern, name))
-            told = self._recently_described(names)
+        told = self._recently_described(names)
         for name in names:
             if name not in known or known[name].error is not None:
                 self._no_topic(name, known)
@@ -118,7 +120,7 @@ class Broker:
         """All topics."""
         return self._patiently(lambda client, patience: client.list_topics(timeout=patience).topics)
 
-    def _recently_described(self, names: Sequence[str]) -> Mapping[str, Topic]:
+    def _recently_described(self, names: Sequence[str]) -> dict[str, Topic]:
         """As `described`, but asked once a second: polls are more frequent than that."""
         moment, asked, told = self._believed
         if time.monotonic() - moment > _BELIEVED_SECONDS or asked != names:
