@@ -153,7 +153,7 @@ def test_a_life_that_ended_between_log_and_merge_leaves_nothing_behind(
         patch.setattr(deriving, "merge_all", die)
         with pytest.raises(DistributaryError):
             feed.pipeline(extra="run: {batch_attempts: 1}").run(spark=spark)
-    shutil.rmtree(feed.lake / "_checkpoints" / "changes")
+    remove(feed.pipeline(), plan_reset(feed.pipeline()))
     feed.send_round()
     feed.pipeline().run(spark=spark)
     feed.assert_true()

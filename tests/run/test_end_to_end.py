@@ -152,18 +152,24 @@ def test_a_reset_checkpoint_is_a_new_life_that_old_marks_do_not_hide(
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=5))
     games.send_all()
     games.pipeline().run(spark=spark)
-    shutil.rmtree(games.lake / "_checkpoints" / "games")
+    remove(games.pipeline(), plan_reset(games.pipeline()))
     summary = games.pipeline().run(spark=spark)
     assert summary.counts.written == 5
     assert len(games.rows(games.tables()[0])) == 10
 
 
-def test_a_missing_manifest_is_refused(tmp_path: Path, spark: SparkSession) -> None:
-    games = Games(tmp_path, GamesPlan(games=1, versions=2, records=2))
-    games.send_round()
-    games.pipeline().run(spark=spark)
-    for path in (games.lake / "_checkpoints" / "games" / "manifests").glob("0*.json"):
-        path.unlink()
+def test_a_missing_manifest_is_taken_from_the_lake_or_refused(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=1, versions=3, records=2))
+    manifests = games.lake / "_checkpoints" / "games" / "manifests"
+    for _ in range(2):
+        games.send_round()
+        games.pipeline().run(spark=spark)
+        for path in manifests.glob("0*.json"):
+            path.unlink()
+    ManifestCopy(str(games.lake), "games").remove()
     games.send_round()
     with pytest.raises(CheckpointError):
         games.pipeline().run(spark=spark)
+    assert len(games.rows("bronze_events")) == 4

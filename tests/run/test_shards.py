@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceError
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.route.shards import shard_of
 from distributary.run.checkpoint import Manifests
@@ -71,6 +72,26 @@ def test_a_bronze_table_that_is_not_there_yet_is_an_empty_one(jobs: Jobs) -> Non
     jobs.land(*GAMES)
     jobs.run_all(0, 1)
     jobs.assert_each_once()
+
+
+def test_another_bronze_table_is_not_taken_for_the_one_that_was_read(jobs: Jobs) -> None:
+    jobs.spread(2)
+    jobs.land(*GAMES)
+    jobs.land(*GAMES)
+    source = make_source(shard_config(jobs.lake, 0))
+    end = source.advance(source.first(), source.newest())
+    assert end is not None
+    jobs.spread(3)
+    jobs.land(*GAMES)
+    shutil.rmtree(jobs.lake / "bronze")
+    for _ in range(4):
+        jobs.land(*GAMES)
+    config = shard_config(jobs.lake, 0)
+    reading = config.source.model_copy(update={"on_replaced": "read"})
+    for one in (source, make_source(config.model_copy(update={"source": reading}))):
+        with pytest.raises(SourceError) as caught:
+            one.advance(end, one.newest())
+        assert caught.value.code is ErrorCode.SOURCE_REPLACED
 
 
 def test_behind_a_cut_nobody_goes_on_before_all_have_come_to_it(jobs: Jobs) -> None:

@@ -155,20 +155,6 @@ def test_records_that_retention_ate_are_named(services: Services, topics: Topics
     assert values(lenient, first) == [b"x"] * 3 + [b"y"] * 4
 
 
-def test_a_topic_that_was_made_anew_is_noticed(services: Services, topics: Topics) -> None:
-    name = topics.create(unique("anew"))
-    topics.send(name, [b"x"] * 5)
-    one = source(services, topics=[name])
-    end = one.advance(one.first(), one.newest())
-    assert end is not None
-    topics.delete(name)
-    _eventually(lambda: topics.create(name))
-    _eventually(lambda: topics.send(name, [b"y"]))
-    with pytest.raises(SourceError) as caught:
-        one.advance(end, _eventually(one.newest))
-    assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
-
-
 def test_a_missing_topic_may_come_and_a_near_name_is_told(
     services: Services, topics: Topics
 ) -> None:

@@ -43,6 +43,9 @@ class DeltaSource(Section):
     """Moment at which a first run starts."""
     max_records_per_batch: int = Field(default=250_000, ge=1)
     """Most records in one batch, as near as whole files allow."""
+    on_replaced: Literal["stop", "read"] = "stop"
+    """What to do when another table is in this one's place: stop, or read the new one from its
+    beginning; what was not read of the old one is lost."""
     tombstones: Literal["dead_letter", "skip"] = "dead_letter"
     """What becomes of a record with a key and without a value."""
 

@@ -64,9 +64,7 @@ def run_batch(
     except StagedFileError:
         # the records are still at the source: stage them again, tables that have them will skip
         kept = written_logs(context, manifest)
-        context.claim.check()
-        context.manifests.set_aside(batch)
-        manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept, decided=True)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
     settled = _settle(context, manifest, published, source, clock)
@@ -82,14 +80,19 @@ def _decide(
     *,
     ahead: ReadAhead | None,
     kept: Mapping[str, TableEntry] = _NONE,
+    decided: bool = False,
 ) -> Manifest:
-    """Plan and stage until every record has a place, check the equation, write the manifest."""
+    """Plan and stage until every record has a place, check the equation, write the manifest.
+
+    A batch that was `decided` before, and whose files are lost, gets another manifest.
+    """
     context.planner.begin_batch()
     clock.step("plan")
     reached(Moment.AFTER_PLAN, batch)
 
     begun = ahead.take(source) if ahead is not None else None
     stages: Stages = stage_records(context, batch, source, begun)
+    source.verify(decided=decided)
     clock.stages = stages.tries
     clock.step("stage")
     if ahead is not None:
@@ -117,6 +120,9 @@ def _decide(
     # the manifest promises these files: they must not be lost when it is not
     if context.config.lake.local_path is not None:
         sync_file_system(context.config.lake.local_path)
+    if decided:
+        # not before: without it nobody knows which records the batch has in the other tables
+        context.manifests.set_aside(batch)
     context.manifests.create(manifest)
     clock.step("manifest")
     reached(Moment.AFTER_MANIFEST, batch)

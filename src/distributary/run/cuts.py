@@ -58,7 +58,7 @@ class Epoch:
             return {"version": self.first, "index": 0, "rows": 0}
         if place(position) >= (self.first, 0):
             return position
-        return {"version": self.first, "index": 0, "rows": position["rows"]}
+        return {**position, "version": self.first, "index": 0}
 
     def end(self, until: Position | None = None) -> Position:
         """The end of the epoch, or `until` where that comes first."""

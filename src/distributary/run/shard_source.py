@@ -35,7 +35,10 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
     source = cast(DeltaSourceConfig, config.source)
     # each job counts its own rows: where the table's count begins does not matter
     table = DeltaSource(
-        source.model_copy(update={"value": "payload", "starting_version": 0}),
+        # and its versions are those of the cuts: another table cannot take its place
+        source.model_copy(
+            update={"value": "payload", "starting_version": 0, "on_replaced": "stop"}
+        ),
         storage_options=config.lake.options,
     )
     lake = config.lake.address

@@ -33,6 +33,18 @@ class Reader(Protocol):
         ...
 
 
+class Verify(Protocol):
+    """Asks a source whether it is still the one that a batch was planned with."""
+
+    def __call__(self, *, decided: bool) -> None:
+        """Raise SourceError if not; of a batch that was `decided` before, trying again is vain."""
+        ...
+
+
+def unverified(*, decided: bool) -> None:
+    """Accept what was read: the source cannot be replaced, or cannot tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchInput:
     """The records of one batch, by the source's own account, and the way to read them."""
@@ -52,7 +64,9 @@ class BatchInput:
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
     """The same by `topic/partition`, where the source has partitions."""
     identities: Mapping[str, str] = field(default_factory=dict)
-    """What tells a topic from another one that had its name before, where the source knows it."""
+    """What tells a topic from another one of the same name, where the source knows it."""
+    verify: Verify = unverified
+    """Called when the records were read, before the batch is decided."""
     start: Position = field(default_factory=dict)
     """Where the batch begins, as far as whoever opened it has said."""
 

@@ -2,14 +2,20 @@
 
 The first thing read is a snapshot of the table, the oldest files first, then commit after commit. A
 position is `{snapshot, index, rows}` inside of the snapshot and `{version, index, rows}` after it:
-how many files of that version are done, and how many rows that makes in all. Files are opened by
-the tasks, with Arrow: no record passes through the JVM.
+how many files of that version are done, and how many rows that makes in all. `table` is the id of
+the table that it is about. When another table is in its place, and that is to be read, it begins
+with a snapshot of that one: the batch's end says where under `from`, rows count on, so that no
+offset comes twice, and `before` says how many of them are of tables before. Files are opened by the
+tasks, with Arrow: no record passes through the JVM.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +23,19 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.errors import DistributaryError, DivergedError, ErrorCode, SourceError
+from distributary.errors import (
+    DistributaryError,
+    DivergedError,
+    ErrorCode,
+    SourceError,
+    SourceUnavailableError,
+)
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW, TIMESTAMP
-from distributary.source.base import BatchInput, Position
+from distributary.source.base import BatchInput, Position, unverified
 from distributary.source.delta_log import AddedFile, DeltaLog
 
+_log = logging.getLogger(__name__)
 _ROWS_PER_ARROW_BATCH = 65_536
 
 
@@ -46,16 +59,30 @@ class _Place:
     rows: int
     """Rows before this place: the next offset."""
     snapshot: bool = False
+    table: str = ""
+    """Id of the table; empty in positions of before it was kept."""
+    before: int = 0
+    """Rows of tables that were in this one's place before."""
 
     @classmethod
     def of(cls, position: Position) -> _Place:
         snapshot = "snapshot" in position
         version = position["snapshot" if snapshot else "version"]
-        return cls(int(version), int(position["index"]), int(position["rows"]), snapshot)
+        return cls(
+            version=int(version),
+            index=int(position["index"]),
+            rows=int(position["rows"]),
+            snapshot=snapshot,
+            table=str(position.get("table", "")),
+            before=int(position.get("before", 0)),
+        )
 
-    def position(self) -> Position:
+    def position(self) -> dict[str, Any]:
         key = "snapshot" if self.snapshot else "version"
-        return {key: self.version, "index": self.index, "rows": self.rows}
+        position: dict[str, Any] = {key: self.version, "index": self.index, "rows": self.rows}
+        if self.table:
+            position["table"] = self.table
+        return position | {"before": self.before} if self.before else position
 
 
 class DeltaSource:
@@ -67,14 +94,21 @@ class DeltaSource:
         self._config = config
         self._topic = config.topic_name
         self._log = DeltaLog(config.path, value=config.value, storage_options=storage_options)
+        self._opened: _Place | None = None
+        """Where the batch ends that was opened last."""
+        self._told = ""
+        """Id of the new table that the log has been told about."""
 
     def first(self) -> Position:
         """The table as it is now, or the version that the settings name."""
         if self._config.starting_version is not None:
             return _Place(self._config.starting_version, 0, 0).position()
         if self._config.starting_timestamp is not None:
-            return _Place(self._version_at_start(), 0, 0).position()
-        return _Place(int(self._log.table().version()), 0, 0, snapshot=True).position()
+            version, (_, table) = self._version_at_start(), self._log.known()
+            return _Place(version, 0, 0, table=table).position()
+        self._log.newest_version()
+        newest, table = self._log.known()
+        return _Place(newest, 0, 0, snapshot=True, table=table).position()
 
     def newest(self) -> Position:
         """Behind the newest commit; how many rows that is nobody needs to know."""
@@ -83,22 +117,24 @@ class DeltaSource:
     def advance(self, start: Position, until: Position) -> Position | None:
         """As many whole files as the limit allows, one at least."""
         left = self._config.max_records_per_batch
-        place = _Place.of(start)
+        begin, jump = self._begin(start)
         end: _Place | None = None
-        for file, after in self._files(place, _Place.of(until)):
+        for file, after in self._files(begin, _Place.of(until)):
             if end is not None and file.rows > left:
                 break
             left -= file.rows
             end = after
-        return end.position() if end else None
+        return end.position() | jump if end else None
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
         """The place behind the row with which the batch ended."""
-        rows = max((r.end for r in ranges), default=_Place.of(start).rows)
-        for _, after in self._files(_Place.of(start), _Place.of(self.newest())):
+        newest = _Place.of(self.newest())
+        begin, jump = self._begin(start)
+        rows = max((r.end for r in ranges), default=begin.rows)
+        for _, after in self._files(begin, newest):
             if after.rows >= rows:
                 if after.rows == rows:
-                    return after.position()
+                    return after.position() | jump
                 break
         raise DivergedError(
             "a batch of before does not end where a file of the source table ends",
@@ -109,30 +145,39 @@ class DeltaSource:
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
         """The files between two positions, spread over tasks by rows."""
-        begun, ended = _Place.of(start), _Place.of(end)
-        files = self.files(start, end)
+        begun, ended = _Place.of(end.get("from", start)), _Place.of(end)
+        self._log.newest_version()
+        self._opened = ended
+        # a batch that is decided needs its ranges only, unless it must be read again
+        there = self._is_there(ended)
+        files = self.files(start, end) if there else []
         tasks = _spread(files, spark.sparkContext.defaultParallelism)
         rows = ended.rows - begun.rows
         read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
-        lag = self._lag(ended.rows)
+        lag = self._lag(ended) if there else None
         return BatchInput(
             frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
             reader=self._reader(tasks),
             ranges=(read,) if rows else (),
             end=end,
+            counted=there,
             newest_us=max((f.modified_us for f in files), default=None),
             lag=lag,
             lag_by_partition={} if lag is None else {f"{self._topic}/0": lag},
+            identities={self._topic: ended.table} if ended.table else {},
+            verify=unverified if there else partial(self._refuse, ended),
         )
 
     def files(self, start: Position, end: Position) -> list[SourceFile]:
         """The files between two positions, in order."""
-        found = self._files(_Place.of(start), _Place.of(end))
+        found = self._files(_Place.of(end.get("from", start)), _Place.of(end))
         return [_source_file(file, after) for file, after in found]
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
-        files = self.files(start, self.newest())
+        newest = _Place.of(self.newest())
+        found = self._files(self._begin(start)[0], newest)
+        files = [_source_file(file, after) for file, after in found]
         left = self._config.max_records_per_batch
         for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
             yield batch.slice(0, left)
@@ -144,12 +189,78 @@ class DeltaSource:
         """A file that was there when the batch was planned and is gone now."""
         if "FileNotFoundError" not in str(error):
             return None
+        try:
+            self._log.newest_version()
+            if self._opened is not None and not self._is_there(self._opened):
+                self._refuse(self._opened, decided=False)
+        except SourceError as cause:
+            return cause
         return SourceError(
             "a file of the source table vanished while it was being read",
             code=ErrorCode.SOURCE_DATA_LOST,
             where=self._log.path,
             next_step="vacuum the source table with a longer retention; to read what is there now, "
             "`reset` the pipeline",
+        )
+
+    def _begin(self, start: Position) -> tuple[_Place, dict[str, Any]]:
+        """Where the batch behind a position begins, and what its end says if that is elsewhere.
+
+        Raises SourceError if the table is another one now, unless that one is to be read.
+        """
+        place = _Place.of(start)
+        newest, table = self._log.known()
+        if self._is_there(place):
+            return replace(place, table=table), {}
+        if self._config.on_replaced == "stop":
+            self._refuse(place, decided=False)
+        if self._told != table:
+            self._told = table
+            _log.warning(
+                "another table is in the place of the one that was read: reading it from its "
+                "beginning; what was not read of the old one is lost: %s: %s",
+                self._log.path,
+                self._before_and_now(place),
+            )
+        rows = place.rows
+        begin = _Place(newest, 0, rows, snapshot=True, table=table, before=rows)
+        return begin, {"from": begin.position()}
+
+    def _is_there(self, place: _Place) -> bool:
+        """Whether the table is the one of a place, and has come as far."""
+        newest, table = self._log.known()
+        if not place.table and not place.rows:
+            # nothing was read: a version that the settings name may be yet to come
+            return True
+        past = place.version - (0 if place.snapshot else 1)
+        return place.table in ("", table) and past <= newest
+
+    def _refuse(self, place: _Place, *, decided: bool) -> None:
+        if self._config.on_replaced == "read" and not decided:
+            raise SourceUnavailableError(
+                "another table came into the place of the source table while it was read",
+                code=ErrorCode.SOURCE_REPLACED,
+                where=self._log.path,
+                evidence=self._before_and_now(place),
+                next_step="nothing of the batch is half done: it is planned again, "
+                "with the new table",
+            )
+        raise SourceError(
+            "another table is in the place of the source table, or an older copy of it",
+            code=ErrorCode.SOURCE_REPLACED,
+            where=self._log.path,
+            evidence=self._before_and_now(place),
+            next_step="`distributary reset` begins a new life, with new tables"
+            if decided
+            else "to go on with the new table from its beginning set source.on_replaced: read; "
+            "to begin anew with everything, `distributary reset`",
+        )
+
+    def _before_and_now(self, place: _Place) -> str:
+        newest, table = self._log.known()
+        return (
+            f"read up to version {place.version} and row {place.rows:,} with id "
+            f"{place.table or 'unknown'}; now it ends with version {newest} and has id {table}"
         )
 
     def _files(self, start: _Place, end: _Place) -> Iterator[tuple[AddedFile, _Place]]:
@@ -160,18 +271,18 @@ class DeltaSource:
             if end.snapshot and place.index >= end.index:
                 return
             if place.index >= len(files):
-                place = _Place(place.version + 1, 0, place.rows)
+                place = replace(place, version=place.version + 1, index=0, snapshot=False)
                 break
             file = files[place.index]
-            place = _Place(place.version, place.index + 1, place.rows + file.rows, snapshot=True)
+            place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
             yield file, place
         while (place.version, place.index) < (end.version, end.index) and not end.snapshot:
             files = self._log.commit(place.version)
             if place.index >= len(files):
-                place = _Place(place.version + 1, 0, place.rows)
+                place = replace(place, version=place.version + 1, index=0)
                 continue
             file = files[place.index]
-            place = _Place(place.version, place.index + 1, place.rows + file.rows)
+            place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
             yield file, place
 
     def _version_at_start(self) -> int:
@@ -192,11 +303,11 @@ class DeltaSource:
             tasks=tasks,
         )
 
-    def _lag(self, position: int) -> int | None:
-        """Rows of the table past a position; unknown when the stream did not start at row 0."""
+    def _lag(self, place: _Place) -> int | None:
+        """Rows of the table past a place; unknown when the stream did not start at row 0."""
         if self._config.starting_version is not None or self._config.starting_timestamp is not None:
             return None
-        return max(0, self._log.count() - position)
+        return max(0, self._log.count() - (place.rows - place.before))
 
 
 def _source_file(file: AddedFile, after: _Place) -> SourceFile:

@@ -43,6 +43,18 @@ class DeltaLog:
         self._commits: dict[int, tuple[AddedFile, ...]] = {}
         self._snapshots: dict[int, tuple[AddedFile, ...]] = {}
         self._newest = -1
+        self._identity = ""
+        self._newest_file: tuple[object, ...] = ()
+        """What the newest commit's file looked like when the table was read."""
+
+    def known(self) -> tuple[int, str]:
+        """The newest version, and the id that the table was given when it was made.
+
+        As of when the newest version was asked for last.
+        """
+        if self._newest < 0:
+            self.newest_version()
+        return self._newest, self._identity
 
     def table(self, version: int | None = None) -> DeltaTable:
         """The table, if it is there and this source can read it."""
@@ -67,10 +79,19 @@ class DeltaLog:
     def newest_version(self) -> int:
         """The table's version now; cheap where nothing has happened, for it is asked often."""
         if self._newest >= 0:
-            following = self._filesystem.get_file_info(self._commit_path(self._newest + 1))
-            if following.type == fs.FileType.NotFound:
+            paths = [self._commit_path(self._newest + more) for more in (0, 1)]
+            newest, following = self._filesystem.get_file_info(paths)
+            if following.type == fs.FileType.NotFound and _seen(newest) == self._newest_file:
                 return self._newest
-        self._newest = int(self.table().version())
+        table = self.table()
+        identity = str(table.metadata().id)
+        if identity != self._identity or int(table.version()) <= self._newest:
+            # versions of another table, or of a copy, are other versions
+            self._commits.clear()
+            self._snapshots.clear()
+        self._newest, self._identity = int(table.version()), identity
+        info = self._filesystem.get_file_info(self._commit_path(self._newest))
+        self._newest_file = _seen(info)
         return self._newest
 
     def snapshot(self, version: int) -> tuple[AddedFile, ...]:
@@ -166,3 +187,7 @@ class DeltaLog:
                 where=self.path,
                 next_step="point source.path at an append-only table without these features",
             )
+
+
+def _seen(file: fs.FileInfo) -> tuple[object, ...]:
+    return file.type, file.size, file.mtime_ns

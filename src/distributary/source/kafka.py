@@ -1,8 +1,10 @@
 """Kafka topics: the driver decides which offsets are a batch, Spark's tasks read them.
 
-A position is `{offsets: {topic: {partition: next offset}}}`. Where a batch did not start at the
-position before it (a partition was new, or retention had eaten records), its end position says
-where under `from`, so that the batch can be opened again and be the same.
+A position is `{offsets: {topic: {partition: next offset}}, ids: {topic: id}}`. Where a batch did
+not start at the position before it (a partition was new, retention had eaten records, or a topic
+was made anew), its end position says where under `from`, so that the batch can be opened again and
+be the same. An id is what a broker gives a topic when it is made: offsets of one id say nothing
+about another. Brokers before 2.8 have none, and neither have positions that are older than this.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +28,7 @@ from distributary.errors import DistributaryError, ErrorCode, SourceError, Sourc
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position
-from distributary.source.kafka_offsets import Broker, Offsets, Partition
+from distributary.source.kafka_offsets import Broker, Offsets, Partition, Topic
 from distributary.source.kafka_peek import peek
 
 _log = logging.getLogger(__name__)
@@ -33,6 +37,7 @@ _LOST = ("OffsetOutOfRange", "may have been lost", "FAILED_TO_READ_OFFSET", "KAF
 _MOST_UNEVEN = 1.25
 """What a task may have more to read than its share."""
 _UNREACHABLE = ("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_")
+_Ids = Mapping[str, str]
 
 
 class KafkaSource:
@@ -44,31 +49,49 @@ class KafkaSource:
         committed = level is not None and level.get_secret_value() == "read_committed"
         self._broker = Broker(config.client_options(), committed_only=committed)
         self._newest: Offsets = {}
+        self._ids: _Ids = {}
+        """Of the topics when `newest` was asked last."""
+        self._opened: _Ids = {}
+        """Of the topics of the batch that was opened last."""
+        self._ended: dict[str, Offsets] = {}
+        """By the id of a topic that is gone: where it ended when it was last seen."""
+        self._told: set[str] = set()
+        """Topics, by name or id, that the log has been told about."""
         # one group for the whole run: Spark keeps its consumers by group and partition
-        self._group = f"distributary-{uuid.uuid4().hex[:12]}"
+        self._group = _new_group()
 
     def first(self) -> Position:
         """Where the settings say; partitions that come later are read from their beginning."""
-        partitions = self._partitions()
+        topics = self._topics()
+        partitions, ids = _partitions(topics), _ids(topics)
         chosen = self._config.starting_offsets
         if isinstance(chosen, datetime):
-            return _position(self._broker.since(partitions, int(chosen.timestamp() * 1000)))
+            return _position(self._broker.since(partitions, int(chosen.timestamp() * 1000)), ids)
         if chosen == "latest":
-            return _position(self._broker.latest(partitions))
+            return _position(self._broker.latest(partitions), ids)
         found = self._broker.earliest(partitions)
         if chosen != "earliest":
             found |= self._given(partitions)
-        return _position(found)
+        return _position(found, ids)
 
     def newest(self) -> Position:
         """One past the newest record of every partition; new partitions and topics included."""
-        self._newest = self._broker.latest(self._partitions())
-        return _position(self._newest)
+        # ids first: what is replaced behind this question is noticed when a batch is verified
+        topics = self._topics()
+        newest, ids = self._broker.latest(_partitions(topics)), _ids(topics)
+        for topic, id_ in self._ids.items():
+            if ids.get(topic) != id_:
+                self._ended[id_] = {one: o for one, o in self._newest.items() if one[0] == topic}
+        self._newest, self._ids = newest, ids
+        return _position(newest, ids)
 
     def advance(self, start: Position, until: Position) -> Position | None:
         """A share of every partition's backlog, so that none of them starves."""
-        ends, known = _offsets(until), _offsets(start)
+        ends, before = _offsets(until), _offsets(start)
         oldest = self._broker.earliest(ends)
+        anew = self._made_anew(start, until, oldest)
+        self._tell_missing(start, until)
+        known = {one: offset for one, offset in before.items() if one[0] not in anew}
         moved = self._after_losses(known, ends, oldest)
         starts = {one: moved.get(one, known.get(one, oldest[one])) for one in ends}
         waiting = {one: ends[one] - starts[one] for one in ends if ends[one] > starts[one]}
@@ -76,19 +99,28 @@ class KafkaSource:
             return None
         taken = _shares(waiting, self._config.max_records_per_batch)
         reached = known | starts | {one: starts[one] + count for one, count in taken.items()}
-        jumps = {one: starts[one] for one in taken if known.get(one) != starts[one]}
-        return _position(reached, jumps)
+        jumps = {
+            one: starts[one]
+            for one in ends
+            if (one in taken or one in before) and before.get(one) != starts[one]
+        }
+        return _position(reached, {**start.get("ids", {}), **until.get("ids", {})}, jumps)
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
         """The ends of the ranges."""
-        known = _offsets(start)
+        before = _offsets(start)
         ends = {(r.topic, r.partition): r.end for r in ranges}
         jumps = {
             (r.topic, r.partition): r.start
             for r in ranges
-            if known.get((r.topic, r.partition)) != r.start
+            if before.get((r.topic, r.partition)) != r.start
         }
-        return _position(known | ends, jumps)
+        # only a topic that was made anew has ever been read from further back: its other partitions
+        # begin anew too, and its id is learned with the next batch
+        anew = {one[0] for one, offset in jumps.items() if offset < before.get(one, 0)}
+        known = {one: offset for one, offset in before.items() if one[0] not in anew}
+        ids = {topic: id_ for topic, id_ in start.get("ids", {}).items() if topic not in anew}
+        return _position(known | ends, ids, jumps)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
         """The records between two positions, read by Spark's Kafka connector."""
@@ -103,6 +135,8 @@ class KafkaSource:
             f"{topic}/{partition}": max(0, newest - ends.get((topic, partition), 0))
             for (topic, partition), newest in self._newest.items()
         }
+        topics = {r.topic for r in read}
+        self._opened = {t: id_ for t, id_ in end.get("ids", {}).items() if t in topics}
         return BatchInput(
             frame=self._frame(spark, read),
             reader=KafkaReader(),
@@ -111,6 +145,8 @@ class KafkaSource:
             counted=False,
             lag=sum(lag.values()) if lag else None,
             lag_by_partition=lag,
+            identities=self._opened,
+            verify=partial(self._verify, self._opened),
         )
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
@@ -126,6 +162,14 @@ class KafkaSource:
     def explain(self, error: Exception) -> DistributaryError | None:
         """What a failure of Spark's job means, where it is about the broker."""
         text = str(error)
+        if any(sign in text for sign in (*_LOST, *_UNREACHABLE)):
+            try:
+                self._verify(self._opened, decided=False)
+            except SourceUnavailableError as cause:
+                if cause.code is ErrorCode.SOURCE_REPLACED:
+                    return cause
+            except SourceError as cause:
+                return cause
         if any(sign in text for sign in _LOST):
             return SourceError(
                 "records were deleted at the broker while they were being read",
@@ -143,8 +187,98 @@ class KafkaSource:
             )
         return None
 
-    def _partitions(self) -> list[Partition]:
-        return self._broker.partitions(self._config.topics, self._config.topic_pattern)
+    def _topics(self) -> dict[str, Topic]:
+        return self._broker.topics(self._config.topics, self._config.topic_pattern)
+
+    def _verify(self, ids: _Ids, *, decided: bool) -> None:
+        """Raise SourceError if one of these topics is another one now.
+
+        One that is not there was not read from since: what was read of it counts.
+        """
+        now = _ids(self._broker.described(list(ids)))
+        changed = {topic: id_ for topic, id_ in now.items() if id_ != ids[topic]}
+        if not changed:
+            return
+        told = [f"{topic}: was {ids[topic]}, is {id_}" for topic, id_ in changed.items()]
+        if self._config.on_replaced == "read" and not decided:
+            raise SourceUnavailableError(
+                "a topic was made anew while records were read",
+                code=ErrorCode.SOURCE_REPLACED,
+                where=self._config.bootstrap_servers,
+                evidence=_some(told),
+                next_step="nothing of the batch is half done: it is planned again, "
+                "with the new topic",
+            )
+        raise self._replaced(told, decided=decided)
+
+    def _made_anew(self, start: Position, until: Position, oldest: Offsets) -> set[str]:
+        """Topics that are no longer those that were read; SourceError unless that is allowed."""
+        known, ends = _offsets(start), _offsets(until)
+        then, now = start.get("ids", {}), until.get("ids", {})
+        odd = {
+            one[0]
+            for one, offset in known.items()
+            if one in ends and not oldest[one] <= offset <= ends[one]
+        }
+        # an id of before the offsets were asked for is no proof that the topic is the same
+        self._verify({t: now[t] for t in odd if t in now}, decided=False)
+        anew = {t for t, id_ in now.items() if then.get(t, id_) != id_}
+        # where no id tells, nothing but a topic made anew ends before what was read of it
+        anew |= {
+            t
+            for (t, p), offset in known.items()
+            if offset > ends.get((t, p), offset) and not (t in then and t in now)
+        }
+        told = [self._before_and_now(topic, start, until) for topic in sorted(anew)]
+        if anew and self._config.on_replaced == "stop":
+            raise self._replaced(told)
+        news = [now.get(topic, topic) for topic in anew]
+        if not self._told.issuperset(news):
+            self._told.update(news)
+            # consumers that Spark has kept may hold records of the old topic
+            self._group = _new_group()
+            _log.warning("reading topics that were made anew from their beginning: %s", _some(told))
+        return anew
+
+    def _before_and_now(self, topic: str, start: Position, until: Position) -> str:
+        known = {one: offset for one, offset in _offsets(start).items() if one[0] == topic}
+        then, now = (p.get("ids", {}).get(topic, "unknown") for p in (start, until))
+        ended = self._ended.get(then)
+        lost = (
+            "how many of its records were not read is not known"
+            if ended is None
+            else f"{sum(max(0, o - known.get(one, 0)) for one, o in ended.items()):,} records of "
+            "it were seen and not read"
+        )
+        ends = sum(offset for one, offset in _offsets(until).items() if one[0] == topic)
+        return (
+            f"{topic}: read up to {sum(known.values()):,} with id {then}, {lost}; "
+            f"it ends at {ends:,} with id {now}"
+        )
+
+    def _replaced(self, told: Sequence[str], *, decided: bool = False) -> SourceError:
+        return SourceError(
+            "a topic was deleted and made anew: it is not the one that was read",
+            code=ErrorCode.SOURCE_REPLACED,
+            where=self._config.bootstrap_servers,
+            evidence=_some(told),
+            next_step="`distributary reset` begins a new life, with new tables"
+            if decided
+            else "to go on with the new topic from its beginning set source.on_replaced: read; "
+            "to begin anew with everything, `distributary reset`",
+        )
+
+    def _tell_missing(self, start: Position, until: Position) -> None:
+        """Topics of a pattern that were read and are not there: nobody else would ask for them."""
+        pattern = self._config.topic_pattern
+        gone = {
+            topic
+            for topic in start.get("offsets", {}).keys() - until.get("offsets", {}).keys()
+            if pattern is not None and re.fullmatch(pattern, topic)
+        }
+        if not gone <= self._told:
+            _log.warning("topics that were read are no longer there: %s", _some(sorted(gone)))
+        self._told |= gone
 
     def _given(self, partitions: Sequence[Partition]) -> Offsets:
         """Offsets by topic and partition from the settings; -1 stands for the end."""
@@ -163,23 +297,23 @@ class KafkaSource:
             for one, offset in known.items()
             if one in oldest and oldest[one] > offset
         }
-        gone = [one for one, offset in known.items() if one in ends and offset > ends[one]]
-        if not lost and not gone:
+        cut = [one for one, offset in known.items() if one in ends and offset > ends[one]]
+        if not lost and not cut:
             return {}
         told = [f"{t}/{p}: {n:,} records from {known[t, p]:,} on" for (t, p), n in lost.items()]
-        told += [f"{t}/{p}: ends at {ends[t, p]:,}, before {known[t, p]:,}" for t, p in gone]
-        total = f"{sum(lost.values()):,} records are gone" if lost else "a topic was made anew"
+        told += [f"{t}/{p}: cut at {ends[t, p]:,}, before {known[t, p]:,}" for t, p in cut]
+        total = f"{sum(lost.values()):,} records are gone" if lost else "a log was cut"
         if self._config.fail_on_data_loss:
             raise SourceError(
                 f"the broker has deleted records before they were read: {total}",
                 code=ErrorCode.SOURCE_DATA_LOST,
                 where=f"{self._config.bootstrap_servers}, {len(told)} partitions",
-                evidence="; ".join(told[:10]) + ("; ..." if len(told) > 10 else ""),
+                evidence=_some(told),
                 next_step="give the topic a longer retention; to go on without these records set "
                 "source.fail_on_data_loss: false",
             )
-        _log.warning("going on without deleted records: %s; %s", total, "; ".join(told[:10]))
-        return {one: oldest[one] for one in [*lost, *gone]}
+        _log.warning("going on without deleted records: %s; %s", total, _some(told))
+        return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
 
     def _frame(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
         assigned: dict[str, list[int]] = {}
@@ -242,8 +376,10 @@ def _parsed(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _position(offsets: Offsets, jumps: Offsets | None = None) -> Position:
-    position = {"offsets": _nested(offsets)}
+def _position(offsets: Offsets, ids: _Ids, jumps: Offsets | None = None) -> Position:
+    position: dict[str, Any] = {"offsets": _nested(offsets)}
+    if ids:
+        position["ids"] = dict(sorted(ids.items()))
     return position | {"from": _nested(jumps)} if jumps else position
 
 
@@ -257,6 +393,22 @@ def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
 def _offsets(position: Position, part: str = "offsets") -> Offsets:
     nested = position.get(part, {})
     return {(topic, int(p)): int(o) for topic, parts in nested.items() for p, o in parts.items()}
+
+
+def _partitions(topics: Mapping[str, Topic]) -> list[Partition]:
+    return [(name, number) for name, topic in topics.items() for number in topic.partitions]
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    return {name: topic.id for name, topic in topics.items() if topic.id}
+
+
+def _new_group() -> str:
+    return f"distributary-{uuid.uuid4().hex[:12]}"
+
+
+def _some(told: Sequence[str]) -> str:
+    return "; ".join(told[:10]) + ("; ..." if len(told) > 10 else "")
 
 
 def _shares(waiting: Offsets, limit: int) -> Offsets:
