@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
 from distributary.model.manifest import Manifest, TableEntry
@@ -13,7 +13,7 @@ from distributary.publish.parking import park
 from distributary.run.change_tables import files_of_commit, log_files, log_of
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.failing import BEHIND_OTHERS, park_failed
+from distributary.run.failing import BEHIND_OTHERS, in_rounds, park_failed
 from distributary.run.merging import DERIVED, Merge, merge_all, merge_of
 
 
@@ -90,9 +90,15 @@ def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Publis
         return []
     context.claim.check()
     reached(Moment.BEFORE_MERGE, batch)
-    done = merge_all(context.spark, merges)
-    _lake_is_there(done)
-    return done
+
+    def some(chosen: Sequence[Merge]) -> list[Published]:
+        done = merge_all(context.spark, chosen)
+        if len(chosen) == len(merges):
+            _lake_is_there(done)
+        return done
+
+    attempts = context.config.run.publish_attempts
+    return in_rounds(some, merges, again=lambda result: result.may_pass, attempts=attempts)
 
 
 def _files(

@@ -15,11 +15,12 @@ from distributary.errors import (
 )
 from distributary.model.manifest import Manifest, TableEntry
 from distributary.publish.base import Mark, Outcome, PreparesCommits, Published
+from distributary.publish.failures import may_pass
 from distributary.publish.parking import park, parked
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.deriving import derive, is_behind
-from distributary.run.failing import BEHIND_OTHERS, park_failed, reason_of
+from distributary.run.failing import BEHIND_OTHERS, in_rounds, park_failed, reason_of
 from distributary.run.merging import DERIVED
 
 _MANY = 50
@@ -62,8 +63,19 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
         return result
 
     entries = [entry for entry in manifest.tables if entry.table.role not in DERIVED]
-    results = _each(context, entries, mark, one)
-    _lake_is_there(results)
+
+    def some(chosen: Sequence[TableEntry]) -> list[Published | DistributaryError]:
+        found = _each(context, chosen, mark, one)
+        if len(chosen) == len(entries):
+            _lake_is_there(found)
+        return found
+
+    results = in_rounds(
+        some,
+        entries,
+        again=lambda result: isinstance(result, PublishError) and may_pass(result),
+        attempts=context.config.run.publish_attempts,
+    )
     published = tuple(
         park_failed(context, entry, mark, reason_of(result))
         if isinstance(result, DistributaryError)
