@@ -12,6 +12,7 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.run import batch as batch_module
 from distributary.run.healing import healable
+from distributary.run.query import StillParked
 from distributary.run.replay import LANE, replay, try_replay
 from distributary.run.resume import resume, waiting
 from distributary.run.tidy import dead_letters_of, plan_clean, plan_reset, remove
@@ -117,8 +118,9 @@ def _read_only(folder: Path) -> Iterator[None]:
         blocked.rmdir()
 
 
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by the next run"])
 def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, by_hand: bool
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=5))
     games.send_round()
@@ -129,12 +131,16 @@ def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
             games.send_round()
             summary = games.pipeline().run(spark=spark)
             assert summary.counts == Counts(read=15, written=10, parked=5)
+        # nothing new comes, and it still waits
+        assert games.pipeline().run(spark=spark).still_parked == StillParked(10, 1)
         assert [len(games.rows(t)) for t in games.tables()[1:]] == [15, 15]
         assert [p.mark.batch for p in waiting(games.pipeline(), victim)] == [1, 2]
-    # repaired, but what waits goes first: the next batch queues behind it
+    if by_hand:
+        assert len(resume(games.pipeline(), victim)) == 2
+    # what waits goes first
     games.send_round()
-    assert games.pipeline().run(spark=spark).counts.parked == 5
-    assert len(resume(games.pipeline(), victim)) == 3
+    summary = games.pipeline().run(spark=spark)
+    assert (summary.counts, summary.still_parked) == (Counts(read=15, written=15), StillParked())
     assert waiting(games.pipeline()) == []
     assert [len(games.rows(t)) for t in games.tables()] == [20, 20, 20]
     totals = games.pipeline().ledger().totals("games")
