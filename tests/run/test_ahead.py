@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.errors import SourceUnavailableError
@@ -55,10 +54,7 @@ def _pipeline(games: Games) -> Pipeline:
 def _assert_nothing_is_left(games: Games, pipeline: Pipeline) -> None:
     """Neither runs nor staged files that no commit names."""
     assert not list((pipeline.checkpoint_folder / "runs").rglob("*.arrow"))
-    for name in [*games.tables(), "bronze_events", "unified_gold"]:
-        table = games.lake / name
-        files = {path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
-        assert files == {Path(uri) for uri in DeltaTable(str(table)).file_uris()}
+    games.assert_no_file_is_left()
 
 
 def _once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception) -> list[int]:

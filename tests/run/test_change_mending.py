@@ -166,8 +166,9 @@ def test_a_life_that_ended_between_log_and_merge_leaves_nothing_behind(
     feed.assert_true()
 
 
+@pytest.mark.parametrize("times", [1, 4])
 def test_a_log_file_that_was_lost_before_its_commit_is_staged_again(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_all()
@@ -175,15 +176,15 @@ def test_a_log_file_that_was_lost_before_its_commit_is_staged_again(
     removed: list[Path] = []
 
     def lose_a_file(context: object, manifest: object, *, fresh: bool) -> object:
-        if not removed:
+        if len(removed) < times:
             entries = list(manifest.primary())  # type: ignore[attr-defined]
             removed.append(Path(entries[-1].table.path) / entries[-1].files[0].path)
-            removed[0].unlink()
+            removed[-1].unlink(missing_ok=True)
         return publish(context, manifest, fresh=fresh)  # type: ignore[arg-type]
 
     monkeypatch.setattr(batch_module, "publish_all", lose_a_file)
     counts = feed.pipeline().run(spark=spark).counts
-    assert removed
+    assert len(removed) == times
     assert counts == Counts(read=counts.read, written=counts.read)
     feed.assert_true()
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 
 from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
-from distributary.model.manifest import Counts, Manifest, TableEntry, source_hash
+from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
 from distributary.observe.events import (
     BatchSettled,
@@ -26,14 +24,11 @@ from distributary.publish.parking import parked
 from distributary.run.ahead import ReadAhead
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.deriving import written_logs
 from distributary.run.hidden_logs import forget_merged
 from distributary.run.merging import DERIVED
-from distributary.run.publishing import publish_all
-from distributary.run.staging import Stages, stage_records
+from distributary.run.publishing import Reach, publish_all, reach_of
+from distributary.run.staging import Stages, drop_entries, stage_records
 from distributary.source.base import BatchInput
-
-_NONE: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,13 @@ def run_batch(
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
-        # the records are still at the source: stage them again, tables that have them will skip
-        kept = written_logs(context, manifest)
-        context.manifests.set_aside(batch)
-        manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept)
+        # the records are still at the source: stage them again, tables that have them will skip;
+        # files that are gone once more are a matter for the run's patience
+        reach = reach_of(context, manifest)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach)
+        if context.config.lake.local_path is not None:
+            # a commit whose answer was lost may still be on its way to a store
+            drop_entries(reach.free)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
     settled = _settle(context, manifest, published, source, clock)
@@ -78,9 +76,12 @@ def _decide(
     clock: _Clock,
     *,
     ahead: ReadAhead | None,
-    kept: Mapping[str, TableEntry] = _NONE,
+    reach: Reach | None = None,
 ) -> Manifest:
-    """Plan and stage until every record has a place, check the equation, write the manifest."""
+    """Plan and stage until every record has a place, check the equation, write the manifest.
+
+    With `reach` the batch was decided before, and has come so far.
+    """
     context.planner.begin_batch()
     clock.step("plan")
     reached(Moment.AFTER_PLAN, batch)
@@ -95,7 +96,7 @@ def _decide(
     reached(Moment.AFTER_STAGE, batch)
 
     pending = context.planner.book.take_pending()
-    manifest = stages.manifest(context, batch, source, pending, kept)
+    manifest = stages.manifest(context, batch, source, pending, reach)
     if not manifest.counts.balanced:
         context.planner.book.give_back(pending)
         raise AccountingError(
@@ -108,7 +109,10 @@ def _decide(
     # the manifest promises these files: they must not be lost when it is not
     if context.config.lake.local_path is not None:
         sync_file_system(context.config.lake.local_path)
-    context.manifests.create(manifest)
+    if reach is None:
+        context.manifests.create(manifest)
+    else:
+        context.manifests.replace(manifest)
     clock.step("manifest")
     reached(Moment.AFTER_MANIFEST, batch)
     return manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
+from distributary.errors import ErrorCode, LakeUnavailableError
 from distributary.model.manifest import Manifest, TableEntry
 from distributary.model.table import Role
 from distributary.publish.base import Mark, Outcome, Published
@@ -29,22 +29,6 @@ def is_behind(context: RunContext, entry: TableEntry, mark: Mark) -> bool:
         return False
     known = context.publisher.committed(entry.table.path, mark)
     return known is None or known.batch >= mark.batch
-
-
-def written_logs(context: RunContext, manifest: Manifest) -> dict[str, TableEntry]:
-    """The logs that have this batch, as far as they can be asked."""
-    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
-    found: dict[str, TableEntry] = {}
-    for entry in manifest.tables:
-        if entry.table.role is not Role.LOG or not entry.files:
-            continue
-        try:
-            known = context.publisher.committed(entry.table.path, mark)
-        except PublishError:
-            continue
-        if known is not None and known.source_hash == mark.source_hash:
-            found[entry.table.name] = entry
-    return found
 
 
 def derive(

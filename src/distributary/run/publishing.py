@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from distributary.errors import (
     DistributaryError,
@@ -14,6 +15,7 @@ from distributary.errors import (
     StagedFileError,
 )
 from distributary.model.manifest import Manifest, TableEntry
+from distributary.model.table import Role
 from distributary.publish.base import Mark, Outcome, PreparesCommits, Published
 from distributary.publish.failures import may_pass
 from distributary.publish.parking import park, parked
@@ -27,6 +29,43 @@ _MANY = 50
 """Tables: for fewer it is quicker to sync each commit than the whole file system."""
 _AT_ONCE = 200
 """Prepared commits are open files, of which a process may have 1,024 as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a batch has come, of which files were lost."""
+
+    kept: Mapping[str, TableEntry]
+    """What tables have of it already, or wait with."""
+    free: tuple[TableEntry, ...]
+    """What no table has: nobody will ever name these files."""
+    dead_letters: Mapping[str, int] | None
+    """By reason, if they are among what is kept."""
+
+
+def reach_of(context: RunContext, manifest: Manifest) -> Reach:
+    """Ask the tables of a batch which of them have it."""
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    kept = {p.table: p.entry for p in parked(context.parking) if p.mark == mark}
+    free: list[TableEntry] = []
+    dead: Mapping[str, int] | None = None
+    for entry in manifest.tables:
+        if entry.table.role in DERIVED or not entry.files:
+            continue
+        if entry.table.name not in kept:
+            try:
+                known = context.publisher.committed(entry.table.path, mark)
+            except PublishError:
+                continue
+            if known is None or known.batch < mark.batch:
+                free.append(entry)
+                continue
+            if known.source_hash != mark.source_hash:
+                continue
+            kept[entry.table.name] = entry
+        if entry.table.role is Role.DEAD_LETTERS:
+            dead = manifest.dead_letters
+    return Reach(kept, tuple(free), dead)
 
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:

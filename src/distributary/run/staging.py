@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +26,7 @@ from distributary.model.table import Role, TablePlan
 from distributary.publish.folder import Folder
 from distributary.run.context import RunContext
 from distributary.run.merging import derived_entries
+from distributary.run.publishing import Reach
 from distributary.run.tables import Pending, primary_role
 from distributary.source.base import BatchInput
 from distributary.stage.copies import without_copies
@@ -56,13 +59,13 @@ class Stages:
         batch: int,
         source: BatchInput,
         pending: Pending,
-        kept: Mapping[str, TableEntry],
+        reach: Reach | None,
     ) -> Manifest:
         """What was found out, as the document that decides the batch.
 
-        `kept` are logs that have this batch already, from a try that lost files of other tables:
-        to this try all of their events look like copies.
+        `reach` tells what tables have of this batch already, from a try that lost files of others.
         """
+        kept: Mapping[str, TableEntry] = {} if reach is None else reach.kept
         state = dict(source.end)
         if context.lane != "stream":
             # a letter that fails again is not a new letter: its row in the table is brought up
@@ -80,9 +83,15 @@ class Stages:
             )
             for name, records in sorted(self.staged.records.items())
         )
+        again = [e for e in entries if e.table.name in kept]
+        # to this try, all events of a log that has them look like copies
         copies = sum(
-            kept[e.table.name].records - e.records for e in entries if e.table.name in kept
+            kept[e.table.name].records - e.records for e in again if e.table.role is Role.LOG
         )
+        drop_entries(again)
+        dead = self.staged.dead
+        if reach is not None and reach.dead_letters is not None:
+            dead = Counter(reach.dead_letters)
         entries = tuple(kept.get(entry.table.name, entry) for entry in entries)
         entries += derived_entries(context.config, entries, tables, pending)
         self._leave_untouched(context, pending, {e.table.name for e in entries})
@@ -94,7 +103,7 @@ class Stages:
             ranges=source.ranges,
             tables=entries,
             counts=Counts(),
-            dead_letters=dict(self.staged.dead),
+            dead_letters=dict(dead),
             schemas=tuple(pending.uses),
             created_at=datetime.now(UTC).isoformat(),
             lane=context.lane,
@@ -108,7 +117,7 @@ class Stages:
         counts = Counts(
             read=source.records if source.counted else self.staged.seen,
             written=sum(e.records for e in draft.primary()),
-            dead_lettered=sum(self.staged.dead.values()),
+            dead_lettered=sum(dead.values()),
             skipped=self.staged.skipped - copies,
         )
         return replace(draft, counts=counts)
@@ -272,6 +281,15 @@ def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
 def _killed_its_worker(error: Exception) -> bool:
     text = str(error)
     return any(sign in text for sign in _DEAD_WORKER)
+
+
+def drop_entries(entries: Iterable[TableEntry]) -> None:
+    """Remove staged files of tables that will never name them."""
+    for entry in entries:
+        folder = Folder(entry.table.path)
+        for file in entry.files:
+            with suppress(OSError):
+                folder.remove(file.path)
 
 
 def drop_files(context: RunContext, staged: Staged) -> None:
