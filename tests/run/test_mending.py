@@ -252,5 +252,7 @@ def test_a_registry_that_is_away_fails_the_batch_and_dead_letters_nothing(
         pipeline.run(spark=spark)
     assert caught.value.code is ErrorCode.REGISTRY_UNAVAILABLE
     assert not (games.lake / "dead_letters" / "_delta_log").exists()
+    # bronze was written before anybody was asked
+    assert not list((games.lake / "bronze_events").rglob("*.parquet"))
     os.rename(hidden, tmp_path / "schemas")
     assert games.pipeline().run(spark=spark).counts == Counts(read=3, written=3)

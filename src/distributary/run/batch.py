@@ -27,7 +27,7 @@ from distributary.run.context import RunContext
 from distributary.run.hidden_logs import forget_merged
 from distributary.run.merging import DERIVED
 from distributary.run.publishing import Reach, publish_all, reach_of
-from distributary.run.staging import Stages, drop_entries, stage_records
+from distributary.run.staging import Stages, drop_entries, drop_files, stage_records
 from distributary.source.base import BatchInput
 
 
@@ -78,7 +78,7 @@ def _decide(
     ahead: ReadAhead | None,
     reach: Reach | None = None,
 ) -> Manifest:
-    """Plan and stage until every record has a place, check the equation, write the manifest.
+    """Plan and stage until every record has a place, then write that down.
 
     With `reach` the batch was decided before, and has come so far.
     """
@@ -95,6 +95,22 @@ def _decide(
         ahead.begin(batch + 1, source.end)
     reached(Moment.AFTER_STAGE, batch)
 
+    try:
+        return _decided(context, batch, source, clock, stages, reach)
+    except Exception:
+        drop_files(context, stages.staged)
+        raise
+
+
+def _decided(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    clock: _Clock,
+    stages: Stages,
+    reach: Reach | None,
+) -> Manifest:
+    """Check the equation, write the manifest."""
     pending = context.planner.book.take_pending()
     manifest = stages.manifest(context, batch, source, pending, reach)
     if not manifest.counts.balanced:
