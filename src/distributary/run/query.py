@@ -31,6 +31,7 @@ from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
 from distributary.run.draining import Patience, answered, drained, requests
 from distributary.run.hidden_logs import forget_all_merged
+from distributary.run.open_files import too_few_files
 from distributary.run.rebuild_requests import answer_requests, wanted
 from distributary.run.spark_failures import spark_failed
 from distributary.run.tables import primary_role
@@ -332,7 +333,7 @@ def settled_now(
 
 def _unexpected(error: Exception, batch: int) -> DistributaryError:
     text = str(error).strip().splitlines()
-    return DistributaryError(
+    return too_few_files(str(error)) or DistributaryError(
         f"batch {batch} failed",
         code=ErrorCode.BATCH_FAILED,
         evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",
