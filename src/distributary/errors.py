@@ -23,7 +23,7 @@ DistributaryError
 │   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
-    └── StagedFileError    a staged file is gone or changed before its commit
+    └── StagedFileError    a staged file is gone or changed before its commit; staged again
 """
 
 from __future__ import annotations
@@ -346,4 +346,3 @@ class StagedFileError(PublishError):
     """A staged file is gone, or is not the file that was staged."""
 
     code = ErrorCode.STAGED_FILE_MISSING
-    retryable = False

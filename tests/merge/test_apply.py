@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
-from distributary.merge import apply, commit, rewrite, target, tombstones
+from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
+from distributary.merge import apply, commit, history, rewrite, target, tombstones
 from distributary.merge.apply import merge_table
 from distributary.merge.choose import choose
+from distributary.merge.history import merge_history
+from distributary.merge.order import MergeOrder, MergeResult
 from distributary.merge.rebuild import rebuild
 from distributary.merge.verify import verify
 from distributary.model.table import Column
@@ -323,6 +325,38 @@ def test_a_file_that_is_gone(shop: Shop) -> None:
     Path(order.files[0]).unlink()
     with pytest.raises(LakeUnavailableError):
         merge_table(order)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short"])
+@pytest.mark.parametrize(("place", "merge"), [(apply, merge_table), (history, merge_history)])
+def test_a_file_that_somebody_removes_before_the_commit_is_never_committed(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    place: Any,
+    merge: Callable[[MergeOrder], MergeResult],
+) -> None:
+    first, second = shop.order(FIRST), shop.order(SECOND)
+    merge(first)
+    table = Path(first.path)
+    before = DeltaTable(table)
+
+    def vacuumed(folder: str, known: Any, change: Any) -> int:
+        lost = Path(folder) / change.added[0].path
+        lost.unlink() if damage == "gone" else lost.write_bytes(lost.read_bytes()[:-1])
+        return commit.commit(folder, known, change)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "commit", vacuumed)
+        with pytest.raises(StagedFileError) as caught:
+            merge(second)
+    assert caught.value.retryable
+    # nothing is committed, and what was written for it is not left
+    assert DeltaTable(table).version() == before.version()
+    assert {p.name for p in table.glob("*.parquet")} == {Path(u).name for u in before.file_uris()}
+    merge(second)
+    left = [uri for uri in DeltaTable(table).file_uris() if not Path(uri).exists()]
+    assert left == []
 
 
 def test_other_stores_are_refused(shop: Shop) -> None:

@@ -102,6 +102,13 @@ lake: {{path: {self.lake}}}
                 assert doubled == []
         assert Pipeline.load(self.root / "games.yaml").ledger().totals("games").balanced
 
+    def assert_no_file_is_left(self) -> None:
+        """Every file in a table's folder is one that its log names."""
+        for table in [*self.tables(), "bronze_events", "unified_gold"]:
+            files = (self.lake / table).rglob("*.parquet")
+            there = {path for path in files if "_delta_log" not in path.parts}
+            assert there == {Path(p) for p in DeltaTable(str(self.lake / table)).file_uris()}, table
+
 
 def column(path: Path, name: str) -> list[Any]:
     values: list[Any] = read(path, [name])[name].to_pylist()

@@ -1,16 +1,17 @@
 """The next batch is sorted while this one is committed, and nobody can tell but by the time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.errors import SourceUnavailableError
 from distributary.model.manifest import Counts
-from distributary.observe.events import BatchSettled, Failed
+from distributary.observe.events import BatchSettled, BatchStarted, Failed
 from distributary.run import ahead as ahead_module
 from distributary.run import batch as batch_module
 from distributary.run.ahead import ReadAhead
@@ -19,6 +20,7 @@ from distributary.run.pipeline import Pipeline
 from distributary.simulate.games import GamesPlan
 from distributary.source.delta import DeltaSource
 from tests.run.lakes import Games
+from tests.waiting import eventually
 
 _VERSIONS = 4
 _ALL = Counts(read=48, written=48)
@@ -55,10 +57,7 @@ def _pipeline(games: Games) -> Pipeline:
 def _assert_nothing_is_left(games: Games, pipeline: Pipeline) -> None:
     """Neither runs nor staged files that no commit names."""
     assert not list((pipeline.checkpoint_folder / "runs").rglob("*.arrow"))
-    for name in [*games.tables(), "bronze_events", "unified_gold"]:
-        table = games.lake / name
-        files = {path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
-        assert files == {Path(uri) for uri in DeltaTable(str(table)).file_uris()}
+    games.assert_no_file_is_left()
 
 
 def _once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception) -> list[int]:
@@ -104,6 +103,58 @@ def test_a_run_that_is_told_to_stop_drops_what_it_has_begun(
     games.assert_each_record_once()
 
 
+def test_tasks_that_outlive_a_run_that_was_stopped_leave_no_file(
+    games: Games, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers, release = games.root / "workers", games.root / "release"
+    workers.mkdir()
+    open_ = DeltaSource.open
+
+    def slow(self: DeltaSource, session: SparkSession, start: Any, end: Any) -> Any:
+        opened = open_(self, session, start, end)
+        return replace(opened, reader=_held_back(opened.reader, str(workers), str(release)))
+
+    pipeline = _pipeline(games)
+
+    def stop(event: object) -> None:
+        # from now on tasks wait for a word of the test
+        if isinstance(event, BatchStarted) and event.batch == 0:
+            monkeypatch.setattr(DeltaSource, "open", slow)
+        if isinstance(event, BatchSettled):
+            eventually(lambda: bool(list(workers.iterdir())), seconds=120)
+            pipeline.stop.set()
+
+    pipeline.bus.subscribe(stop)
+    assert pipeline.run(spark=spark).batches == 1
+    _assert_nothing_is_left(games, pipeline)
+    release.touch()
+    eventually(lambda: not any(_alive(int(p.name)) for p in workers.iterdir()), seconds=120)
+    _assert_nothing_is_left(games, pipeline)
+
+
+def _held_back(reader: Any, workers: str, release: str) -> Any:
+    """A reader that tells who it is, and does not end before it may."""
+
+    def read(batches: Any) -> Any:
+        # pickled with the task: a worker does not know this module
+        import os
+        import time
+
+        with open(f"{workers}/{os.getpid()}", "w"):
+            yield from reader(batches)
+        while not os.path.exists(release):
+            time.sleep(0.05)
+
+    return read
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_batch_whose_commits_fail_keeps_what_was_begun_for_the_next(
     games: Games, taken: list[bool], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +175,7 @@ def test_a_batch_that_could_not_be_decided_is_staged_again_before_the_next(
     assert pipeline.run(spark=spark).counts == _ALL
     assert taken == [False, True, False, True, True]
     games.assert_each_record_once()
-    assert not list((pipeline.checkpoint_folder / "runs").rglob("*.arrow"))
+    _assert_nothing_is_left(games, pipeline)
 
 
 def test_a_batch_that_is_staged_again_begins_the_next_anew(

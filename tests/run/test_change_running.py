@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from distributary.model.table import Role
@@ -57,8 +58,10 @@ def _until_current(feed: Feed, events: list[Event]) -> None:
 
 
 def test_new_tables_and_columns_appear_without_a_restart_and_a_table_is_mended(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # else the run may be the first to mend it
+    monkeypatch.setattr("distributary.run.draining.FIRST_WAIT", 3600.0)
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
     with _running(feed.pipeline(), spark) as (events, summary):

@@ -97,13 +97,15 @@ def test_only_settled_batches_are_pruned(tmp_path: Path) -> None:
     assert (manifests.newest(), manifests.settled()) == (4, 3)
 
 
-def test_a_batch_that_was_set_aside_can_be_decided_again(tmp_path: Path) -> None:
+def test_a_batch_is_decided_anew_in_one_step_and_what_it_was_is_kept(tmp_path: Path) -> None:
     manifests = Manifests(tmp_path)
     manifests.create(manifest(0))
-    manifests.set_aside(0)
-    assert manifests.read(0) is None
-    manifests.create(manifest(0, epoch=2))
+    for epoch in (2, 3):
+        manifests.replace(manifest(0, epoch=epoch))
+        found = manifests.read(0)
+        assert found is not None and found.epoch == epoch
     assert manifests.numbers() == [0]
+    assert len(list(tmp_path.glob("*.broken-*"))) == 2
 
 
 names = st.text(max_size=20)

@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 from distributary.errors import CheckpointError, DivergedError
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, SchemaSeen
+from distributary.run.checkpoint import ManifestCopy
 from distributary.run.query import RunSummary
+from distributary.run.tidy import plan_reset, remove
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
 from tests.waiting import until_read

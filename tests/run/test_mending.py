@@ -4,14 +4,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.model.manifest import Counts
+from distributary.model.manifest import Counts, Manifest
+from distributary.observe.events import Failed
 from distributary.run import batch as batch_module
 from distributary.run.healing import healable
+from distributary.run.query import StillParked
 from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, replay, try_replay
 from distributary.run.resume import resume, waiting
@@ -118,8 +121,9 @@ def _read_only(folder: Path) -> Iterator[None]:
         blocked.rmdir()
 
 
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by the next run"])
 def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, by_hand: bool
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=5))
     games.send_round()
@@ -130,12 +134,16 @@ def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
             games.send_round()
             summary = games.pipeline().run(spark=spark)
             assert summary.counts == Counts(read=15, written=10, parked=5)
+        # nothing new comes, and it still waits
+        assert games.pipeline().run(spark=spark).still_parked == StillParked(10, 1)
         assert [len(games.rows(t)) for t in games.tables()[1:]] == [15, 15]
         assert [p.mark.batch for p in waiting(games.pipeline(), victim)] == [1, 2]
-    # repaired, but what waits goes first: the next batch queues behind it
+    if by_hand:
+        assert len(resume(games.pipeline(), victim)) == 2
+    # what waits goes first
     games.send_round()
-    assert games.pipeline().run(spark=spark).counts.parked == 5
-    assert len(resume(games.pipeline(), victim)) == 3
+    summary = games.pipeline().run(spark=spark)
+    assert (summary.counts, summary.still_parked) == (Counts(read=15, written=15), StillParked())
     assert waiting(games.pipeline()) == []
     assert [len(games.rows(t)) for t in games.tables()] == [20, 20, 20]
     totals = games.pipeline().ledger().totals("games")
@@ -143,26 +151,68 @@ def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
     games.assert_each_record_once()
 
 
-def test_a_staged_file_that_was_removed_before_its_commit_is_noticed_and_staged_again(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("times", [1, 4])
+def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_often_as_it_takes(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
+    games = Games(tmp_path, GamesPlan(games=3, versions=1, records=5))
     games.send_all()
     publish = batch_module.publish_all
-    removed: list[str] = []
+    removed: list[Path] = []
 
-    def lose_a_file(context: object, manifest: object, *, fresh: bool) -> object:
-        if not removed:
-            entry = next(e for e in manifest.primary())  # type: ignore[attr-defined]
-            path = Path(entry.table.path) / entry.files[0].path
-            path.unlink()
-            removed.append(str(path))
-        return publish(context, manifest, fresh=fresh)  # type: ignore[arg-type]
+    def lose_a_file(context: Any, manifest: Manifest, *, fresh: bool) -> Any:
+        if len(removed) < times:
+            # always of the same table: the others are committed by the first try
+            entry = next(e for e in manifest.primary())
+            removed.append(Path(entry.table.path) / entry.files[0].path)
+            removed[-1].unlink(missing_ok=True)
+        return publish(context, manifest, fresh=fresh)
 
     monkeypatch.setattr(batch_module, "publish_all", lose_a_file)
-    assert games.pipeline().run(spark=spark).counts == Counts(read=10, written=10)
-    assert removed
+    pipeline = games.pipeline()
+    failed: list[Failed] = []
+    pipeline.bus.subscribe(lambda e: failed.append(e) if isinstance(e, Failed) else None)
+    assert pipeline.run(spark=spark).counts == Counts(read=15, written=15)
+    assert len(removed) == times
+    # once more within the batch, then with back-off, and told
+    assert {e.error.code for e in failed} == (
+        {ErrorCode.STAGED_FILE_MISSING} if times > 1 else set()
+    )
+    assert all(e.retry_in is not None for e in failed)
     games.assert_each_record_once()
+    games.assert_no_file_is_left()
+
+
+def test_a_batch_stays_decided_until_it_is_decided_anew(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies while it stages a batch again must not find other records under it."""
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
+    games.send_round()
+    publish, stage = batch_module.publish_all, batch_module.stage_records
+
+    def lose_a_file(context: Any, manifest: Manifest, *, fresh: bool) -> Any:
+        entry = next(e for e in manifest.primary())
+        (Path(entry.table.path) / entry.files[0].path).unlink()
+        return publish(context, manifest, fresh=fresh)
+
+    def die(*args: Any) -> Any:
+        if lost:
+            raise KeyboardInterrupt
+        lost.append(True)
+        return stage(*args)
+
+    lost: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_module, "publish_all", lose_a_file)
+        patch.setattr(batch_module, "stage_records", die)
+        with pytest.raises(KeyboardInterrupt):
+            games.pipeline().run(spark=spark)
+    # by now the source has more: a batch that nobody had decided would end later
+    games.send_round()
+    assert games.pipeline().run(spark=spark).counts == Counts(read=20, written=20)
+    games.assert_each_record_once()
+    games.assert_no_file_is_left()
 
 
 def test_reset_and_clean_touch_only_what_the_pipeline_made(
@@ -203,5 +253,7 @@ def test_a_registry_that_is_away_fails_the_batch_and_dead_letters_nothing(
         pipeline.run(spark=spark)
     assert caught.value.code is ErrorCode.REGISTRY_UNAVAILABLE
     assert not (games.lake / "dead_letters" / "_delta_log").exists()
+    # bronze was written before anybody was asked
+    assert not list((games.lake / "bronze_events").rglob("*.parquet"))
     os.rename(hidden, tmp_path / "schemas")
     assert games.pipeline().run(spark=spark).counts == Counts(read=3, written=3)

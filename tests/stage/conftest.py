@@ -43,6 +43,7 @@ class Bench:
     publisher: MemoryPublisher = field(default_factory=MemoryPublisher)
 
     def __post_init__(self) -> None:
+        (self.lake / "runs").mkdir(parents=True, exist_ok=True)
         self.planner = Planner(self.config, registry=self.registry, publisher=self.publisher)
 
     def order(self, **changed: object) -> StageOrder:

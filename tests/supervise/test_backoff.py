@@ -64,7 +64,7 @@ def told(code: str, *, retryable: bool = False) -> str:
     [
         (0, "", Kind.DONE),
         (0, '{"stopped": "done", "parked": 0}', Kind.DONE),
-        (1, '{"stopped": "done", "parked": 7}', Kind.DONE),
+        (1, '{"stopped": "done", "still_parked": {"tables": 1}}', Kind.DONE),
         (2, told("CONFIG_INVALID"), Kind.FINAL),
         (2, "", Kind.FINAL),
         (75, told("CHECKPOINT_OWNED"), Kind.PASSING),

@@ -53,7 +53,8 @@ def test_all_done_is_exit_code_zero() -> None:
 
 
 def test_a_table_that_waits_is_exit_code_one() -> None:
-    kept = Kept({"a": 'print(\'{"stopped": "done", "parked": 3}\'); sys.exit(1)'}).run()
+    waits = '{"stopped": "done", "still_parked": {"tables": 2}}'
+    kept = Kept({"a": f"print('{waits}'); sys.exit(1)"}).run()
     assert (kept.states, kept.supervisor.exit_code) == ({"a": "done"}, 1)
 
 

@@ -13,6 +13,7 @@ import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.durable import sync
+from distributary.errors import StagedFileError
 from distributary.merge.snapshot import LiveFile, Snapshot
 from distributary.model.manifest import StagedFile
 from distributary.publish.base import Mark
@@ -78,8 +80,10 @@ def write_rows(rows: pa.Table, folder: str, *, prefix: str = "merged") -> Staged
 def commit(folder: str, before: Snapshot | None, change: Changeset) -> int:
     """Commit on top of a version of a table (None: make it); returns the new version.
 
-    Raises OvertakenError, with nothing changed, if anybody committed anything since.
+    Raises OvertakenError, with nothing changed, if anybody committed anything since, and
+    StagedFileError if a file is no longer what was written: a VACUUM may have come by.
     """
+    _check_written(folder, change)
     if before is None:
         os.makedirs(f"{folder}/_delta_log", exist_ok=True)
         sync(folder)
@@ -88,6 +92,25 @@ def commit(folder: str, before: Snapshot | None, change: Changeset) -> int:
     create_commit(commit_path(folder, version), commit_lines(actions))
     _checkpoint_if_due(folder, version)
     return version
+
+
+def _check_written(folder: str, change: Changeset) -> None:
+    for file in change.added:
+        path = Path(folder, file.path)
+        found = path.stat().st_size if path.is_file() else None
+        if found == file.size:
+            continue
+        for each in change.added:
+            Path(folder, each.path).unlink(missing_ok=True)
+        raise StagedFileError(
+            f"a file that was written for table {change.name} is not what was written",
+            where=str(path),
+            evidence=f"written {file.size:,} bytes; found: "
+            f"{'no such file' if found is None else f'{found:,} bytes'}",
+            next_step="find out who removes young files from this folder (a VACUUM with a short "
+            "retention?); the merge is done again by itself",
+            table=change.name,
+        )
 
 
 def _actions(before: Snapshot | None, change: Changeset, *, now: int) -> list[dict[str, Any]]:

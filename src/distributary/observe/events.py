@@ -73,7 +73,7 @@ class TableParked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResumed(Event):
-    """Somebody asked to publish what waits for a table, and it was tried."""
+    """What waits for a table was tried again: because somebody asked, or with success."""
 
     table: str
     parked: bool = False

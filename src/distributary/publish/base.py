@@ -42,6 +42,8 @@ class Published:
     outcome: Outcome
     version: int | None = None
     error: str = ""
+    may_pass: bool = False
+    """Of one that could not be written: the next try may do better."""
 
 
 @dataclass(frozen=True, slots=True)

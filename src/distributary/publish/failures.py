@@ -12,6 +12,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _QUERY = re.compile(r"(://[^\s?\"']*)\?[^\s\"']*")
 _LOGIN = re.compile(r"://[^\s/@\"']+@")
 _LONGEST = 400
+_LASTING = frozenset({"columns", "features", "format", "partitions", "store"})
+"""Reasons that somebody has to take away."""
 
 
 def clean(text: str) -> str:
@@ -21,6 +23,11 @@ def clean(text: str) -> str:
     kept = [line for line in lines if line and not re.match(r"(\d+: |at )", line)]
     one = "".join(c if c.isprintable() else " " for c in "; ".join(kept[:6]))
     return _LOGIN.sub("://***@", _QUERY.sub(r"\1?***", one))[:_LONGEST]
+
+
+def may_pass(error: PublishError) -> bool:
+    """Whether the same commit may succeed a moment later, with nobody doing anything about it."""
+    return error.retryable and error.context.get("reason") not in _LASTING
 
 
 def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError:

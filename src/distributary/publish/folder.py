@@ -37,6 +37,13 @@ class Folder:
         )
         return sorted(f.base_name for f in listed if f.type == pafs.FileType.Directory)
 
+    def files(self, *, recursive: bool = False) -> list[str]:
+        """The files in it, or also below it."""
+        selector = pafs.FileSelector(self._root, allow_not_found=True, recursive=recursive)
+        listed = self._files.get_file_info(selector)
+        cut = len(self._root) + 1
+        return [f.path[cut:] for f in listed if f.type == pafs.FileType.File]
+
     def read(self, name: str) -> bytes:
         """All of a file."""
         with self._files.open_input_stream(self._full(name)) as stream:

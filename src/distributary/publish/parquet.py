@@ -83,6 +83,7 @@ def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
                 where=path,
                 evidence="plain Parquet tables are kept with links and locks of a file system",
                 next_step="use tables.format: delta on an object store",
+                reason="store",
             )
         yield ParquetTable(folder)
     except DistributaryError:
@@ -98,6 +99,7 @@ def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
             where=table.folder,
             evidence="_delta_log",
             next_step="give the tables another prefix, or use tables.format: delta",
+            reason="format",
         )
     with table.locked():
         log = table.log()

@@ -58,8 +58,9 @@ class ReadAhead:
         if source is None:
             return
         order = stage_order(context, batch, source)
-        catalog = context.broadcast(context.planner.catalog())
-        sorting = self._pool.submit(self._sort, source, catalog, order)
+        catalog = context.planner.catalog()
+        sent = context.broadcast(catalog)
+        sorting = self._pool.submit(self._sort, source, sent, catalog, order)
         self._ahead = _Ahead(batch, source, Begun(order, sorting))
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
@@ -90,9 +91,7 @@ class ReadAhead:
                 self._context.spark.sparkContext.cancelJobsWithTag(_tag(order))
         wait([sorting])
         if sorting.exception() is None:
-            # what stays is nobody's, and goes with `clean`
-            with suppress(DistributaryError, OSError):
-                drop_files(self._context, sorting.result())
+            drop_files(self._context, sorting.result())
         shutil.rmtree(order.folder, ignore_errors=True)
 
     def close(self) -> None:
@@ -100,11 +99,13 @@ class ReadAhead:
         self.drop()
         self._pool.shutdown()
 
-    def _sort(self, source: BatchInput, catalog: Broadcast[Catalog], order: StageOrder) -> Staged:
+    def _sort(
+        self, source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
+    ) -> Staged:
         spark = self._context.spark.sparkContext
         spark.addJobTag(_tag(order))
         try:
-            return hop_one(source, catalog, order)
+            return hop_one(source, sent, catalog, order)
         finally:
             spark.removeJobTag(_tag(order))
 

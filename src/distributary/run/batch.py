@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 
 from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
-from distributary.model.manifest import Counts, Manifest, TableEntry, source_hash
+from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
 from distributary.observe.events import (
     BatchSettled,
@@ -26,14 +24,11 @@ from distributary.publish.parking import parked
 from distributary.run.ahead import ReadAhead
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.deriving import written_logs
 from distributary.run.hidden_logs import forget_merged
 from distributary.run.merging import DERIVED
-from distributary.run.publishing import publish_all, refuse_foreign_marks
-from distributary.run.staging import Stages, drop_files, stage_records
+from distributary.run.publishing import Reach, publish_all, reach_of, refuse_foreign_marks
+from distributary.run.staging import Stages, drop_entries, drop_files, stage_records
 from distributary.source.base import BatchInput
-
-_NONE: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +57,13 @@ def run_batch(
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
-        # the records are still at the source: stage them again, tables that have them will skip
-        kept = written_logs(context, manifest)
-        manifest = _decide(context, batch, source, clock, ahead=ahead, kept=kept, decided=True)
+        # the records are still at the source: stage them again, tables that have them will skip;
+        # files that are gone once more are a matter for the run's patience
+        reach = reach_of(context, manifest)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach)
+        if context.config.lake.local_path is not None:
+            # a commit whose answer was lost may still be on its way to a store
+            drop_entries(reach.free)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
     settled = _settle(context, manifest, published, source, clock)
@@ -79,12 +78,11 @@ def _decide(
     clock: _Clock,
     *,
     ahead: ReadAhead | None,
-    kept: Mapping[str, TableEntry] = _NONE,
-    decided: bool = False,
+    reach: Reach | None = None,
 ) -> Manifest:
-    """Plan and stage until every record has a place, check the equation, write the manifest.
+    """Plan and stage until every record has a place, then write that down.
 
-    A batch that was `decided` before, and whose files are lost, gets another manifest.
+    With `reach` the batch was decided before, and has come so far.
     """
     context.planner.begin_batch()
     clock.step("plan")
@@ -92,7 +90,6 @@ def _decide(
 
     begun = ahead.take(source) if ahead is not None else None
     stages: Stages = stage_records(context, batch, source, begun)
-    source.verify(decided=decided)
     clock.stages = stages.tries
     clock.step("stage")
     if ahead is not None:
@@ -100,8 +97,25 @@ def _decide(
         ahead.begin(batch + 1, source.end)
     reached(Moment.AFTER_STAGE, batch)
 
+    try:
+        return _decided(context, batch, source, clock, stages, reach)
+    except Exception:
+        drop_files(context, stages.staged)
+        raise
+
+
+def _decided(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    clock: _Clock,
+    stages: Stages,
+    reach: Reach | None,
+) -> Manifest:
+    """Check the source, the equation and the tables, write the manifest."""
+    source.verify(decided=reach is not None)
     pending = context.planner.book.take_pending()
-    manifest = stages.manifest(context, batch, source, pending, kept)
+    manifest = stages.manifest(context, batch, source, pending, reach)
     if not manifest.counts.balanced:
         context.planner.book.give_back(pending)
         raise AccountingError(
@@ -110,20 +124,16 @@ def _decide(
             evidence=manifest.counts.equation().replace("=", "!="),
             next_step="run it again; if it stays, this is a defect: report it with this line",
         )
-    try:
-        # whatever speaks against this batch does so before it is decided
-        refuse_foreign_marks(context, manifest, fresh=True)
-    except DivergedError:
-        drop_files(context, stages.staged)
-        raise
+    # whatever speaks against this batch does so before it is decided
+    refuse_foreign_marks(context, manifest, fresh=True)
     context.claim.check()
     # the manifest promises these files: they must not be lost when it is not
     if context.config.lake.local_path is not None:
         sync_file_system(context.config.lake.local_path)
-    if decided:
-        # not before: without it nobody knows which records the batch has in the other tables
-        context.manifests.set_aside(batch)
-    context.manifests.create(manifest)
+    if reach is None:
+        context.manifests.create(manifest)
+    else:
+        context.manifests.replace(manifest)
     clock.step("manifest")
     reached(Moment.AFTER_MANIFEST, batch)
     return manifest

@@ -128,9 +128,14 @@ class Manifests:
                 next_step="nothing is lost: let the other process go on",
             )
 
-    def set_aside(self, batch: int) -> None:
-        """Undecide a batch whose files are gone; the tables' marks keep what was committed."""
-        self._path(batch).replace(self.folder / f"{batch:020d}.broken-{uuid.uuid4().hex[:8]}")
+    def replace(self, manifest: Manifest) -> None:
+        """Decide a batch anew whose files are gone. It is decided all the time, for its records.
+
+        The old manifest is kept for a while, for whoever wants to know what has happened.
+        """
+        path = self._path(manifest.batch)
+        path.with_suffix(f".broken-{uuid.uuid4().hex[:8]}").hardlink_to(path)
+        replace_atomically(path, manifest.to_json())
 
     def settle(self, batch: int) -> None:
         """Remember that all tables have this batch and those before it.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
+from distributary.errors import ErrorCode, LakeUnavailableError
 from distributary.model.manifest import Manifest, TableEntry
 from distributary.model.table import Role
 from distributary.publish.base import Mark, Outcome, Published
@@ -13,7 +13,7 @@ from distributary.publish.parking import park
 from distributary.run.change_tables import files_of_commit, log_files, log_of
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
-from distributary.run.failing import BEHIND_OTHERS, park_failed
+from distributary.run.failing import BEHIND_OTHERS, in_rounds, park_failed
 from distributary.run.merging import DERIVED, Merge, merge_all, merge_of
 
 
@@ -29,22 +29,6 @@ def is_behind(context: RunContext, entry: TableEntry, mark: Mark) -> bool:
         return False
     known = context.publisher.committed(entry.table.path, mark)
     return known is None or known.batch >= mark.batch
-
-
-def written_logs(context: RunContext, manifest: Manifest) -> dict[str, TableEntry]:
-    """The logs that have this batch, as far as they can be asked."""
-    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
-    found: dict[str, TableEntry] = {}
-    for entry in manifest.tables:
-        if entry.table.role is not Role.LOG or not entry.files:
-            continue
-        try:
-            known = context.publisher.committed(entry.table.path, mark)
-        except PublishError:
-            continue
-        if known is not None and known.source_hash == mark.source_hash:
-            found[entry.table.name] = entry
-    return found
 
 
 def derive(
@@ -90,9 +74,15 @@ def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Publis
         return []
     context.claim.check()
     reached(Moment.BEFORE_MERGE, batch)
-    done = merge_all(context.spark, merges)
-    _lake_is_there(done)
-    return done
+
+    def some(chosen: Sequence[Merge]) -> list[Published]:
+        done = merge_all(context.spark, chosen)
+        if len(chosen) == len(merges):
+            _lake_is_there(done)
+        return done
+
+    attempts = context.config.run.publish_attempts
+    return in_rounds(some, merges, again=lambda result: result.may_pass, attempts=attempts)
 
 
 def _files(

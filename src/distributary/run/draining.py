@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import Outcome, Published, Publisher
+from distributary.publish.folder import Folder
 from distributary.publish.parking import parked
 from distributary.publish.parking import resume as drain
 from distributary.run.change_tables import log_of, relatives
@@ -17,6 +21,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SUFFIX = ".resume"
+FIRST_WAIT, LONGEST_WAIT = 30.0, 900.0
+"""Seconds between two tries of a run to publish what waits for a table."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    at: float
+    wait: float
+
+
+class Patience:
+    """When a run tries its parked tables again by itself: less and less often."""
+
+    def __init__(
+        self, folder: str, config: PipelineConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._config, self._clock = folder, config, clock
+        self._turns: dict[str, _Turn] = {}
+        # whatever was the cause when an earlier process parked them may have passed
+        self._first_look = True
+
+    def due(self, *, everything: bool = False) -> list[str]:
+        """The tables whose turn it is, of change data by their logs."""
+        now = self._clock()
+        waiting = {family(self._config, name)[0] for name in Folder(self._folder).folders()}
+        self._turns = {name: turn for name, turn in self._turns.items() if name in waiting}
+        for name in waiting - self._turns.keys():
+            at = now if self._first_look else now + FIRST_WAIT
+            self._turns[name] = _Turn(at, FIRST_WAIT)
+        self._first_look = False
+        return sorted(n for n, turn in self._turns.items() if everything or turn.at <= now)
+
+    def tried(self, name: str) -> None:
+        """A table had its turn; the next one is later, if it still waits then."""
+        turn = self._turns[name]
+        turn.at = self._clock() + turn.wait
+        turn.wait = min(turn.wait * 2, LONGEST_WAIT)
 
 
 def family(config: PipelineConfig, table: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from distributary.model.manifest import TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe import layout
 from distributary.publish.base import CommittedMark, Mark, Outcome, Published, Publisher
+from distributary.publish.failures import may_pass
 from distributary.run.change_tables import log_files, log_of, own_columns
 from distributary.run.tables import Pending, table_folder
 from distributary.stage.runs import FACT_DDL, facts_batch, facts_of
@@ -133,10 +134,12 @@ def merged(merge: Merge, *, spark: SparkSession | None = None) -> Published:
         return _published(_merged(merge, spark))
     except DistributaryError as error:
         text = f"{error.code}: {error.evidence or error.what}"
+        passing = isinstance(error, PublishError) and may_pass(error)
     except Exception as error:
         # a defect in one table's data must not stop the merges of all others
-        text = f"{type(error).__name__}: {error}"
-    return Published(merge.order.table, Outcome.PARKED, error=text[:_LONGEST_ERROR])
+        text, passing = f"{type(error).__name__}: {error}", False
+    name = merge.order.table
+    return Published(name, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
 
 
 def _merged(merge: Merge, spark: SparkSession | None) -> MergeResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +44,7 @@ from distributary.run.removal import finish_removal
 from distributary.run.session import spark_session
 from distributary.run.sharding import divide, family, refuse_replay
 from distributary.run.spark_conf import SparkSettings
+from distributary.run.staging import drop_undecided
 from distributary.stores.known import introduce
 
 
@@ -199,8 +199,6 @@ class Pipeline:
         ledger = self.ledger()
         planner = self.planner(publisher)
         self._describe(checkpoint)
-        # what a killed process left between two hops
-        shutil.rmtree(checkpoint.runs(lane), ignore_errors=True)
         context = RunContext(
             config=self.config,
             spark=session,
@@ -222,6 +220,7 @@ class Pipeline:
                 default=-1,
             ),
         )
+        drop_undecided(context)
         register_tables(context)
         return context
 

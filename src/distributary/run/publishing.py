@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 
 from distributary.errors import (
     DistributaryError,
@@ -15,18 +16,57 @@ from distributary.errors import (
     StagedFileError,
 )
 from distributary.model.manifest import Manifest, TableEntry
+from distributary.model.table import Role
 from distributary.publish.base import Mark, Outcome, PreparesCommits, Published
+from distributary.publish.failures import may_pass
 from distributary.publish.parking import park, parked
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
 from distributary.run.deriving import derive, is_behind
-from distributary.run.failing import BEHIND_OTHERS, park_failed, reason_of
+from distributary.run.failing import BEHIND_OTHERS, in_rounds, park_failed, reason_of
 from distributary.run.merging import DERIVED
 
 _MANY = 50
 """Tables: for fewer it is quicker to sync each commit than the whole file system."""
 _AT_ONCE = 200
 """Prepared commits are open files, of which a process may have 1,024 as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a batch has come, of which files were lost."""
+
+    kept: Mapping[str, TableEntry]
+    """What tables have of it already, or wait with."""
+    free: tuple[TableEntry, ...]
+    """What no table has: nobody will ever name these files."""
+    dead_letters: Mapping[str, int] | None
+    """By reason, if they are among what is kept."""
+
+
+def reach_of(context: RunContext, manifest: Manifest) -> Reach:
+    """Ask the tables of a batch which of them have it."""
+    mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
+    kept = {p.table: p.entry for p in parked(context.parking) if p.mark == mark}
+    free: list[TableEntry] = []
+    dead: Mapping[str, int] | None = None
+    for entry in manifest.tables:
+        if entry.table.role in DERIVED or not entry.files:
+            continue
+        if entry.table.name not in kept:
+            try:
+                known = context.publisher.committed(entry.table.path, mark)
+            except PublishError:
+                continue
+            if known is None or known.batch < mark.batch:
+                free.append(entry)
+                continue
+            if known.source_hash != mark.source_hash:
+                continue
+            kept[entry.table.name] = entry
+        if entry.table.role is Role.DEAD_LETTERS:
+            dead = manifest.dead_letters
+    return Reach(kept, tuple(free), dead)
 
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
@@ -70,8 +110,19 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
         return result
 
     entries = [entry for entry in manifest.tables if entry.table.role not in DERIVED]
-    results = _each(context, entries, mark, one)
-    _lake_is_there(results)
+
+    def some(chosen: Sequence[TableEntry]) -> list[Published | DistributaryError]:
+        found = _each(context, chosen, mark, one)
+        if len(chosen) == len(entries):
+            _lake_is_there(found)
+        return found
+
+    results = in_rounds(
+        some,
+        entries,
+        again=lambda result: isinstance(result, PublishError) and may_pass(result),
+        attempts=context.config.run.publish_attempts,
+    )
     published = tuple(
         park_failed(context, entry, mark, reason_of(result))
         if isinstance(result, DistributaryError)

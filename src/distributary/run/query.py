@@ -8,9 +8,11 @@ manifests say already.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import stamina
@@ -19,20 +21,40 @@ from pyspark.errors import PySparkException
 from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
+from distributary.model.table import Role
 from distributary.observe.events import Failed, Idle, Stopped, TableResumed
 from distributary.observe.failures import clear_failure
-from distributary.publish.base import Outcome
+from distributary.publish.base import Outcome, Published
+from distributary.publish.parking import ParkedBatch, parked
 from distributary.run.ahead import ReadAhead
 from distributary.run.batch import run_batch
 from distributary.run.context import RunContext
-from distributary.run.draining import answered, drained, requests
+from distributary.run.draining import Patience, answered, drained, requests
 from distributary.run.hidden_logs import forget_all_merged
+from distributary.run.open_files import too_few_files
 from distributary.run.rebuild_requests import answer_requests, wanted
 from distributary.run.spark_failures import spark_failed
+from distributary.run.tables import primary_role
 from distributary.source.base import BatchInput, Position, Source
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StillParked:
+    """What waits for tables that cannot be written, whichever run has parked it."""
+
+    records: int = 0
+    tables: int = 0
+
+    def describe(self) -> str:
+        """`120 records of 2 tables still parked`."""
+        records = "record" if self.records == 1 else "records"
+        tables = "table" if self.tables == 1 else "tables"
+        return f"{self.records:,} {records} of {self.tables:,} {tables} still parked"
 
 
 @dataclass(slots=True)
@@ -47,6 +69,13 @@ class RunSummary:
     """Stays the same as long as the checkpoint lives."""
     stopped: str = ""
     """Why it ended: `done`, `stopped`."""
+    still_parked: StillParked = field(default_factory=StillParked)
+    """Also of earlier runs."""
+
+    def equation(self) -> str:
+        """The sum of the batches, and behind it what waits."""
+        still = f"; {self.still_parked.describe()}" if self.still_parked.tables else ""
+        return f"{self.counts.equation()}{still}"
 
 
 class StreamRun:
@@ -64,6 +93,9 @@ class StreamRun:
         self._until: Position | None = None
         """Where the source ended when the draining under way began: no batch goes further."""
         self._ahead = ReadAhead(context, self._opened)
+        self._patience = Patience(context.parking, context.config)
+        self._since: int | None = None
+        """The first batch of this run."""
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; after a failure that may pass, try again, with back-off."""
@@ -72,6 +104,7 @@ class StreamRun:
             self._with_retries(trigger)
         finally:
             self._ahead.close()
+        self._look_at_parked()
         self._summary.seconds = time.monotonic() - began
         self._summary.stopped = "stopped" if self._stop.is_set() else "done"
         self._context.bus.publish(
@@ -84,6 +117,18 @@ class StreamRun:
             )
         )
         return self._summary
+
+    def _look_at_parked(self) -> None:
+        """Say what waits; a table that was parked and resumed in this run has its records."""
+        context, summary = self._context, self._summary
+        left = parked(context.parking)
+        records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
+        summary.still_parked = StillParked(records, tables)
+        if self._since is not None and summary.counts.parked:
+            role = primary_role(context.config)
+            summary.counts = settled_now(
+                summary.counts, left, app_id=context.app_id, since=self._since, role=role
+            )
 
     def _with_retries(self, trigger: Trigger) -> None:
         """A run that goes on retries for ever; one that ends by itself gives up after a while."""
@@ -132,6 +177,7 @@ class StreamRun:
             began = time.monotonic()
             self._drain(self._source.newest())
             if trigger.kind is TriggerKind.AVAILABLE_NOW:
+                self._resume_parked(everything=True)
                 return
             self._wait(began + trigger.interval.total_seconds() if trigger.interval else 0.0)
 
@@ -140,6 +186,7 @@ class StreamRun:
         self._until = until
         while not self._stop.is_set():
             self._resume_on_request()
+            self._resume_parked()
             batch = self._context.manifests.newest() + 1
             start = self._position_after(batch - 1)
             end = self._end_of(batch, start, until)
@@ -180,6 +227,8 @@ class StreamRun:
     def _run(self, batch: int, start: Position, end: Position) -> None:
         context = self._context
         context.claim.check()
+        if self._since is None:
+            self._since = batch
         try:
             source = self._ahead.input(batch, end)
             if source is None:
@@ -223,6 +272,7 @@ class StreamRun:
         self._stop.wait(_POLL_SECONDS)
         while time.monotonic() < until and not self._stop.is_set():
             self._resume_on_request()
+            self._resume_parked()
             self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
         if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
             self._last_event = time.monotonic()
@@ -234,9 +284,33 @@ class StreamRun:
     def _resume_on_request(self) -> None:
         context = self._context
         for table in requests(context.parking):
+            done = self._resumed(table)
+            answered(context.parking, table)
+            waits = any(result.outcome is Outcome.PARKED for result in done)
+            self._tell_resumed(table, waits=waits)
+        if wanted(context.parking):
             with context.publishing:
                 context.claim.check()
-                done = drained(
+                answer_requests(context.config, context.ledger, context.publisher, context.parking)
+
+    def _resume_parked(self, *, everything: bool = False) -> None:
+        """Try again, now and then, what waits for tables; only what changes is told."""
+        for name in self._patience.due(everything=everything):
+            if self._stop.is_set():
+                return
+            done = self._resumed(name)
+            self._patience.tried(name)
+            for table in dict.fromkeys(r.table for r in done if r.outcome is not Outcome.PARKED):
+                outcomes = {r.outcome for r in done if r.table == table}
+                self._tell_resumed(table, waits=Outcome.PARKED in outcomes)
+
+    def _resumed(self, table: str) -> list[Published]:
+        """Publish what waits for a table; however that fails, it waits on."""
+        context = self._context
+        with context.publishing:
+            context.claim.check()
+            try:
+                return drained(
                     context.publisher,
                     context.ledger,
                     context.parking,
@@ -244,20 +318,28 @@ class StreamRun:
                     table=table,
                     spark=context.spark,
                 )
-                answered(context.parking, table)
-                waits = any(result.outcome is Outcome.PARKED for result in done)
-                context.bus.publish(
-                    TableResumed(pipeline=context.config.name, table=table, parked=waits)
-                )
-        if wanted(context.parking):
-            with context.publishing:
-                context.claim.check()
-                answer_requests(context.config, context.ledger, context.publisher, context.parking)
+            except Exception as error:
+                _log.info("table %s still waits: %s", table, error)
+                return [Published(table, Outcome.PARKED, error=type(error).__name__)]
+
+    def _tell_resumed(self, table: str, *, waits: bool) -> None:
+        name = self._context.config.name
+        self._context.bus.publish(TableResumed(pipeline=name, table=table, parked=waits))
+
+
+def settled_now(
+    counts: Counts, left: Sequence[ParkedBatch], *, app_id: str, since: int, role: Role
+) -> Counts:
+    """The equation of the batches since one of them, when this is what is left of what waited."""
+    mine = (p for p in left if p.mark.app_id == app_id and p.mark.batch >= since)
+    waiting = sum(p.entry.records for p in mine if p.entry.table.role is role)
+    resumed = counts.parked - min(counts.parked, waiting)
+    return counts + Counts(written=resumed, parked=-resumed)
 
 
 def _unexpected(error: Exception, batch: int) -> DistributaryError:
     text = str(error).strip().splitlines()
-    return DistributaryError(
+    return too_few_files(str(error)) or DistributaryError(
         f"batch {batch} failed",
         code=ErrorCode.BATCH_FAILED,
         evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",

@@ -27,6 +27,7 @@ from distributary.run.class_archive import archive_options
 from distributary.run.connectors import JVM, are_locked, ensure_connectors
 from distributary.run.ivy import Progress, spark_jars
 from distributary.run.java import require_java
+from distributary.run.open_files import raise_limit, too_few_files
 from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, spark_conf
 
 _LOG_DAYS = 7
@@ -74,6 +75,7 @@ def new_log_file() -> Path:
 
 
 def _started(settings: SparkSettings, app_name: str, progress: Progress | None) -> SparkSession:
+    raise_limit()
     java = require_java()
     jars = ensure_connectors(progress)
     log = (settings.log_file or new_log_file()).absolute()
@@ -147,7 +149,8 @@ def _did_not_start(master: str, log: Path, error: Exception) -> SetupError:
         for line in file.read_text("utf-8", "replace").splitlines()
         if line.strip() and not line.startswith(("WARNING:", "\tat "))
     ]
-    return SetupError(
+    few = too_few_files("\n".join(lines))
+    return few or SetupError(
         "Spark did not start",
         code=ErrorCode.SPARK_FAILED,
         where=f"master {master}",

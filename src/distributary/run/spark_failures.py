@@ -9,6 +9,7 @@ import re
 from pyspark.errors import PySparkException
 
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.run.open_files import too_few_files
 from distributary.stores.uploads import UploadError
 
 _LONGEST = 500
@@ -28,6 +29,9 @@ _ABOUT_THE_LAKE = {
 
 def spark_failed(error: PySparkException) -> DistributaryError:
     """An error of ours for a job that failed; one that may pass where the disk was the cause."""
+    few = too_few_files(str(error))
+    if few is not None:
+        return few
     raised = list(_RAISED.finditer(str(error)))
     lines = str(error).strip().splitlines()
     evidence = raised[-1][0] if raised else (lines[0] if lines else type(error).__name__)

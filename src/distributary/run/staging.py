@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,17 +22,19 @@ from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change_facts import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
-from distributary.model.manifest import Counts, Manifest, TableEntry
+from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
 from distributary.model.plan import Catalog, StageOrder
-from distributary.model.table import Role, TablePlan
-from distributary.publish.folder import Folder
+from distributary.model.table import STAGING, Role, TablePlan
+from distributary.publish.folder import Folder, reaching
 from distributary.run.context import RunContext
 from distributary.run.merging import derived_entries
+from distributary.run.publishing import Reach
 from distributary.run.tables import Pending, primary_role
 from distributary.source.base import BatchInput
 from distributary.stage.copies import without_copies
 from distributary.stage.job import Staged, run_land, run_sort
 from distributary.stage.loads import spread
+from distributary.stage.names import TICKET, prefix, ticket
 
 _MOST_TRIES = 5
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python worker failed")
@@ -57,13 +62,13 @@ class Stages:
         batch: int,
         source: BatchInput,
         pending: Pending,
-        kept: Mapping[str, TableEntry],
+        reach: Reach | None,
     ) -> Manifest:
         """What was found out, as the document that decides the batch.
 
-        `kept` are logs that have this batch already, from a try that lost files of other tables:
-        to this try all of their events look like copies.
+        `reach` tells what tables have of this batch already, from a try that lost files of others.
         """
+        kept: Mapping[str, TableEntry] = {} if reach is None else reach.kept
         state = dict(source.end)
         if context.lane != "stream":
             # a letter that fails again is not a new letter: its row in the table is brought up
@@ -81,9 +86,15 @@ class Stages:
             )
             for name, records in sorted(self.staged.records.items())
         )
+        again = [e for e in entries if e.table.name in kept]
+        # to this try, all events of a log that has them look like copies
         copies = sum(
-            kept[e.table.name].records - e.records for e in entries if e.table.name in kept
+            kept[e.table.name].records - e.records for e in again if e.table.role is Role.LOG
         )
+        drop_entries(again)
+        dead = self.staged.dead
+        if reach is not None and reach.dead_letters is not None:
+            dead = Counter(reach.dead_letters)
         entries = tuple(kept.get(entry.table.name, entry) for entry in entries)
         entries += derived_entries(context.config, entries, tables, pending)
         self._leave_untouched(context, pending, {e.table.name for e in entries})
@@ -95,7 +106,7 @@ class Stages:
             ranges=source.ranges,
             tables=entries,
             counts=Counts(),
-            dead_letters=dict(self.staged.dead),
+            dead_letters=dict(dead),
             schemas=tuple(pending.uses),
             created_at=datetime.now(UTC).isoformat(),
             lane=context.lane,
@@ -110,7 +121,7 @@ class Stages:
         counts = Counts(
             read=source.records if source.counted else self.staged.seen,
             written=sum(e.records for e in draft.primary()),
-            dead_lettered=sum(self.staged.dead.values()),
+            dead_lettered=sum(dead.values()),
             skipped=self.staged.skipped - copies,
         )
         return replace(draft, counts=counts)
@@ -143,19 +154,31 @@ def stage_records(
     """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
     began = time.monotonic()
     order = begun.order if begun is not None else stage_order(context, batch, source)
+    staged: Staged | None = None
     try:
         staged, tries = _sorted(context, batch, source, order, begun)
         _check_seen(staged, source, batch)
         _landed(context, staged, order)
         _refuse_broken(context, staged, order)
+        # from here on the files may be decided: a ticket says that they are not
+        with reaching(order.folder):
+            for path in Path(order.folder).glob(f"*{TICKET}"):
+                path.unlink()
+    except Exception:
+        if staged is not None:
+            drop_files(context, staged)
+        raise
     finally:
         shutil.rmtree(order.folder, ignore_errors=True)
     return Stages(staged, tries, time.monotonic() - began)
 
 
-def hop_one(source: BatchInput, catalog: Broadcast[Catalog], order: StageOrder) -> Staged:
+def hop_one(
+    source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
+) -> Staged:
     """Read and sort the records of a batch."""
-    return _guarded_if_needed(partial(run_sort, source.frame, source.reader, catalog), order)
+    tables = [catalog.tables[catalog.bronze]] if catalog.bronze else []
+    return _hop(partial(run_sort, source.frame, source.reader, sent), order, tables)
 
 
 def _sorted(
@@ -171,20 +194,31 @@ def _sorted(
             # a catalog of a moment ago will do: what it does not know is answered below
             staged = begun.sorting.result()
         else:
-            catalog = context.broadcast(context.planner.catalog())
-            staged = hop_one(source, catalog, order)
-        context.planner.learn(staged.shapes, staged.carried)
-        if new := staged.unresolved(context.planner.catalog()):
-            context.planner.resolve(new)
-        if not staged.unresolved(context.planner.catalog()):
-            context.planner.follow_newest(staged.newest())
-            return staged, number
+            catalog = context.planner.catalog()
+            staged = hop_one(source, context.broadcast(catalog), catalog, order)
+        try:
+            if _answered(context, staged):
+                return staged, number
+        except Exception:
+            drop_files(context, staged)
+            raise
         drop_files(context, staged)
     raise AccountingError(
         f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
         where=f"pipeline {context.config.name}",
         next_step="run again with --debug and report the log",
     )
+
+
+def _answered(context: RunContext, staged: Staged) -> bool:
+    """Find out what is new about the records; whether each of them has a route now."""
+    context.planner.learn(staged.shapes, staged.carried)
+    if new := staged.unresolved(context.planner.catalog()):
+        context.planner.resolve(new)
+    if staged.unresolved(context.planner.catalog()):
+        return False
+    context.planner.follow_newest(staged.newest())
+    return True
 
 
 def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
@@ -195,7 +229,9 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     copies = changes is not None and changes.format == "datastream"
     # events that have to be seen together are near each other
     loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
-    landed = _guarded_if_needed(partial(run_land, context.spark, loads, catalog), order)
+    names = {name for load in loads for name in load.tables} | {planned.unified}
+    tables = [planned.tables[n] for n in (*names, planned.dead_letters) if n in planned.tables]
+    landed = _hop(partial(run_land, context.spark, loads, catalog), order, tables)
     if copies:
         _drop_copies(landed, planned.tables, order)
     staged.merge(landed)
@@ -212,7 +248,6 @@ def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> No
     # a letter that is sent again has gone back to the letters
     if not broken or order.lane != "stream":
         return
-    drop_files(context, staged)
     worst, table = max(broken, key=lambda pair: (pair[0].violated, pair[1]))
     others = f"; {len(broken) - 1} more rules or tables" if len(broken) > 1 else ""
     raise ExpectationError(
@@ -237,19 +272,63 @@ def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOr
             landed.changes[name] -= ChangeFacts(copies)
 
 
-def _guarded_if_needed(hop: Callable[[StageOrder], Staged], order: StageOrder) -> Staged:
-    """Where a record kills its worker, once more with every decoder in a child process."""
+def _hop(
+    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+) -> Staged:
+    """Run a job that writes to these tables; one that fails leaves nothing.
+
+    Where a record kills its worker, once more with every decoder in a child process.
+    """
     try:
-        return hop(order)
+        return _attempted(job, order, tables)
     except Exception as error:
         if not _killed_its_worker(error):
             raise
-        return hop(replace(order, guarded=True))
+    again = replace(order, guarded=True, attempt=_new_attempt())
+    return _attempted(job, again, tables)
+
+
+def _attempted(
+    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+) -> Staged:
+    with reaching(order.folder):
+        Path(order.folder).mkdir(parents=True, exist_ok=True)
+        Path(ticket(order)).touch()
+    try:
+        return job(order)
+    except BaseException:
+        # its tasks may still be at work: what they write from here on they take back themselves
+        Path(ticket(order)).unlink(missing_ok=True)
+        drop_attempt(prefix(order), tables)
+        raise
+
+
+def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
+    """Remove from these tables all files whose names begin like this."""
+    for table in tables:
+        plain = table.format != "delta"
+        folder = Folder(f"{table.path}/{STAGING}" if plain else table.path)
+        with suppress(OSError):
+            for file in folder.files(recursive=plain or bool(table.partition_by)):
+                if file.rpartition("/")[2].startswith(names):
+                    folder.remove(file)
+
+
+def drop_undecided(context: RunContext) -> None:
+    """Remove what a process that was killed has left between two hops, and what it had staged."""
+    runs, lake = context.checkpoint.runs(context.lane), context.config.lake.local_path
+    for path in runs.glob(f"*/*{TICKET}"):
+        names = path.name.removesuffix(TICKET)
+        drop_attempt(names, context.planner.book.tables.values())
+        # the tables of types are not known yet
+        for file in lake.glob(f"*/{names}*") if lake is not None else ():
+            file.unlink(missing_ok=True)
+    shutil.rmtree(runs, ignore_errors=True)
 
 
 def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
     """What the tasks of a batch are told."""
-    attempt = uuid.uuid4().hex[:8]
+    attempt = _new_attempt()
     return StageOrder(
         pipeline=context.config.name,
         lane=context.lane,
@@ -262,6 +341,10 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
         life=context.checkpoint.life,
         identities=source.identities,
     )
+
+
+def _new_attempt() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
@@ -280,9 +363,21 @@ def _killed_its_worker(error: Exception) -> bool:
     return any(sign in text for sign in _DEAD_WORKER)
 
 
-def drop_files(context: RunContext, staged: Staged) -> None:
-    """Remove what a try wrote: no commit will ever name it."""
-    for name, files in staged.files.items():
-        folder = Folder(context.planner.book.tables[name].path)
-        for file in files:
+def drop_entries(entries: Iterable[TableEntry]) -> None:
+    """Remove staged files of tables that will never name them."""
+    for entry in entries:
+        _remove(entry.table, entry.files)
+
+
+def _remove(table: TablePlan, files: Iterable[StagedFile]) -> None:
+    folder = Folder(table.path)
+    for file in files:
+        # what stays is nobody's, and goes with `maintain` or `clean`
+        with suppress(OSError):
             folder.remove(file.path)
+
+
+def drop_files(context: RunContext, staged: Staged) -> None:
+    """Remove what a stage wrote: no commit will ever name it."""
+    for name, files in staged.files.items():
+        _remove(context.planner.book.tables[name], files)

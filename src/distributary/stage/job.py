@@ -6,6 +6,7 @@ import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,8 @@ from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
 from distributary.stage.land import land
 from distributary.stage.loads import Load
-from distributary.stage.parquet import UPLOADS
+from distributary.stage.names import ticket
+from distributary.stage.parquet import UPLOADS, WRITTEN
 from distributary.stage.runs import FACT_DDL, Run, facts_of
 from distributary.stage.sort import sort
 from distributary.stage.worker import keep_zip_directories
@@ -145,8 +147,7 @@ def run_sort(
     """Hop one over what `reader` makes of `frame`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _begin(order)
-        return sort(reader(iter(batches)), catalog.value, order)
+        return _awaited(lambda: sort(reader(iter(batches)), catalog.value, order), order)
 
     staged = Staged()
     staged.add(_collected(frame.mapInArrow(task, FACT_DDL)))
@@ -165,22 +166,34 @@ def run_land(
     packed = [pickle.dumps(load) for load in loads]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _begin(order)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 # made by the driver a moment ago, of paths and numbers
-                yield from land(pickle.loads(packed[number]), catalog.value, order)  # noqa: S301
+                load: Load = pickle.loads(packed[number])  # noqa: S301
+                yield from _awaited(partial(land, load, catalog.value, order), order)
 
     tasks = spark.range(0, len(loads), 1, len(loads))
     staged.add(_collected(tasks.mapInArrow(task, FACT_DDL)))
     return staged
 
 
-def _begin(order: StageOrder) -> None:
-    """What a worker does before every task."""
+def _awaited(
+    work: Callable[[], Iterator[pa.RecordBatch]], order: StageOrder
+) -> Iterator[pa.RecordBatch]:
+    """A task of a worker. One that fails, or that nobody waits for, takes back what it wrote."""
     keep_zip_directories()
     introduce(order.lake, order.storage_options)
     UPLOADS.forget()
+    WRITTEN.begin(ticket(order))
+    try:
+        facts = list(work())
+        # whoever takes the ticket away after this finds the files
+        WRITTEN.check()
+    except BaseException:
+        WRITTEN.take_back()
+        raise
+    WRITTEN.end()
+    yield from facts
 
 
 def _collected(facts: DataFrame) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 
 from distributary.model.compact_json import compact
 from distributary.model.manifest import StagedFile
-from distributary.stores.known import is_remote
+from distributary.stores.known import file_system, is_remote
 from distributary.stores.uploads import Uploads
 
 _STATISTICS_COLUMNS = 32
@@ -24,6 +26,50 @@ _EPOCH = datetime(1970, 1, 1)
 
 UPLOADS = Uploads()
 """Of this process: a worker has one task at a time, which must wait for them before it answers."""
+
+
+class AbandonedError(Exception):
+    """Nobody waits any more for what a task writes: its job was cancelled, or has failed."""
+
+
+class Written:
+    """The files of one task. Spark stops waiting for a task long before its process notices."""
+
+    def __init__(self) -> None:
+        self._ticket = ""
+        self._paths: list[str] = []
+
+    def begin(self, ticket: str) -> None:
+        """A task that is wanted as long as the ticket is there."""
+        self._ticket, self._paths = ticket, []
+
+    def end(self) -> None:
+        """What is written from here on is nobody's task, or another kind of one."""
+        self.begin("")
+
+    def add(self, path: str) -> None:
+        """Before a file is written."""
+        if self._ticket:
+            self.check()
+            self._paths.append(path)
+
+    def check(self) -> None:
+        """Raises AbandonedError; what was written until now is found by whoever took the ticket."""
+        if self._ticket and not os.path.exists(self._ticket):
+            raise AbandonedError(os.path.basename(self._ticket))
+
+    def take_back(self) -> None:
+        """Remove the files."""
+        UPLOADS.forget()
+        for path in self._paths:
+            with suppress(OSError):
+                system, inside = file_system(path)
+                system.delete_file(inside)
+        self.end()
+
+
+WRITTEN = Written()
+"""Of this process, likewise."""
 
 
 def write_file(
@@ -70,6 +116,7 @@ def _write(table: pa.Table, path: str) -> int:
         write_page_index=False,
     )
     content = sink.getvalue()
+    WRITTEN.add(path)
     if is_remote(path):
         UPLOADS.put(path, content)
         return len(content)

@@ -60,8 +60,8 @@ class Run:
 
 def write_run(batch: pa.RecordBatch, folder: str) -> str:
     """Write a batch as a file of its own; returns its path."""
+    # where the folder is gone, nobody waits for it
     path = Path(folder) / f"{uuid.uuid4().hex}.arrow"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return str(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -39,9 +39,8 @@ class Uploads:
             self._waiting.popleft().result()
 
     def forget(self) -> None:
-        """What a task that failed has left is not the next one's."""
-        for one in self._waiting:
-            one.cancel()
+        """What a task that failed has left is not the next one's; none is on its way after this."""
+        wait([one for one in self._waiting if not one.cancel()])
         self._waiting.clear()
 
 

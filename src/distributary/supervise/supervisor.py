@@ -46,7 +46,7 @@ class Supervisor:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if a pipeline failed for good or parked a table; 2 if none could be started."""
+        """0; 1 if a pipeline failed for good or a table still waits; 2 if none could be started."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         failed = [m.status for m in self.members if m.status.state is State.FAILED]

@@ -48,7 +48,7 @@ class Verdict:
     kind: Kind
     error: DistributaryError | None = None
     parked: int = 0
-    """Records that wait for a table, of a process that is done."""
+    """Tables for which something waits, of a process that is done."""
 
 
 def judge(code: int, printed: str, *, last_error: DistributaryError | None, said: str) -> Verdict:
@@ -63,7 +63,8 @@ def judge(code: int, printed: str, *, last_error: DistributaryError | None, said
     document = _document(printed)
     told = document.get("error")
     if not told and document.get("stopped") == "done" and code in (0, 1):
-        parked = document.get("parked")
+        waits = document.get("still_parked")
+        parked = waits.get("tables") if isinstance(waits, dict) else 0
         return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
     if code == 0:
         return Verdict(Kind.DONE)

@@ -57,7 +57,7 @@ def run_pipeline(
     log_format: LogFormat | None = None,
     metrics: str | None = None,
 ) -> int:
-    """Run until it is done or stopped; 1 if a table was parked."""
+    """Run until it is done or stopped; 1 if something still waits for a table."""
     with journal_for(call.out, log_format) as journal:
         pipeline = open_pipeline(call, file)
         # before Spark is started for nothing
@@ -75,7 +75,7 @@ def run_pipeline(
             summary = run.run()
     data = {**asdict(summary.counts), **_facts(summary), "signal": _signal_name(run.signal)}
     call.out.show(data, lambda paper: draw_summary(paper, summary))
-    return run.exit_code or (1 if summary.counts.parked else 0)
+    return run.exit_code or (1 if summary.still_parked.tables else 0)
 
 
 def draw_summary(paper: Paper, summary: RunSummary) -> None:
@@ -83,8 +83,8 @@ def draw_summary(paper: Paper, summary: RunSummary) -> None:
     how = "stopped" if summary.stopped == "stopped" else "done"
     batches = counted(summary.batches, "batch", "batches")
     paper.line(f"{how} after {batches} in {duration(summary.seconds)}")
-    colour = "bold green" if summary.counts.balanced else "bold red"
-    paper.line(styled(summary.counts.equation(), colour))
+    good = summary.counts.balanced and not summary.still_parked.tables
+    paper.line(styled(summary.equation(), "bold green" if good else "bold red"))
 
 
 @contextmanager
@@ -172,7 +172,8 @@ def _facts(summary: RunSummary) -> dict[str, object]:
         "seconds": round(summary.seconds, 3),
         "stopped": summary.stopped,
         "query_id": summary.query_id,
-        "equation": summary.counts.equation(),
+        "equation": summary.equation(),
+        "still_parked": asdict(summary.still_parked),
     }
 
 
