@@ -10,6 +10,7 @@ from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.folder import Folder
 from distributary.run.claim import current_owner, is_alive
+from distributary.run.names import forget_names
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, remove_produced
 from distributary.run.removal import Removal
@@ -63,6 +64,7 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
             dead_letters_of(pipeline).forget(name)
         elif removal.kind != "ledger":
             _remove(removal.path)
+    forget_names(pipeline.lake, {r.table for r in removals if r.kind == "table"})
     # last, because it is the list of what there was to remove
     if any(removal.kind == "ledger" for removal in removals):
         pipeline.ledger().forget(name)
