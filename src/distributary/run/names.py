@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -28,7 +27,7 @@ from distributary.observe.delta import StorageOptions, reaching
 from distributary.publish.commit_file import commit_path, parse_commit
 from distributary.publish.folder import Folder
 from distributary.route.naming import Proposal
-from distributary.stores.known import file_system, local_folder
+from distributary.stores.known import local_folder
 
 _NO_ROWS = pa.schema([("type", pa.string())])
 _READERS = 16
@@ -64,7 +63,7 @@ class Entry:
         return json.dumps({"owner": dict(self.owner), "tables": self.tables}, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Entry:
+    def from_json(cls, text: str | bytes) -> Entry:
         """The inverse; what cannot be read is nobody's, and stays taken."""
         try:
             data = json.loads(text)
@@ -98,7 +97,7 @@ class Entries:
         """See who has a name now."""
         if self.owner(name) is None:
             with reaching(self._folder):
-                found = self._read(*file_system(self._folder), name.lower())
+                found = self._read(name.lower())
             if found is not None:
                 self._known[name.lower()] = found
 
@@ -139,31 +138,30 @@ class Entries:
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except DeltaError:
-                if self._read(*file_system(self._folder), name) is None:
+                if self._read(name) is None:
                     raise
                 return False
             return True
 
     def _read_all(self) -> dict[str, Entry]:
         with reaching(self._folder):
-            files, root = file_system(self._folder)
-            listed = files.get_file_info(pa_fs.FileSelector(root, allow_not_found=True))
-            # drafts of entries begin with a dot
-            names = [i.base_name.removesuffix(".json") for i in listed if i.base_name[0] != "."]
-            with ThreadPoolExecutor(_READERS) as pool:
-                found = list(pool.map(lambda name: self._read(files, root, name), names))
+            if self._local is not None:
+                names = [path.stem for path in Path(self._local).glob("[!.]*.json")]
+                found = list(map(self._read, names))
+            else:
+                names = Folder(self._folder).folders()
+                with ThreadPoolExecutor(_READERS) as pool:
+                    found = list(pool.map(self._read, names))
         return {name: entry for name, entry in zip(names, found, strict=True) if entry}
 
-    def _read(self, files: pa_fs.FileSystem, root: str, name: str) -> Entry | None:
-        path = f"{root}/{name}.json" if self._local else commit_path(f"{root}/{name}", 0)
+    def _read(self, name: str) -> Entry | None:
         try:
-            with files.open_input_stream(path) as stream:
-                text = stream.read().decode("utf-8", "replace")
+            if self._local is not None:
+                return Entry.from_json(Path(self._local, f"{name}.json").read_bytes())
+            commit = parse_commit(Folder(self._folder).read(commit_path(name, 0)).decode())
+            return Entry.from_json((commit.metadata or {}).get("description", ""))
         except FileNotFoundError:
             return None
-        if self._local is None:
-            text = (parse_commit(text).metadata or {}).get("description", "")
-        return Entry.from_json(text)
 
 
 class Names:
