@@ -76,6 +76,11 @@ class Proposal:
                 yield name
 
     @property
+    def first(self) -> str:
+        """The name in a lake in which nobody has it yet."""
+        return self.plain or next(self.marked())
+
+    @property
     def alone(self) -> str:
         """The name where nobody writes down which names are taken."""
         return self.plain if self.exact else next(self.marked())

@@ -37,11 +37,13 @@ def subject_verdict(
     if any(subject_exists(subject) for subject in own):
         return ErrorCode.WRONG_SUBJECT
     # a name that is only written in other letters may well mean the same schemas
-    others = (known for known in known_types if casefold_key(known) != casefold_key(type))
-    foreign = {subject for known in others for subject in _homes(known)}
-    if subjects_of_id and all(subject in foreign for subject in subjects_of_id):
-        return ErrorCode.WRONG_SUBJECT
-    return None
+    same = casefold_key(type)
+    owners = [
+        [t for t in (subject, subject.removesuffix("-value")) if t in known_types]
+        for subject in subjects_of_id
+    ]
+    foreign = [any(casefold_key(known) != same for known in each) for each in owners]
+    return ErrorCode.WRONG_SUBJECT if foreign and all(foreign) else None
 
 
 def _homes(type_: str) -> tuple[str, str]:

@@ -199,9 +199,11 @@ class Names:
         """The name of a type's table; nobody else gets it from now on."""
         name = self.held(wanted)
         if name is None and self._entries is not None:
-            # another process may have taken one with digits meanwhile
-            for proposal in wanted.proposals:
-                self._entries.look(next(proposal.marked()))
+            # another process may have taken a less wanted one meanwhile
+            first, *others = wanted.proposals
+            self._entries.look(next(first.marked()))
+            for name in (name for p in others for name in (next(p.marked()), p.plain) if name):
+                self._entries.look(name)
             name = self.held(wanted)
         choices = chain(() if name is None else (name,), self._free(wanted))
         return next(name for name in choices if self._take(name, wanted))

@@ -74,7 +74,7 @@ class ChangesScene:
         reserved = frozenset({_DEAD_LETTERS})
         claims = [table.shape.claim for table in ChangeModel(self.plan).tables]
         found = [source_table(known, claim.text, reserved=reserved) for claim in claims]
-        names = [each.wanted.proposals[0].plain for each in found]
+        names = [each.wanted.proposals[0].first for each in found]
         return (_DEAD_LETTERS, *(table for name in names for table in (name, log_of(name))))
 
 

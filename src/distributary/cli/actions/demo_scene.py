@@ -64,7 +64,7 @@ def games_scene(
         f"{counted(plan.games, 'game')}, {counted(plan.versions, 'schema version')} each, "
         f"{counted(plan.records, 'record')} per version, {counted(plan.bad, 'bad record')}"
     )
-    each = (propose("silver_{type}", type=name).plain for name in plan.names)
+    each = (propose("silver_{type}", type=name).first for name in plan.names)
     return Scene(
         "games",
         title,
@@ -100,7 +100,7 @@ def orders_scene(
         title,
         plan.topic,
         True,
-        (*_FIXED_TABLES, propose("{topic}", topic=plan.topic).plain),
+        (*_FIXED_TABLES, propose("{topic}", topic=plan.topic).first),
         lambda registry: stream_orders(plan, registry=registry),
         # the first is never an empty list
         example=0,
