@@ -11,9 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
-from distributary.route.naming import MAX_TABLE_NAME, quote_sql, table_name
+from distributary.route.naming import MAX_TABLE_NAME, propose, quote_sql
 
 MARK = re.compile(r"_x[0-9a-f]{10}$")
+
+
+def table_name(template: str, **settings: Any) -> str:
+    """The name where nobody writes down who has which."""
+    return propose(template, **settings).alone
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,44 @@ def test_other_names_carry_digits(template: str, fields: dict[str, Any], readabl
     assert MARK.search(name)
     assert MARK.sub("", name, count=1) == readable
     assert table_name(template, **fields) == name
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "plain"),
+    [
+        ("silver_{type}", {"type": "Chess"}, "silver_chess"),
+        ("silver_{type}", {"type": "CHESS"}, "silver_chess"),
+        ("silver_{type}", {"type": "a.b"}, "silver_a__b"),
+        ("silver_{type}", {"type": "A.b"}, "silver_a__b"),
+        ("silver_{type}", {"type": "a__b"}, "silver_a_b"),
+        ("silver_{type}", {"type": "a-b"}, "silver_a_b"),
+        ("silver_{type}", {"type": "a b"}, "silver_a_b"),
+        ("silver_{type}", {"type": "_hidden"}, "silver_hidden"),
+        ("silver_{type}", {"type": "com.shop.Order"}, "silver_com__shop__order"),
+        ("{database}_{table}", {"database": "my_shop", "table": "orders"}, "my_shop_orders"),
+        ("{a}{b}", {"a": "x", "b": "y"}, "xy"),
+        ("silver_{type}", {"type": "Größe"}, ""),
+        ("silver_{type}", {"type": "../../etc/passwd"}, ""),
+        ("silver_{type}", {"type": "..."}, ""),
+        ("silver_{type}", {"type": "chess_x0123456789"}, ""),
+        ("silver_{type}", {"type": "a" * 150}, ""),
+        ("{type}", {"type": "2048"}, ""),
+        ("{type}", {"type": "Order"}, ""),
+        ("{type}", {"type": "Dead-Letters"}, ""),
+    ],
+)
+def test_a_plain_name_is_for_the_first_who_wants_it(
+    template: str, fields: dict[str, Any], plain: str
+) -> None:
+    found = propose(template, **fields)
+    assert found.plain == plain
+    assert not found.exact or plain == found.alone
+
+
+def test_digits_grow_where_a_name_is_taken() -> None:
+    first, second, *_ = propose("silver_{type}", type="Chess").marked()
+    assert MARK.search(first)
+    assert second.startswith(first) and len(second) == len(first) + 1
 
 
 def test_two_ways_to_cut_a_name_are_two_tables() -> None:
@@ -161,11 +204,12 @@ def test_all_short_values_have_tables_of_their_own(template: str) -> None:
 @settings(deadline=None, max_examples=500)
 @given(st.sampled_from(TEMPLATES), FIELDS)
 def test_a_name_is_always_safe(template: str, fields: dict[str, Any]) -> None:
-    name = table_name(template, **fields, reserved=frozenset(["silver_a"]), endings=("_log",))
-    assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
-    assert len(name) <= MAX_TABLE_NAME
-    assert name not in {"con", "nul", "dead_letters", "silver_a", "order"}
-    assert not name.endswith("_log")
+    found = propose(template, **fields, reserved=frozenset(["silver_a"]), endings=("_log",))
+    for name in filter(None, (found.alone, found.plain, *found.marked())):
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        assert len(name) <= MAX_TABLE_NAME
+        assert name not in {"con", "nul", "dead_letters", "silver_a", "order"}
+        assert not name.endswith("_log")
 
 
 @settings(deadline=None)

@@ -31,6 +31,10 @@ WRONG = ErrorCode.WRONG_SUBJECT
         ("auto", ["go-value", "games"], ["go-value", "games"], ["go"], None),
         ("auto", ["games-value"], ["games-value"], ["go"], None),
         ("auto", [], [], ["go"], None),
+        ("auto", ["Chess-value"], ["Chess-value"], ["Chess"], None),
+        ("auto", ["CHESS"], ["CHESS"], ["CHESS", "go"], None),
+        ("auto", ["Chess-value"], ["Chess-value", "chess-value"], ["Chess"], WRONG),
+        ("auto", ["Chess-value", "go"], ["Chess-value", "go"], ["Chess", "go"], None),
         ("auto", [], ["chess-value"], [], WRONG),
     ],
 )

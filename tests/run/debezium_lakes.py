@@ -60,7 +60,7 @@ class Shop:
     """Columns that tables have been given since."""
 
     def __post_init__(self) -> None:
-        # a name with an underscore gets a digest in the lake
+        # a name that needs no quotes in SQL
         self.schema = unique("shop").replace("-", "").replace("_", "")
         self.name = unique("shop")
         self._marks = 0

@@ -11,7 +11,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.cache import decoder_for
 from distributary.errors import ErrorCode, SchemaNotFoundError
 from distributary.route.subjects import subject_verdict
-from distributary.route.type_names import casefold_key, check_type_name
+from distributary.route.type_names import check_type_name
 from distributary.simulate import DEFAULT_KINDS, BadKind, GamesPlan, Message, Sent
 
 Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
@@ -159,20 +159,6 @@ def test_hostile_names_travel_with_a_valid_payload(send: Send, reader: Any, kind
         assert check_type_name(wrapper.game_name) is kind.code
 
 
-def test_a_case_clash_follows_the_game_it_clashes_with(send: Send, reader: Any) -> None:
-    plan = only(BadKind.CASE_CLASH, late=30)
-    messages, _ = send(plan)
-    seen: set[str] = set()
-    for message in messages:
-        if message.type is None:
-            name = reader.unwrap(message.value).game_name
-            assert name not in plan.names
-            assert check_type_name(name) is None
-            assert casefold_key(name) in seen
-        else:
-            seen.add(casefold_key(message.type))
-
-
 def test_an_oversize_payload_is_valid_but_for_its_size(send: Send, reader: Any) -> None:
     plan = only(BadKind.OVERSIZE_PAYLOAD, bad=40, oversize_bytes=70_000)
     messages, sent = send(plan)
@@ -191,6 +177,6 @@ def test_bad_records_are_framed_like_good_ones(send: Send, framed: float, share:
 
 
 def test_a_selection_of_kinds_is_all_there_is(send: Send) -> None:
-    kinds = (BadKind.NULL_VALUE, BadKind.CASE_CLASH)
+    kinds = (BadKind.NULL_VALUE, BadKind.NO_TYPE)
     _, sent = send(GamesPlan(bad=7, bad_kinds=kinds))
-    assert Counter(sent.bad_by_code) == {"NULL_VALUE": 4, "TYPE_NAME_CASE_CLASH": 3}
+    assert Counter(sent.bad_by_code) == {"NULL_VALUE": 4, "MISSING_TYPE": 3}

@@ -107,8 +107,8 @@ def test_what_cannot_be_sent_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_kinds_are_chosen_by_name() -> None:
-    chosen = parse_kinds(["null_value", "case_clash"])
-    assert chosen == (BadKind.NULL_VALUE, BadKind.CASE_CLASH)
+    chosen = parse_kinds(["null_value", "no_type"])
+    assert chosen == (BadKind.NULL_VALUE, BadKind.NO_TYPE)
     with pytest.raises(ConfigError) as caught:
         parse_kinds(["null_valeu"])
     assert "null_value" in caught.value.next_step

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.datastream_events import Events
-from distributary.decode.datastream_order import (
+from distributary.decode.change.order import (
     Place,
+    datastream_places,
     is_backfill,
     kind_of,
-    places,
     sequence,
     with_halves_together,
 )
+from distributary.decode.datastream_events import Events
 from distributary.decode.datastream_times import moments
 from distributary.decode.datastream_values import Ints, Mask
 from distributary.model.change_settings import ChangeSettings
@@ -87,10 +87,10 @@ def _placed(
 ) -> Place:
     """Positions, each read as the kind of its source has them."""
     first, *others = dict.fromkeys(kinds)
-    place = places(events, first, ts)
+    place = datastream_places(events, first, ts)
     for kind in others:
         chosen = _by_code(codes, [each == kind for each in kinds])
-        other = places(events, kind, ts)
+        other = datastream_places(events, kind, ts)
         place = Place(
             np.where(chosen, other.a, place.a),
             np.where(chosen, other.b, place.b),

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.change.order import Place, debezium_places, sequence, ties
 from distributary.decode.changes import column_names
-from distributary.decode.datastream_order import Place, sequence
 from distributary.decode.datastream_values import Mask
 from distributary.decode.debezium_avro import ConnectAvro
 from distributary.decode.debezium_envelope import (
@@ -42,7 +42,6 @@ from distributary.decode.debezium_json import ConnectJson
 from distributary.decode.debezium_keys import KeyReader, Keys
 from distributary.decode.debezium_left_out import left_out
 from distributary.decode.debezium_old_keys import OldKeys
-from distributary.decode.debezium_order import places, ties
 from distributary.decode.debezium_schema import Type, connect_type, unusable
 from distributary.decode.debezium_shape import DELETE, READ, TRUNCATE, Parts, Shape
 from distributary.decode.debezium_types import plan
@@ -166,12 +165,12 @@ class DebeziumDecoder:
         events, keys = keyed(events, self._keys, self._names, gathered)
         names = [field.name for field in self._shape.row]
         events, keys = with_keys_for_rows(events, keys, self._keys, names, gathered)
-        place = places(events.parts.source, len(events), ordered=events.parts.ordered)
+        place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
         if place.bad.any():
             events.fail(place.bad, ErrorCode.BAD_POSITION, "its position is none", gathered)
             good = ~place.bad
             events, keys = events.only(good), keys.only(good)
-            place = places(events.parts.source, len(events), ordered=events.parts.ordered)
+            place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
         if len(events):
             rows, gone, lost = self._rows(events)
             batch = self._changes(events, keys, place, gone, lost) + rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.datastream_order import Place
+from distributary.decode.change.order import Place
 from distributary.decode.datastream_values import Mask
 from distributary.decode.debezium_shape import Parts
 from distributary.decode.debezium_values import instants

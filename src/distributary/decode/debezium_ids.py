@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.decode.change.order import Place
 from distributary.decode.changes import content_hashes
-from distributary.decode.datastream_order import Place
 from distributary.decode.datastream_values import Ints, Mask
 from distributary.decode.debezium_events import Events
 from distributary.evolve.rest import rest_as_json

@@ -21,8 +21,11 @@ class DeadLetterStatus(StrEnum):
     DISCARDED = "discarded"
 
 
-MAY_HEAL = frozenset({ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT})
-"""Reasons that can go away by themselves: somebody registers what was missing."""
+MAY_HEAL = frozenset(
+    {ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT, ErrorCode.TYPE_NAME_CASE_CLASH}
+)
+"""Reasons that can go away by themselves: somebody registers what was missing. Names that differ
+in case only clashed once, and do no longer."""
 
 DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
     Column("id", pa.string(), "stable id: 16 hex digits of pipeline, source and coordinates"),

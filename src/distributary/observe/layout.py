@@ -7,6 +7,7 @@
 <lake>/_distributary/pipelines/<name>/removal.json           a reset or clean that is not finished
 <lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
+<lake>/_distributary/names/<table>.json           which type has the name; in a bucket <table>/
 <lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
 """
 
@@ -71,6 +72,11 @@ def tombstones(lake: str, table: str) -> str:
 def hidden_log(lake: str, table: str) -> str:
     """Where the changes of a table are until they are merged, if no log of them is kept."""
     return join(lake, HOME, "changes", table)
+
+
+def names(lake: str) -> str:
+    """Where it is written down which type has which table name."""
+    return join(lake, HOME, "names")
 
 
 def parked(lake: str, name: str) -> str:

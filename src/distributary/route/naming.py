@@ -1,16 +1,22 @@
-"""One function from names of the outside to a table name: readable, safe and injective.
+"""One function from names of the outside to names that a table could have: readable and safe.
 
-A table name is the template with each field's value in it. Where that text alone would not tell the
-values again, `_x` and ten hexadecimal digits of their SHA-256 follow, after as much of them as is
-readable: `silver_chess`, but `silver_chess_x6a1f03c2d9` for `Chess`. No digits are needed when
+A table name is the template with each field's value in it, in lower case: `silver_chess`. Several
+types may want the same: the first to take it has it (`run/names.py`), and the others have names
+that nobody else wants: after as much of the values as is readable, `_x` and ten hexadecimal digits
+of their SHA-256, as in `silver_chess_x6a1f03c2d9`. So has a type at once that
+
+- holds anything but letters, digits and `_ . -` and blanks of ASCII; a dot is written `__`;
+- would get a name that looks as if it had such digits, is too long, begins with a digit, or is a
+  word with a meaning of its own: a reserved table name, a device of Windows, a word of SQL.
+
+A plain name is exact if it is given to no other values. Where there is no lake to write down who
+has which name, only these are plain:
 
 - each value consists of `a-z 0-9 _` and begins with a letter or a digit, and holds no `__`; or of
-  such parts with dots between them, none of which ends with `_`: a dot is written `__`;
+  such parts with dots between them, none of which ends with `_`;
 - the values can be read back from left to right, that is: no value but the last contains the text
-  that follows it in the template. Of `{database}_{table}`, `shop` + `order_items` is plain and
-  `my_shop` + `orders` is not, for it would read as `my` + `shop_orders`;
-- the name does not look as if it had such digits, is not too long, does not begin with a digit, and
-  is no word with a meaning of its own: a reserved table name, a device of Windows, a word of SQL.
+  that follows it in the template. Of `{database}_{table}`, `shop` + `order_items` is exact and
+  `my_shop` + `orders` is not, for it would read as `my` + `shop_orders`.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import json
 import re
 import string
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from distributary.errors import ConfigError
@@ -30,7 +37,8 @@ MAX_TABLE_NAME = 120
 DEAD_LETTERS = "dead_letters"
 
 _DIGITS = 10
-_PLAIN = re.compile(r"(?!.*__)(?:[a-z0-9](?:[a-z0-9_]*[a-z0-9])?\.)*[a-z0-9][a-z0-9_]*", re.ASCII)
+_EXACT = re.compile(r"(?!.*__)(?:[a-z0-9](?:[a-z0-9_]*[a-z0-9])?\.)*[a-z0-9][a-z0-9_]*", re.ASCII)
+_READABLE = re.compile(r"[A-Za-z0-9_. -]+", re.ASCII)
 _LITERAL = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
 _MARKED = re.compile(r"_x[0-9a-f]{10,}$", re.ASCII)
 _SQL_WORDS = frozenset(
@@ -46,7 +54,39 @@ _SQL_WORDS = frozenset(
 )
 
 
-def table_name(
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Names for one table, in the order in which they are wanted."""
+
+    plain: str
+    """The readable name, which others may want, too; empty where there is none."""
+    exact: bool
+    """Whether no other values get the plain name."""
+    readable: str
+    digest: str
+    reserved: frozenset[str]
+
+    def marked(self) -> Iterator[str]:
+        """Names with digits, ten and more: whoever makes up two values for one name gets two."""
+        body = self.readable if self.readable[:1].isalpha() else "t_" + self.readable.lstrip("_")
+        for digits in range(_DIGITS, len(self.digest) + 1):
+            mark = f"_x{self.digest[:digits]}"
+            name = body[: MAX_TABLE_NAME - len(mark)].rstrip("_") + mark
+            if not _is_reserved(name.lower(), self.reserved):
+                yield name
+
+    @property
+    def first(self) -> str:
+        """The name in a lake in which nobody has it yet."""
+        return self.plain or next(self.marked())
+
+    @property
+    def alone(self) -> str:
+        """The name where nobody writes down which names are taken."""
+        return self.plain if self.exact else next(self.marked())
+
+
+def propose(
     template: str,
     /,
     *,
@@ -54,8 +94,8 @@ def table_name(
     reserved: frozenset[str] = frozenset(),
     endings: tuple[str, ...] = (),
     **fields: str,
-) -> str:
-    """The name of the table for these values: `table_name("silver_{type}", type="chess")`.
+) -> Proposal:
+    """The names of a table for these values: `propose("silver_{type}", type="chess")`.
 
     `reserved` are table names that are taken, `dead_letters` is always one of them. `endings` are
     what the caller appends to make further names: with `_log` no table is called like the log of
@@ -63,12 +103,19 @@ def table_name(
     """
     literals, keys = _parsed(template, prefix)
     values = [_value(template, fields, key) for key in keys]
-    spelled = [value.replace(".", "__") for value in values]
-    if all(map(_PLAIN.fullmatch, values)) and _reads_back(spelled, literals[1:]):
-        name = _filled(literals, spelled)
-        if len(name) <= MAX_TABLE_NAME and not _means_something(name, reserved, endings):
-            return name
-    return _marked(_filled(literals, [_slug(value) for value in values]), values, reserved)
+    exact = all(map(_EXACT.fullmatch, values))
+    spelled = [value.replace(".", "__") for value in values] if exact else _spelled(values)
+    plain = _filled(literals, spelled) if all(spelled) else ""
+    if not plain or len(plain) > MAX_TABLE_NAME or _means_something(plain, reserved, endings):
+        plain = ""
+    return Proposal(
+        plain=plain,
+        exact=bool(plain) and exact and _reads_back(spelled, literals[1:]),
+        readable=_filled(literals, [_slug(value) for value in values]),
+        # JSON keeps the values apart: ["a_b", "c"] and ["a", "b_c"] are different texts
+        digest=hashlib.sha256(json.dumps(values).encode()).hexdigest(),
+        reserved=reserved,
+    )
 
 
 def quote_sql(identifier: str) -> str:
@@ -100,16 +147,14 @@ def _is_reserved(folded: str, reserved: frozenset[str]) -> bool:
     return folded == DEAD_LETTERS or folded in {taken.lower() for taken in reserved}
 
 
-def _marked(readable: str, values: Sequence[str], reserved: frozenset[str]) -> str:
-    # JSON keeps the values apart: ["a_b", "c"] and ["a", "b_c"] are different texts
-    digest = hashlib.sha256(json.dumps(values).encode()).hexdigest()
-    body = readable if readable[:1].isalpha() else "t_" + readable.lstrip("_")
-    for digits in range(_DIGITS, len(digest) + 1):
-        mark = f"_x{digest[:digits]}"
-        name = body[: MAX_TABLE_NAME - len(mark)].rstrip("_") + mark
-        if not _is_reserved(name.lower(), reserved):
-            return name
-    raise AssertionError("every name of this length is reserved")
+def _spelled(values: Sequence[str]) -> list[str]:
+    """Values that only need other letters to be names; empty where one needs more than that."""
+    return [_parts(value.lower()) if _READABLE.fullmatch(value) else "" for value in values]
+
+
+def _parts(value: str) -> str:
+    parts = (re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in value.split("."))
+    return "__".join(filter(None, parts))
 
 
 def _slug(value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from distributary.errors import ErrorCode
+from distributary.route.type_names import casefold_key
 
 AUTO = "auto"
 ANY = "any"
@@ -23,7 +24,7 @@ def subject_verdict(
     `any` accepts every id. A template such as `{type}-value` names the one subject that the id must
     be in. `auto` asks for the type's home, `{type}-value` or `{type}`: an id in it is right; an id
     that is not in it is wrong when the registry has that home, or when all of the id's subjects are
-    homes of other known types. In doubt it is right.
+    homes of other known types, not counting one in other letters. In doubt it is right.
     """
     if rule == ANY:
         return None
@@ -35,10 +36,14 @@ def subject_verdict(
         return None
     if any(subject_exists(subject) for subject in own):
         return ErrorCode.WRONG_SUBJECT
-    foreign = {subject for known in known_types if known != type for subject in _homes(known)}
-    if subjects_of_id and all(subject in foreign for subject in subjects_of_id):
-        return ErrorCode.WRONG_SUBJECT
-    return None
+    # a name that is only written in other letters may well mean the same schemas
+    same = casefold_key(type)
+    owners = [
+        [t for t in (subject, subject.removesuffix("-value")) if t in known_types]
+        for subject in subjects_of_id
+    ]
+    foreign = [any(casefold_key(known) != same for known in each) for each in owners]
+    return ErrorCode.WRONG_SUBJECT if foreign and all(foreign) else None
 
 
 def _homes(type_: str) -> tuple[str, str]:

@@ -25,9 +25,9 @@ from distributary.model.table import Column, Role
 from distributary.run.change_tables import (
     HISTORY,
     LOG,
-    change_names,
     derived_columns,
     source_columns,
+    source_table,
     spoken,
 )
 from distributary.run.origins import qualified
@@ -73,30 +73,35 @@ class ChangePlan:
                 return Rejected(
                     ErrorCode.NO_SOURCE_METADATA, "no change of a row", passed_over=True
                 )
-            names = change_names(self._config.tables, claim, reserved=fixed_tables(self._config))
+            source = source_table(self._config.tables, claim, reserved=fixed_tables(self._config))
             keys = self._lookup.of_keys(key)
             decoder = change_decoder_for(schema, self._settings, self._limits, keys=keys)
         except SchemaNotFoundError as error:
             return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
         except (DecodeError, InvalidSchemaError) as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
-        columns = sharded_columns(decoder.columns) if names.shard else decoder.columns
+        columns = sharded_columns(decoder.columns) if source.shard else decoder.columns
         label = f"since {schema.label()}"
         columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
         if self._book.origins is not None:
             topic = key.claim if schema.format is Format.AVRO and key.claim != claim else ""
             columns = tuple(qualified(columns, topic=topic, inside=spoken(claim)))
-        refused = self._book.evolve(names.log, names.type, schema, columns, role=Role.LOG)
+        type_name = source.wanted.type
+        name = self._book.name(source.wanted, ending=LOG)
+        if isinstance(name, Rejected):
+            return name
+        log = name + LOG
+        refused = self._book.evolve(log, type_name, schema, columns, role=Role.LOG)
         if refused is not None:
             return refused
         self._given[key] = columns
-        self._follow(names.log, names.type, columns)
+        self._follow(log, type_name, columns)
         route = Route(
-            names.log,
-            names.type,
+            log,
+            type_name,
             schema.id,
             schema.message,
-            shard=names.shard,
+            shard=source.shard,
             key_schema_id=UNFRAMED if keys is None else keys.id,
         )
         return route, (schema, *([] if keys is None else [keys]))

@@ -20,30 +20,20 @@ from distributary.model.change import CHANGE_NAMES
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.table import Column, Role, TablePlan
 from distributary.publish.commit_file import commit_path
-from distributary.route.naming import table_name
+from distributary.route.naming import propose
+from distributary.run.names import Wanted
 
 LOG, HISTORY = "_log", "_history"
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeNames:
-    """What a source's table is called here."""
+class SourceTable:
+    """What a source's table is to be called here."""
 
-    type: str
-    """The claim, less the database where rows of several share a table."""
-    table: str
+    wanted: Wanted
+    """Its type is the claim, less the database where rows of several share a table."""
     shard: str
     """The database, where it is told apart by a column and not by the table's name."""
-
-    @property
-    def log(self) -> str:
-        """The table of its changes."""
-        return self.table + LOG
-
-    @property
-    def history(self) -> str:
-        """The table of its rows' versions."""
-        return self.table + HISTORY
 
 
 def change_settings(config: PipelineConfig) -> ChangeSettings | None:
@@ -59,7 +49,7 @@ def change_settings(config: PipelineConfig) -> ChangeSettings | None:
     )
 
 
-def change_names(tables: Tables, claim: str, *, reserved: frozenset[str]) -> ChangeNames:
+def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTable:
     """The names for a claim `["database","schema","table"]`.
 
     A schema that the template does not ask for becomes part of the database's name, so that tables
@@ -70,21 +60,19 @@ def change_names(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Cha
     asked = placeholders(template)
     shard = "" if "database" in asked else database
     outer = ".".join(name for name in (database, "" if "schema" in asked else schema) if name)
-    name = table_name(
-        template,
-        prefix=tables.prefix,
-        reserved=reserved,
-        endings=(LOG, HISTORY),
-        database=outer or "none",
-        schema=schema or "none",
-        table=table,
+    fields = {"database": outer or "none", "schema": schema or "none", "table": table}
+    choices = [fields]
+    if shard and schema and "schema" not in asked:
+        # tables of one name in two schemas, of which the template asks for neither
+        choices.append(fields | {"table": f"{schema}.{table}"})
+    proposals = tuple(
+        propose(template, prefix=tables.prefix, reserved=reserved, endings=(LOG, HISTORY), **choice)
+        for choice in choices
     )
     names = ["" if shard else database, schema, table]
-    return ChangeNames(
-        json.dumps(names, ensure_ascii=False, separators=(",", ":")) if shard else claim,
-        name,
-        shard,
-    )
+    type_ = json.dumps(names, ensure_ascii=False, separators=(",", ":")) if shard else claim
+    owner = dict(zip(("database", "schema", "table"), names, strict=True))
+    return SourceTable(Wanted(type_, owner, proposals, ("", LOG, HISTORY)), shard)
 
 
 def spoken(claim: str) -> str:

@@ -29,6 +29,7 @@ from distributary.run.checkpoint import Checkpoint, ManifestCopy
 from distributary.run.claim import Claim
 from distributary.run.context import RunContext
 from distributary.run.lineage import told
+from distributary.run.names import Entries, Names
 from distributary.run.parts import (
     local_folder,
     make_carried,
@@ -107,14 +108,16 @@ class Pipeline:
 
         With `trial` it leaves no trace; `registry` is asked in place of the pipeline's own.
         """
-        names = family(self.config, lake=self.lake)
-        only = self.config.name if len(names) == 1 else None
-        known = [t for t in self.ledger().tables(only, schema_ids=False) if t.pipeline in names]
+        publisher = publisher or make_publisher(self.config)
+        jobs = family(self.config, lake=self.lake)
+        known = self.ledger().tables(schema_ids=False)
+        entries = Entries(self.lake, self.config.lake.options or None, trial=trial)
         return Planner(
             self.config,
             registry=registry or self.registry(),
-            publisher=publisher or make_publisher(self.config),
-            owners={t.table: t.type for t in known if t.type},
+            publisher=publisher,
+            names=Names(entries, ledger={t.table: t.type for t in known}),
+            types=[t.type for t in known if t.type and t.pipeline in jobs],
             inferred=make_inferred(self.config, trial=trial),
             carried=make_carried(self.config, trial=trial),
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from distributary.config.evolution import Evolution
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.text import placeholders
 from distributary.decode.base import DecodeLimits
 from distributary.decode.cache import decoder_for
 from distributary.errors import (
@@ -39,11 +40,12 @@ from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.carried import CarriedSchemas
 from distributary.registry.inferred import FIRST_ID, InferredSchemas
-from distributary.route.naming import table_name
+from distributary.route.naming import propose
 from distributary.route.record_names import spelled_record, spelled_type
-from distributary.route.type_names import casefold_key, refused_type_name
+from distributary.route.type_names import refused_type_name
 from distributary.run.change_plan import ChangePlan
 from distributary.run.change_tables import change_settings
+from distributary.run.names import Names, Wanted
 from distributary.run.origins import qualified
 from distributary.run.schema_lookup import SchemaLookup
 from distributary.run.tables import TableBook, fixed_tables
@@ -68,7 +70,8 @@ class Planner:
         *,
         registry: SchemaRegistry | None,
         publisher: Publisher,
-        owners: Mapping[str, str] | None = None,
+        names: Names | None = None,
+        types: Iterable[str] = (),
         inferred: InferredSchemas | None = None,
         carried: CarriedSchemas | None = None,
     ) -> None:
@@ -78,10 +81,7 @@ class Planner:
         self._infers = inferred is not None
         self._changes = change_settings(config)
         self._rules = tuple(expectation.rule() for expectation in config.expectations)
-        self._types = {casefold_key(name): name for name in (owners or {}).values()}
-        self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(
-            self._types.values(), ()
-        )
+        self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())
         self._schemas: dict[int, WriterSchema] = {}
         self._routes: dict[RouteKey, Route | Rejected] = {}
         self._asked: dict[RouteKey, float] = {}
@@ -94,7 +94,7 @@ class Planner:
             max_depth=config.limits.max_depth,
             recursion_depth=config.limits.recursion_depth,
         )
-        self.book = TableBook(config, publisher, owners=owners or {})
+        self.book = TableBook(config, publisher, names=names or Names())
         self._change_plan: ChangePlan | None = None
         if config.cdc is not None and self._changes is not None:
             self._change_plan = ChangePlan(
@@ -225,16 +225,11 @@ class Planner:
     def _answer(self, key: RouteKey) -> Route | Rejected | None:
         """A route or a refusal; None when the key does not say enough to tell."""
         self._asked[key] = time.monotonic()
-        strict = self._config.tables.names == "strict"
         if self._config.envelope is not None:
+            strict = self._config.tables.names == "strict"
             code = refused_type_name(key.claim, strict=strict)
             if code is not None:
                 return Rejected(code, BAD_NAME)
-        if self._config.envelope is not None and strict:
-            known = self._types.get(casefold_key(key.claim), key.claim)
-            if known != key.claim:
-                text = "the type's name differs only in case from another type's"
-                return Rejected(ErrorCode.TYPE_NAME_CASE_CLASH, text)
         try:
             schema = self._lookup.of(key)
         except SchemaNotFoundError as error:
@@ -250,7 +245,7 @@ class Planner:
             return self._place_changes(key, schema, self._change_plan)
         if self._needs_branch(key, schema):
             return None
-        types = self._types.values()
+        types = self._columns_of_type
         return self._lookup.wrong_subject(key, schema, types) or self._place(key, schema)
 
     def _needs_branch(self, key: RouteKey, schema: WriterSchema) -> bool:
@@ -279,11 +274,12 @@ class Planner:
         named = self._config.envelope is None and not self._is_inferred(key)
         type_name = message if named else key.claim
         name = self._table_name(type_name, key, message)
+        if isinstance(name, Rejected):
+            return name
         refused = self.book.evolve(name, type_name, schema, columns) if name else None
         if refused is not None:
             return refused
         self._schemas[schema.id] = schema
-        self._types.setdefault(casefold_key(type_name), type_name)
         known = self._columns_of_type.get(type_name)
         if known is not None:
             columns = merge(known, columns, _ALL_VERSIONS).columns
@@ -316,23 +312,28 @@ class Planner:
     def _is_inferred(self, key: RouteKey) -> bool:
         return self._infers and key.schema_id == UNFRAMED and not key.guid
 
-    def _table_name(self, type_name: str, key: RouteKey, message: str) -> str:
+    def _table_name(self, type_name: str, key: RouteKey, message: str) -> str | Rejected:
         tables = self._config.tables
         if tables.each is None:
             return ""
+        asked = placeholders(tables.each)
+        if not asked:
+            return f"{tables.prefix}{tables.each}"
         wrapped = self._config.envelope is not None
-        fields = {
+        exact: dict[str, Any] = {"type": type_name, "record": message, "topic": key.claim}
+        spelled = exact | {
             "type": type_name if wrapped else spelled_type(type_name),
             "record": spelled_record(message),
-            "topic": key.claim,
         }
-        wanted: dict[str, Any] = {k: v for k, v in fields.items() if "{" + k + "}" in tables.each}
-        if not wanted:
-            return f"{tables.prefix}{tables.each}"
+        # the second for two records of one name in different namespaces
+        fields = [spelled, spelled | {"record": message}] if "record" in asked else [spelled]
         reserved = fixed_tables(self._config)
-        name = table_name(tables.each, prefix=tables.prefix, reserved=reserved, **wanted)
-        if "record" in wanted and self.book.belongs_to_another(name, type_name):
-            # two records of one name in different namespaces
-            wanted["record"] = message
-            name = table_name(tables.each, prefix=tables.prefix, reserved=reserved, **wanted)
-        return name
+        wanted = Wanted(
+            type_name,
+            {field: exact[field] for field in asked},
+            tuple(
+                propose(tables.each, prefix=tables.prefix, reserved=reserved, **each)
+                for each in fields
+            ),
+        )
+        return self.book.name(wanted)

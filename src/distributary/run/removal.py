@@ -23,6 +23,7 @@ from distributary.observe.deadletters import DeadLetters
 from distributary.publish.folder import Folder, reaching
 from distributary.run.checkpoint import Checkpoint, ManifestCopy
 from distributary.run.claim import CLAIMS, Claim
+from distributary.run.names import forget_names
 from distributary.stores.known import is_remote
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
             dead_letters_of(pipeline).forget(name)
         elif removal.kind not in ("ledger", "progress", "card"):
             _remove_folder(pipeline.lake, removal.path)
+    forget_names(pipeline.lake, {removal.table for removal in removals if removal.kind == "table"})
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
     for lane in _LANES:

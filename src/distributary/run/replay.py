@@ -58,9 +58,10 @@ class FrozenReader:
 
 
 def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
-    """What a replay would do: staged, counted, and dropped."""
+    """What a replay would do: staged, counted, and dropped, with a context for nothing else."""
     if not letters.num_rows:
         return Replayed()
+    context.planner.book.names.stop_taking()
     number = _next_number(context)
     path = _freeze(context, number, letters, name="trial")
     try:

@@ -21,6 +21,7 @@ from distributary.model.table import Change, ChangeKind, Column, Fill, Merged, R
 from distributary.observe import layout
 from distributary.publish.base import Publisher
 from distributary.publish.parquet_table import format_of
+from distributary.run.names import Names, Wanted
 from distributary.run.origins import Origins
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
 from distributary.stage.metadata import DATE, metadata_plan
@@ -62,10 +63,8 @@ _BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY)
 class TableBook:
     """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
 
-    def __init__(
-        self, config: PipelineConfig, publisher: Publisher, *, owners: Mapping[str, str]
-    ) -> None:
-        self._owners = owners
+    def __init__(self, config: PipelineConfig, publisher: Publisher, *, names: Names) -> None:
+        self.names = names
         self._config = config
         self._publisher = publisher
         self.metadata = metadata_plan(config.tables.metadata)
@@ -88,11 +87,17 @@ class TableBook:
             self._pending.changes.pop(name, None)
         return again
 
-    def belongs_to_another(self, name: str, type_name: str) -> bool:
-        """Whether a table of this name is there for another type."""
-        table = self.tables.get(name)
-        owner = table.type if table is not None else self._owners.get(name, type_name)
-        return owner != type_name
+    def name(self, wanted: Wanted, *, ending: str = "") -> str | Rejected:
+        """The name of a type's table; a new type takes one, unless it is refused."""
+        policy = self._config.evolution
+        full = self._new_tables >= policy.max_new_tables_per_batch
+        if (full or policy.new_type != "create") and self.names.held(wanted) is None:
+            # a record that gets no table must not keep a name from others
+            there = self._is_there(self.names.likely(wanted) + ending)
+            refused = None if there else self._refuse_new_type(wanted.type)
+            if refused is not None:
+                return refused
+        return self.names.take(wanted)
 
     def take_pending(self) -> Pending:
         """What the manifest that is being written must carry."""
@@ -232,6 +237,13 @@ class TableBook:
         # a table stays partitioned as it was made, whatever the pipeline file says now
         self.tables[name] = replace(self.tables[name], partition_by=partition_by)
         return self.tables[name]
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            path = table_folder(self._config, name)
+            return name in self.tables or self._publisher.columns(path) is not None
+        except PublishError:
+            return True
 
     def _plan(
         self,

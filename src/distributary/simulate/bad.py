@@ -69,9 +69,6 @@ def _unframed(
             # a later value of a field replaces an earlier one, so the event stays a valid one
             large = payload + delimited(2, b"x" * records.plan.oversize_bytes)
             return name, wrap(name, schema_id, large)
-        case BadKind.CASE_CLASH:
-            name = records.plan.names[event.game].title().encode()
-            return name, wrap(name, schema_id, payload)
         case _:
             name = HOSTILE_NAMES[kind].encode()
             return name, wrap(name, schema_id, payload)

@@ -10,7 +10,7 @@ from distributary.errors import ConfigError, ErrorCode
 
 
 class BadKind(StrEnum):
-    """What is wrong with a record; `case_clash` and `*_name` are about the name of its type."""
+    """What is wrong with a record; `*_name` is about the name of its type."""
 
     NOT_A_WRAPPER = "not_a_wrapper"
     UNKNOWN_SCHEMA_ID = "unknown_schema_id"
@@ -27,7 +27,6 @@ class BadKind(StrEnum):
     EMOJI_NAME = "emoji_name"
     LONG_NAME = "long_name"
     EMPTY_NAME = "empty_name"
-    CASE_CLASH = "case_clash"
     OVERSIZE_PAYLOAD = "oversize_payload"
 
     @property
@@ -52,7 +51,6 @@ _CODES = {
     BadKind.EMOJI_NAME: ErrorCode.TYPE_NAME_UNSAFE_SYMBOL,
     BadKind.LONG_NAME: ErrorCode.TYPE_NAME_TOO_LONG,
     BadKind.EMPTY_NAME: ErrorCode.TYPE_NAME_EMPTY,
-    BadKind.CASE_CLASH: ErrorCode.TYPE_NAME_CASE_CLASH,
     BadKind.OVERSIZE_PAYLOAD: ErrorCode.PAYLOAD_TOO_LARGE,
 }
 

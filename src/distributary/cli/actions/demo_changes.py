@@ -15,7 +15,7 @@ from distributary.cli.actions.feed import Feed
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted
 from distributary.config.tables import Tables
-from distributary.run.change_tables import change_names
+from distributary.run.change_tables import log_of, source_table
 from distributary.run.chaos import Moment
 from distributary.simulate.cdc import (
     CHAOS,
@@ -73,8 +73,9 @@ class ChangesScene:
         known = Tables(each=_EACH)
         reserved = frozenset({_DEAD_LETTERS})
         claims = [table.shape.claim for table in ChangeModel(self.plan).tables]
-        names = [change_names(known, claim.text, reserved=reserved) for claim in claims]
-        return (_DEAD_LETTERS, *(n for each in names for n in (each.table, each.log)))
+        found = [source_table(known, claim.text, reserved=reserved) for claim in claims]
+        names = [each.wanted.proposals[0].first for each in found]
+        return (_DEAD_LETTERS, *(table for name in names for table in (name, log_of(name))))
 
 
 def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> ChangesScene:

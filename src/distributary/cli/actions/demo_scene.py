@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distributary.cli.failure import usage_error
 from distributary.cli.words import counted
-from distributary.route.naming import table_name
+from distributary.route.naming import propose
 from distributary.simulate import GamesPlan, Round, stream_rounds
 from distributary.simulate.base import Registry
 from distributary.simulate.orders import OrdersPlan, stream_orders
@@ -64,7 +64,7 @@ def games_scene(
         f"{counted(plan.games, 'game')}, {counted(plan.versions, 'schema version')} each, "
         f"{counted(plan.records, 'record')} per version, {counted(plan.bad, 'bad record')}"
     )
-    each = (table_name("silver_{type}", type=name) for name in plan.names)
+    each = (propose("silver_{type}", type=name).first for name in plan.names)
     return Scene(
         "games",
         title,
@@ -100,7 +100,7 @@ def orders_scene(
         title,
         plan.topic,
         True,
-        (*_FIXED_TABLES, table_name("{topic}", topic=plan.topic)),
+        (*_FIXED_TABLES, propose("{topic}", topic=plan.topic).first),
         lambda registry: stream_orders(plan, registry=registry),
         # the first is never an empty list
         example=0,

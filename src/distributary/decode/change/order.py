@@ -1,21 +1,28 @@
-"""Where in the order of its source an event is: typed numbers, compared one after the other.
+"""Where in the order of its source a change is: typed numbers, compared one after the other.
 
 | source | a | b | c |
 |---|---|---|---|
-| mysql | number of the binary log | position in it | |
-| postgresql | log sequence number | | |
-| sqlserver | first part of the LSN | second | third |
-| oracle | SCN | redo log and block of `rs_id` | offset of `rs_id` and SSN |
-| any other | first number of `sort_keys` after the time | second | third |
+| MySQL, MariaDB | number of the binary log | position in it | row of the event |
+| PostgreSQL | log sequence number | | |
+| SQL Server, Db2 (Datastream) | first part of the LSN | second | third |
+| SQL Server, Db2 (Debezium) | first part of the LSN | second and third | number of the event |
+| Oracle | SCN | redo log and block of `rs_id` | offset of `rs_id` and SSN |
+| MongoDB | seconds | number within the second | |
+| any other (Datastream) | first number of `sort_keys` after the time | second | third |
+| any other (Debezium), and flattened events whose deletes tell no position | | | |
 
-A position that is not there is 0, as of a row that was backfilled; one that cannot be read is bad.
+A position that is not there is 0, as of a row that was backfilled. One that cannot be read, in any
+of its parts, is bad, whoever tells it: a guess would put the change in a wrong place for ever.
+
+A row's changes are told in the order of these numbers, because each waits for the one before it to
+be committed. What is at one place, or has no place, is in the order in which it came.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +39,7 @@ KINDS = ("mysql", "postgresql", "sqlserver", "oracle")
 _ALIASES = {"postgres": "postgresql", "mssql": "sqlserver", "sql_server": "sqlserver"}
 _INT64 = 2**63
 _SUFFIX = re.compile(r"\d+$", re.ASCII)
-_HEX = re.compile(r"[0-9a-fA-F]+", re.ASCII)
+_HEX = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
 Triple = tuple[int, int, int]
@@ -50,7 +57,7 @@ class Place:
 
 
 def kind_of(read_method: str | None, settings: ChangeSettings, told: frozenset[str]) -> str:
-    """The kind of database that an event came from; empty if nobody can say.
+    """The kind of database that an event of Datastream came from; empty if nobody can say.
 
     Args:
         read_method: `mysql-cdc-binlog`, `oracle_dump`, or `cdc` alone.
@@ -74,27 +81,53 @@ def is_backfill(read_method: str | None) -> bool:
     return any(word == "backfill" or word.endswith("dump") for word in words)
 
 
-def places(events: Events, kind: str, ts: Ints) -> Place:
-    """The positions of events that came from one kind of database."""
+def datastream_places(events: Events, kind: str, ts: Ints) -> Place:
+    """The positions of Datastream's events that came from one kind of database."""
     said, count = events.metadata, len(events)
     match kind:
         case "mysql":
-            file = _by_text(said.get("log_file"), count, _log_file)
-            position, bad = _integers(said.get("log_position"), count)
-            return Place(file.a, position, file.c, file.bad | bad)
+            return _mysql(said.get("log_file"), said.get("log_position"), None, count)
         case "postgresql":
-            return _by_text(said.get("lsn"), count, _postgresql)
+            return _texts(said.get("lsn"), count, _postgresql_lsn)
         case "sqlserver":
-            return _by_text(said.get("lsn"), count, _sqlserver)
+            return _texts(said.get("lsn"), count, _sqlserver_lsn)
         case "lsn":
-            return _by_text(said.get("lsn"), count, _any_lsn)
+            return _texts(said.get("lsn"), count, _any_lsn)
         case "oracle":
-            scn, bad_scn = _integers(said.get("scn"), count)
-            ssn, bad_ssn = _integers(said.get("ssn"), count)
-            redo = _by_text(said.get("rs_id"), count, _rs_id)
-            bad = redo.bad | bad_scn | bad_ssn | (ssn < 0) | (ssn >= 2**32)
-            return Place(scn, redo.b, redo.c | np.where(bad, 0, ssn), bad)
+            return _oracle(said, count)
     return _by_sort_keys(events, ts)
+
+
+def debezium_places(source: Mapping[str, pa.Array], count: int, *, ordered: bool) -> Place:
+    """The positions of Debezium's events; none where `ordered` is not the case."""
+    if not ordered:
+        return _nowhere(count)
+    if "pos" in source and "file" in source:
+        return _mysql(source["file"], source["pos"], source.get("row"), count)
+    if "change_lsn" in source:
+        change = _texts(source["change_lsn"], count, _sqlserver_lsn)
+        number, bad = _integers(source.get("event_serial_no"), count)
+        return Place(change.a, (change.b << 16) | change.c, number, change.bad | bad)
+    if "scn" in source:
+        return _oracle(source, count)
+    zeros = np.zeros(count, np.int64)
+    if "lsn" in source:
+        numbers, bad = _integers(source["lsn"], count)
+        return Place(numbers, zeros, zeros, bad)
+    if "ord" in source:
+        milliseconds, bad = _integers(source.get("ts_ms"), count)
+        number, worse = _integers(source["ord"], count)
+        return Place(milliseconds // 1_000, number, zeros, bad | worse)
+    return _nowhere(count)
+
+
+def ties(offsets: pa.Array, partitions: pa.Array) -> pa.Array:
+    """A topic's last word: the place in it, as text that sorts in the same way."""
+    return pc.binary_join_element_wise(
+        pc.utf8_lpad(offsets.cast(pa.string()), 19, "0"),
+        pc.utf8_lpad(partitions.cast(pa.string()), 6, "0"),
+        ".",
+    )
 
 
 def sequence(
@@ -130,7 +163,24 @@ def with_halves_together(events: Events, ts: Ints, change: pa.StringArray) -> In
     return mended
 
 
-def _by_text(array: pa.Array | None, count: int, read: Callable[[str], Triple | None]) -> Place:
+def _mysql(
+    file: pa.Array | None, position: pa.Array | None, row: pa.Array | None, count: int
+) -> Place:
+    log = _texts(file, count, _log_file)
+    offset, bad = _integers(position, count)
+    number, worse = _integers(row, count)
+    return Place(log.a, offset, number, log.bad | bad | worse)
+
+
+def _oracle(said: Mapping[str, pa.Array], count: int) -> Place:
+    scn, bad_scn = _integers(said.get("scn"), count)
+    ssn, bad_ssn = _integers(said.get("ssn"), count)
+    redo = _texts(said.get("rs_id"), count, _rs_id)
+    bad = redo.bad | bad_scn | bad_ssn | (ssn >= 2**32)
+    return Place(scn, redo.b, redo.c | np.where(bad, 0, ssn), bad)
+
+
+def _texts(array: pa.Array | None, count: int, read: Callable[[str], Triple | None]) -> Place:
     """Positions that are written as text; each text is read once."""
     if array is None:
         return _nowhere(count)
@@ -146,6 +196,17 @@ def _by_text(array: pa.Array | None, count: int, read: Callable[[str], Triple | 
     return Place(table[codes, 0], table[codes, 1], table[codes, 2], bad[codes])
 
 
+def _integers(array: pa.Array | None, count: int) -> tuple[Ints, Mask]:
+    """Whole numbers, also where they are written as text; nothing is 0, and less is bad."""
+    if array is None:
+        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    if kinds.is_integer(array.type):
+        numbers: Ints = array.cast(pa.int64()).fill_null(0).to_numpy()
+        return np.maximum(numbers, 0), numbers < 0
+    place = _texts(array, count, lambda t: (int(t), 0, 0) if _WHOLE.fullmatch(t) else None)
+    return place.a, place.bad
+
+
 def _fits(triple: Triple) -> bool:
     return all(0 <= each < _INT64 for each in triple)
 
@@ -155,20 +216,23 @@ def _log_file(name: str) -> Triple | None:
     return (int(suffix[0]), 0, 0) if suffix and len(suffix[0]) < 20 else None
 
 
-def _postgresql(lsn: str) -> Triple | None:
+def _postgresql_lsn(lsn: str) -> Triple | None:
     parts = _hexes(lsn.split("/"), 2)
     return ((parts[0] << 32) | parts[1], 0, 0) if parts and parts[1] < 2**32 else None
 
 
-def _sqlserver(lsn: str) -> Triple | None:
+def _sqlserver_lsn(lsn: str) -> Triple | None:
     if lsn[:2].lower() == "0x" and len(lsn) == 22:
         lsn = f"{lsn[2:10]}:{lsn[10:18]}:{lsn[18:]}"
     parts = _hexes(lsn.split(":"), 3)
-    return (parts[0], parts[1], parts[2]) if parts else None
+    # the last two must fit into one number
+    if not parts or parts[1] >= 2**47 or parts[2] >= 2**16:
+        return None
+    return (parts[0], parts[1], parts[2])
 
 
 def _any_lsn(lsn: str) -> Triple | None:
-    return _postgresql(lsn) if "/" in lsn else _sqlserver(lsn)
+    return _postgresql_lsn(lsn) if "/" in lsn else _sqlserver_lsn(lsn)
 
 
 def _rs_id(text: str) -> Triple | None:
@@ -180,23 +244,10 @@ def _rs_id(text: str) -> Triple | None:
 
 
 def _hexes(parts: list[str], count: int) -> list[int] | None:
-    if len(parts) != count or not all(len(p) <= 16 and _HEX.fullmatch(p) for p in parts):
+    """The parts of a position as numbers; None unless there are so many and all are numbers."""
+    if len(parts) != count or not all(map(_HEX.fullmatch, parts)):
         return None
     return [int(part, 16) for part in parts]
-
-
-def _integers(array: pa.Array | None, count: int) -> tuple[Ints, Mask]:
-    """Whole numbers, also where they are written as text; nothing is 0."""
-    if array is None:
-        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    if kinds.is_integer(array.type):
-        return array.cast(pa.int64()).fill_null(0).to_numpy(), np.zeros(count, np.bool_)
-    place = _by_text(array, count, _whole)
-    return place.a, place.bad
-
-
-def _whole(text: str) -> Triple | None:
-    return (int(text), 0, 0) if _WHOLE.fullmatch(text) else None
 
 
 def _by_sort_keys(events: Events, ts: Ints) -> Place:

@@ -1,0 +1,1 @@
+"""What the decoders of all kinds of change events share."""
