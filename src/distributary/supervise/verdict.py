@@ -21,6 +21,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CONFIRMATION_NEEDED,
         ErrorCode.CHECKPOINT_DIVERGED,
         ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.TABLE_BEHIND,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
         ErrorCode.EXPECTATION_REFUSED,
