@@ -96,6 +96,14 @@ def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
     return Loss.BEHIND if newest < version else None
 
 
+def newest_told(path: str, version: int | None) -> int | None:
+    """The newest version, up to this one, whose commit says anything; None: there is none."""
+    folder = local_folder(path)
+    while folder is not None and version is not None and _is_empty(folder, version):
+        version = version - 1 if version else None
+    return version
+
+
 def _carries(folder: str, expected: Expected) -> bool:
     path = commit_path(folder, expected.version)
     if not expected.marked:
@@ -127,6 +135,10 @@ def _held(
 
 
 def _is_blank(folder: str | None, expected: Expected) -> bool:
+    return folder is not None and _is_empty(folder, expected.version)
+
+
+def _is_empty(folder: str, version: int) -> bool:
     """Whether the very commit is there without a word in it."""
-    path = commit_path(folder or "", expected.version)
-    return folder is not None and os.path.isfile(path) and not os.path.getsize(path)
+    path = commit_path(folder, version)
+    return os.path.isfile(path) and not os.path.getsize(path)

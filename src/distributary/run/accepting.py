@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distributary.errors import ConfigError, ErrorCode, OwnedError
+from distributary.errors import ConfigError, ErrorCode, OwnedError, TableBehindError
 from distributary.observe.pipelines import registrations
 from distributary.observe.recording import Accepted
 from distributary.observe.verify import TableCheck, check_table, rows_to_accept, written_tables
+from distributary.publish.marks import newest_told
 from distributary.run.claim import liveness
 from distributary.run.pipeline import Pipeline
 from distributary.run.tidy import refuse_while_running
@@ -45,6 +46,16 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
             next_step="distributary tables",
         )
     check = check_table(known, options)
+    unreadable = next((f for f in check.findings if f.kind == "unreadable"), None)
+    if unreadable is not None:
+        raise TableBehindError(
+            f"{table} cannot be taken as it is: its log cannot be read",
+            where=known.path,
+            evidence=unreadable.evidence,
+            next_step="put it back from a copy; or, if it may go, remove its folder and say this "
+            "again",
+        )
+    version = newest_told(known.path, check.version)
     difference = left = rows_to_accept(known, check, options)
     # whose rows are gone is not known where several write to one table: its own go first
     lanes = sorted(
@@ -55,7 +66,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
     for commit in lanes:
         share = left if left > 0 else max(left, -commit.rows)
         left -= share
-        taken.append(Accepted(commit, commit.batch or 0, share, check.version))
+        taken.append(Accepted(commit, commit.batch or 0, share, version))
     return Acceptance(check, difference, tuple(taken))
 
 
