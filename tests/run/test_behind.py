@@ -5,14 +5,20 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyarrow.fs import FileSelector
 
 from distributary.config.load import load
 from distributary.errors import ErrorCode, OwnedError, TableBehindError
+from distributary.model.manifest import app_id
 from distributary.model.table import Role
+from distributary.observe.rows import LastCommit
 from distributary.observe.status import status
 from distributary.observe.verify import check_table, written_tables
+from distributary.observe.verify_deep import coordinates
+from distributary.publish.marks import Expected, Held, lacking
 from distributary.run.accepting import accept, plan_acceptance
 from distributary.run.behind import refuse_behind, spelled
 from distributary.run.claim import Claim
@@ -25,6 +31,7 @@ from tests.run.settled_lakes import (
     SettledLake,
     empty_newest,
 )
+from tests.services import unique
 
 CHESS, GO = "silver_chess", "silver_go"
 
@@ -255,3 +262,61 @@ def test_a_run_refuses_and_a_reset_of_the_table_lets_it_go_on(tmp_path: Path, sp
     assert {c.role for c in commits} >= {Role.BRONZE, Role.EACH, Role.UNIFIED}
     tables = written_tables(str(games.lake), commits, parked={}, files={})
     assert [t.table for t in tables if check_table(t).findings] == []
+
+
+def test_tables_in_a_bucket(tmp_path: Path) -> None:
+    from tests.source.s3_server import BUCKET, s3_server
+
+    with s3_server() as server:
+        address, options = f"s3://{BUCKET}/{unique('lake')}", server.options
+        app = app_id("games", "life1")
+        known = []
+        for table in (CHESS, GO):
+            path = f"{address}/{table}"
+            for batch in range(2):
+                marked = CommitProperties(app_transactions=[Transaction(app, batch)])
+                rows = pa.table({"n": pa.array([1, 2], pa.int64())})
+                write_deltalake(
+                    path, rows, mode="append", storage_options=options, commit_properties=marked
+                )
+            known.append(Expected(path, app, batch=1, version=1))
+            assert lacking(known[-1], options) is None
+        one = LastCommit(
+            *("games", "life1", "stream", CHESS, "each", "chess", known[0].path),
+            **{"batch": 1, "version": 1, "accepted": None, "accepted_version": None},
+            **{"since": NOON, "records": 4, "written": 4, "rows": 4},
+        )
+        (table,) = written_tables(address, [one], parked={}, files={})
+        found = check_table(table, options)
+        assert (found.findings, found.rows, found.files) == ((), 4, 2)
+        inside = known[0].path.removeprefix("s3://")
+        data = server.files.get_file_info(FileSelector(inside, recursive=True))
+        server.files.delete_file(next(i.path for i in data if i.path.endswith(".parquet")))
+        assert [f.kind for f in check_table(table, options).findings] == ["file_missing"]
+        server.files.delete_file(f"{inside}/_delta_log/{1:020d}.json")
+        assert lacking(known[0], options) == Held(True, 0, 0)
+        kinds = [f.kind for f in check_table(table, options).findings]
+        assert set(kinds) >= {"behind", "rows"}
+        server.files.delete_dir(known[1].path.removeprefix("s3://"))
+        assert lacking(known[1], options) == Held(False)
+
+
+@pytest.mark.spark
+def test_tables_that_spark_commits_to(tmp_path: Path, spark) -> None:
+    from distributary.simulate.games import GamesPlan
+    from tests.run.lakes import Games
+
+    tables = "{bronze: bronze_events, each: 'silver_{type}', publisher: spark}"
+    games = Games(tmp_path, GamesPlan(games=2, records=20, versions=2, bad=3))
+    for _ in range(2):
+        games.send_round()
+        games.pipeline(tables=tables).run(trigger="available_now", spark=spark)
+    ledger = games.pipeline(tables=tables).ledger()
+    known = written_tables(str(games.lake), ledger.last_commits(), parked={}, files={})
+    with coordinates(ledger, known) as place:
+        checks = [place.check(t, check_table(t)) for t in known]
+    assert [c.table for c in checks if c.findings] == []
+    assert all("rows" in c.compared for c in checks)
+    DeltaTable(games.lake / BRONZE).restore(0)
+    kinds = {t.table: [f.kind for f in check_table(t).findings] for t in known}
+    assert kinds == {t.table: ["foreign"] if t.table == BRONZE else [] for t in known}
