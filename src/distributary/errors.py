@@ -16,7 +16,8 @@ DistributaryError
 ├── CheckpointError
 │   ├── FencedError        another process took this checkpoint over
 │   ├── OwnedError         another process is running on this checkpoint         exit 75
-│   └── DivergedError      the checkpoint and the tables tell different stories
+│   ├── DivergedError      the checkpoint and the tables tell different stories
+│   └── TableBehindError   a table does not hold batches that were settled
 ├── ExpectationError       rows break a rule whose action is `fail`
 ├── AccountingError        read != written + dead-lettered + parked
 ├── DeployError            a job, a file or a grant cannot be put where it belongs
@@ -80,6 +81,7 @@ class ErrorCode(StrEnum):
     CHECKPOINT_DIVERGED = "CHECKPOINT_DIVERGED"
     CHECKPOINT_INVALID = "CHECKPOINT_INVALID"
     CHECKPOINT_LOST = "CHECKPOINT_LOST"
+    TABLE_BEHIND = "TABLE_BEHIND"
     ACCOUNTING_BROKEN = "ACCOUNTING_BROKEN"
     COMMIT_FAILED = "COMMIT_FAILED"
     STAGED_FILE_MISSING = "STAGED_FILE_MISSING"
@@ -301,6 +303,12 @@ class DivergedError(CheckpointError):
     """A batch number is marked as done, but with other records."""
 
     code = ErrorCode.CHECKPOINT_DIVERGED
+
+
+class TableBehindError(CheckpointError):
+    """A table is gone, or is older than the last batch that was settled for it."""
+
+    code = ErrorCode.TABLE_BEHIND
 
 
 class ExpectationError(DistributaryError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from distributary.merge.apply import merge_table
 from distributary.merge.order import MergeOrder
@@ -76,15 +76,22 @@ lake: {{path: {self.lake}}}
             rows = rows.set_column(at, "_topic", pa.array([file] * len(placed)))
             numbers = pa.array([number] * len(placed), pa.int32())
             rows = rows.set_column(at + 1, "_partition", numbers)
-        write_deltalake(self.lake / LOG, rows, mode="append")
+        order = self.order(batch=number)
+        marked = CommitProperties(app_transactions=[Transaction(order.app_id, number)])
+        write_deltalake(self.lake / LOG, rows, mode="append", commit_properties=marked)
         newest = DeltaTable(self.lake / LOG).file_uris()[0]
+        version = None
         if not parked:
-            merge_table(self.order(files=(newest,), batch=number))
+            version = merge_table(self.order(files=(newest,), batch=number)).version
         manifest = self._manifest(number, placed, files=file is not None)
         results = [
             Published(e.table.name, Outcome.PARKED, error="disk is full")
             if parked and e.table.role is Role.MERGED
-            else Published(e.table.name, Outcome.PUBLISHED, version=number)
+            else Published(
+                e.table.name,
+                Outcome.PUBLISHED,
+                version=version if e.table.role is Role.MERGED else number,
+            )
             for e in manifest.tables
         ]
         at = BEGUN + timedelta(seconds=60 * (number + 1))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.manifest import (
@@ -28,6 +28,8 @@ NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 HOSTILE = "evil\x1b[31m[bold]\u202egame"
 """A type name that would colour a terminal, be markup, and turn the direction of writing."""
 
+
+MARKED = CommitProperties(app_transactions=[Transaction("distributary/games/life1/stream", 0)])
 
 FRAME = b"\x00\x00\x00\x00\x07\x00"
 """The registry's header of schema 7."""
@@ -78,10 +80,10 @@ def make_lake(
         rows = pa.table({"move": ["e4"] * 10, "_offset": pa.array(range(10), pa.int64())})
         rows = rows.append_column("_topic", pa.array(["wrapper"] * 10))
         rows = rows.append_column("_partition", pa.array([0] * 10, pa.int32()))
-        write_deltalake(entry.table.path, rows)
+        write_deltalake(entry.table.path, rows, commit_properties=MARKED)
     if dead:
         rows = pa.Table.from_pylist(dead, schema=DEAD_LETTER_SCHEMA)
-        write_deltalake(str(path / "dead_letters"), rows)
+        write_deltalake(str(path / "dead_letters"), rows, commit_properties=MARKED)
         entries.append(_entry(path, "dead_letters", "", 90, records=len(dead)))
     _settle(path, entries, dead=len(dead), parked=parked)
     checkpoint = path / "_checkpoints" / "games"

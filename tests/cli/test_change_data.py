@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from deltalake import DeltaTable
-from typer import Context
 
-from distributary.cli.completion import complete_merged_tables
+from distributary.config.load import load
+from distributary.errors import TableBehindError
+from distributary.run.behind import refuse_behind
 from tests.cli.change_lake import BEGUN, LOG, MERGED, TYPE, ChangeLake
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
@@ -33,12 +33,14 @@ def test_verify_agrees_or_says_what_differs(cli: Cli, shop: ChangeLake) -> None:
     agreed = cli("verify", MERGED, "--json")
     assert (agreed.code, agreed.json["agree"], agreed.json["version"]) == (0, True, 1)
     (table,) = agreed.json["tables"]
+    assert table["compared"] == ["marks", "files", "values, by its log"]
     assert (table["rows"], table["rows_by_log"], table["log"]) == (4, 4, LOG)
 
     shop.spoil(price=77.0)
     found = cli("verify", "--all", "--json")
     assert (found.code, found.json["agree"]) == (1, False)
-    (table,) = found.json["tables"]
+    table, log = found.json["tables"]
+    assert (log["table"], log["agrees"], log["rows"], log["rows_by_ledger"]) == (LOG, True, 7, 7)
     assert (table["missing"], table["extra"], table["different"]) == (0, 0, 1)
     (difference,) = table["differences"]
     assert difference == {"key": '{"id":1}', "column": "price", "expected": "1.0", "found": "77.0"}
@@ -52,11 +54,6 @@ def test_verify_agrees_or_says_what_differs(cli: Cli, shop: ChangeLake) -> None:
 def test_a_table_that_is_not_there_is_wrong_usage_everywhere(cli: Cli, shop: ChangeLake) -> None:
     assert cli("verify", "nothing").code == cli("trace", "nothing", "id=1").code == 2
     assert cli("trace", MERGED, "nothing=1").code == 2
-
-
-def test_the_tab_key_offers_only_tables_that_can_be_verified(shop: ChangeLake) -> None:
-    lake = SimpleNamespace(params={"lake": str(shop.lake)})
-    assert complete_merged_tables(cast("Context", lake), "") == [MERGED]
 
 
 def test_rebuild_makes_it_what_the_log_says_and_touches_nothing_else(
@@ -93,7 +90,7 @@ def test_rebuild_as_of_a_moment_and_back(cli: Cli, shop: ChangeLake) -> None:
         ("verify",),
         ("verify", MERGED, "--all"),
         ("verify", "nothing"),
-        ("verify", LOG),
+        ("verify", LOG, "--as-of", "2026-11-15T12:00:00Z"),
         ("rebuild", LOG),
         ("rebuild", "nothing"),
         ("rebuild", MERGED, "--as-of", "yesterday"),
@@ -112,6 +109,44 @@ def test_without_a_log_there_is_nothing_to_compute_from(cli: Cli, shop: ChangeLa
     for verb in ("rebuild", "verify"):
         result = cli(verb, MERGED, "--json")
         assert (result.code, result.json["error"]["where"]) == (2, "cdc.log")
+    # with all others it is looked at as far as that goes
+    merged, log = cli("verify", "--all", "--json").json["tables"]
+    assert (merged["agrees"], log["agrees"], len(merged["notes"])) == (True, True, 1)
+
+
+def test_a_merged_table_that_is_gone_is_rebuilt_and_counts_again(
+    cli: Cli, shop: ChangeLake
+) -> None:
+    ledger, config = shop.ledger, load(shop.file).config
+    refuse_behind(config, ledger, "life1")
+    shutil.rmtree(shop.lake / MERGED)
+    with pytest.raises(TableBehindError) as caught:
+        refuse_behind(config, ledger, "life1")
+    assert f"distributary rebuild {MERGED}" in caught.value.next_step
+    found = cli("verify", MERGED, "--json")
+    assert (found.code, found.json["tables"][0]["findings"][0]["kind"]) == (1, "missing")
+    assert cli("status", "--json").json["pipelines"][0]["tables"]["missing"] == 1
+    assert cli("rebuild", MERGED).code == 0
+    refuse_behind(config, ledger, "life1")
+    assert cli("verify", "--all").code == 0
+    assert cli("status", "--json").json["pipelines"][0]["tables"]["missing"] == 0
+    shop.batch([event(MS + 30_000, "insert", id=9)])
+    refuse_behind(config, ledger, "life1")
+
+
+def test_a_log_that_is_behind_is_refused(cli: Cli, shop: ChangeLake) -> None:
+    newest = sorted((shop.lake / LOG / "_delta_log").glob("*.json"))[-1]
+    newest.write_text("")
+    with pytest.raises(TableBehindError) as caught:
+        refuse_behind(load(shop.file).config, shop.ledger, "life1")
+    assert caught.value.context["tables"] == LOG
+    assert cli("reset", shop.file, "--table", LOG, "--dry-run", "--json").json["difference"] == -1
+    assert cli("reset", shop.file, "--table", LOG).code == 2
+    assert cli("reset", shop.file, "--table", "nothing", "--yes").code == 2
+    assert cli("reset", shop.file, "--table", LOG, "--with-tables", "--yes").code == 2
+    assert cli("reset", shop.file, "--table", LOG, "--yes").code == 0
+    refuse_behind(load(shop.file).config, shop.ledger, "life1")
+    assert cli("verify", LOG).code == 0
 
 
 def test_a_parked_table_differs_and_resume_is_the_way(cli: Cli, shop: ChangeLake) -> None:
@@ -216,7 +251,10 @@ def test_trace_leads_from_a_file_to_its_rows(
     assert (none.code, none.json["tables"]) == (1, [])
 
 
-def test_a_lake_without_change_data_has_nothing_to_verify(cli: Cli, own_folder: Path) -> None:
+def test_a_lake_without_change_data_has_no_table_to_compute_as_of_a_moment(
+    cli: Cli, own_folder: Path
+) -> None:
     make_lake(own_folder / "lake")
-    result = cli("verify", "--all", "--json")
+    result = cli("verify", "--all", "--json", "--as-of", "2026-11-15T12:00:00Z")
     assert (result.code, result.json["tables"]) == (0, [])
+    assert len(cli("verify", "--all", "--json").json["tables"]) == 3

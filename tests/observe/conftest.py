@@ -138,6 +138,14 @@ class Lake:
         )
         return manifest
 
+    def stand(self, *names: str, versions: int = 1) -> None:
+        """Tables of which nothing is there but commits: enough for a look from afar."""
+        for name in names:
+            log = Path(self.path, name, "_delta_log")
+            log.mkdir(parents=True)
+            for version in range(versions):
+                (log / f"{version:020d}.json").write_text("{}")
+
     def resume(self, manifest: Manifest, table: str, *, still_parked: bool = False) -> None:
         """Says that a parked table of a settled batch was published after all."""
         (entry,) = (e for e in manifest.tables if e.table.name == table)

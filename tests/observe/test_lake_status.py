@@ -34,6 +34,7 @@ def busy(lake):
         lake.dead_letters(rows)
     lake.dead_letters([{"offset": 1, "pipeline": "other"}])
     lake.settle(lake.manifest(0, pipeline="other", life="x"))
+    lake.stand("chess", "go", versions=4)
     return lake
 
 
@@ -124,6 +125,7 @@ def test_a_lake_that_was_moved_still_knows_its_dead_letters(busy, tmp_path):
 
 def test_many_tables_do_not_flood_the_screen(lake):
     entries = [lake.entry(f"t{n}", records=1) for n in range(300)]
+    lake.stand(*(f"t{n}" for n in range(300)))
     lake.settle(lake.manifest(0, entries=entries))
     (games,) = status(lake.path).pipelines
     assert (len(games.tables.shown), games.tables.healthy_not_shown) == (15, 285)

@@ -72,6 +72,7 @@ def busy(lake, noon):
     lake.dead_letters(
         [{"offset": n, "error_code": "BAD_MAGIC", "type": HOSTILE} for n in range(30)]
     )
+    lake.stand("chess", "go", versions=3)
     return lake
 
 

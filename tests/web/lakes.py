@@ -143,7 +143,7 @@ class WebLake:
         finished = at or NOW - timedelta(minutes=30) + timedelta(seconds=20 * batch)
         self.ledger.record(
             manifest,
-            [_result(entry, batch, parked) for entry in entries],
+            [_result(entry, parked) for entry in entries],
             times=BatchTimes(
                 finished - timedelta(seconds=2), stage=1.4, publish=0.3, finished_at=finished
             ),
@@ -166,11 +166,11 @@ class WebLake:
         return TableEntry(plan, (file,), records, rules=RULES.get(name, ()))
 
 
-def _result(entry: TableEntry, batch: int, parked: Sequence[str]) -> Published:
+def _result(entry: TableEntry, parked: Sequence[str]) -> Published:
     name = entry.table.name
     if name in parked:
         return Published(name, Outcome.PARKED, error="disk is full <b>now</b>")
-    return Published(name, Outcome.PUBLISHED, version=batch)
+    return Published(name, Outcome.PUBLISHED, version=0)
 
 
 def busy_lake(path: Path) -> WebLake:
@@ -201,10 +201,15 @@ def busy_lake(path: Path) -> WebLake:
 
 
 def wide_lake(path: Path, *, tables: int = 1000, batches: int = 12) -> WebLake:
-    """A thousand tables that the ledger knows, one of which is really there."""
+    """A thousand tables that the ledger knows, one of which can really be read."""
     lake = WebLake(path)
     types = {f"silver_type_{n:04}": f"type_{n:04}" for n in range(tables)}
     for batch in range(batches):
         lake.settle(batch, types, lag=100 * batch)
     lake.rows("silver_type_0500", 5)
+    for name in types:
+        log = path / name / "_delta_log"
+        if not log.exists():
+            log.mkdir(parents=True)
+            (log / f"{0:020d}.json").write_text("{}")
     return lake

@@ -13,7 +13,6 @@ from distributary.observe import layout
 
 _PLACES = ("./lake", "./distributary-demo", ".")
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
-_MERGED = f"{_TABLES} WHERE role = 'merged'"
 _LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
 _NEWEST = "SELECT id AS name FROM rows WHERE status = 'open' ORDER BY last_seen DESC LIMIT 100"
@@ -24,11 +23,6 @@ _FIRST_REASON = ErrorCode.NULL_VALUE
 def complete_tables(ctx: Context, incomplete: str) -> list[str]:
     """Tables of the lake that is meant."""
     return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _TABLES))
-
-
-def complete_merged_tables(ctx: Context, incomplete: str) -> list[str]:
-    """Tables of current rows, the only ones that a log can be compared with."""
-    return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _MERGED))
 
 
 def complete_subjects(ctx: Context, incomplete: str) -> list[str]:

@@ -91,7 +91,10 @@ TABLES = pa.schema(
         pa.field(
             "outcome",
             pa.string(),
-            metadata={"comment": "published, skipped, parked or (parked before) resumed"},
+            metadata={
+                "comment": "published, skipped, parked, (parked before) resumed; or accepted: the "
+                "table was taken as it is, and rows says by how much it differed"
+            },
         ),
         pa.field("error", pa.string(), metadata={"comment": "why it was parked"}),
         pa.field("batches", pa.int64(), metadata={"comment": "1; more in a sum of old batches"}),

@@ -99,13 +99,14 @@ def read_rows(
     """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected."""
     with reaching(table.table_uri):
         names = None if columns is None else list(columns)
-        scanner = _scanner(table, names, where)
-        return scanner.to_table() if limit is None else scanner.head(limit)
+        found = scanner(table, names, where)
+        return found.to_table() if limit is None else found.head(limit)
 
 
-def _scanner(
-    table: DeltaTable, columns: list[str] | None, where: pc.Expression | None
+def scanner(
+    table: DeltaTable, columns: list[str] | None, where: pc.Expression | None = None
 ) -> ds.Scanner:
+    """Reads the rows of a table bit by bit."""
     files = dataset(table)
     if files is not None:
         return files.scanner(columns=columns, filter=where)

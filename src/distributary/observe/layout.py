@@ -95,4 +95,7 @@ def inside(lake: str, path: str) -> str:
     A lake that was moved, copied or is addressed from elsewhere holds it under the same name.
     """
     stem = join(lake, "")
-    return path[len(stem) :] if path.startswith(stem) else path.rstrip("/").rpartition("/")[2]
+    if path.startswith(stem):
+        return path[len(stem) :]
+    _, home, below = path.rpartition(f"/{HOME}/")
+    return f"{HOME}/{below}" if home else path.rstrip("/").rpartition("/")[2]

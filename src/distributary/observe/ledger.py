@@ -17,8 +17,10 @@ from distributary.observe.accounts import BatchCounts, still_parked, total, wait
 from distributary.observe.delta import StorageOptions
 from distributary.observe.matching import both, covering, may_hold, same, same_batch, text
 from distributary.observe.recording import (
+    Accepted,
     BatchTimes,
     TableOutcome,
+    accepted_row,
     batch_key,
     batch_row,
     check_balance,
@@ -30,10 +32,12 @@ from distributary.observe.rollup import RULES_SQL as RULES_BEFORE_SQL
 from distributary.observe.rollup import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
 from distributary.observe.rollup import TABLES_SQL, for_rows_before, roll_batches, roll_tables
 from distributary.observe.rows import (
+    ACCEPTED,
     PARKED,
     RESUMED,
     BatchRow,
     FoundBatch,
+    LastCommit,
     SchemaRow,
     TableRow,
     TableSummary,
@@ -44,7 +48,7 @@ from distributary.observe.rows import (
 from distributary.observe.rule_counts import RULES_SQL, TableRule, table_rules
 from distributary.observe.schema_use import SCHEMA_USE_SQL
 from distributary.observe.store import Store
-from distributary.observe.summary import SCHEMA_IDS_SQL, SUMMARY_SQL, summaries
+from distributary.observe.summary import LAST_COMMITS_SQL, SCHEMA_IDS_SQL, SUMMARY_SQL, summaries
 
 _COUNTS = ("read", "written", "dead_lettered", "parked", "skipped")
 _KEY = ("pipeline", "life", "lane", "batch")
@@ -179,6 +183,27 @@ class Ledger:
         parked = self.parked(pipeline) if pc.sum(sums["parked"]).as_py() else ()
         return summaries(sums, ids, parked, pipeline=pipeline)
 
+    def last_commits(self, pipeline: str | None = None) -> tuple[LastCommit, ...]:
+        """What each lane of each life has written to each table."""
+        found = self._tables.query(LAST_COMMITS_SQL)
+        rows = () if found is None else (LastCommit(**row) for row in found.to_pylist())
+        return tuple(row for row in rows if pipeline in (None, row.pipeline))
+
+    def table_batches(self, commit: LastCommit) -> pa.Table:
+        """What a lane did to a table, batch by batch: batch, rows, version, outcome, batches."""
+        key = {"pipeline": commit.pipeline, "life": commit.life, "lane": commit.lane}
+        columns = ["batch", "rows", "version", "outcome", "batches"]
+        return self._tables.read(columns, same(**key, table=commit.table)).sort_by("batch")
+
+    def accept(self, taken: Sequence[Accepted], *, at: datetime | None = None) -> None:
+        """Says of tables that they count as they are now, whatever was written to them before."""
+        moment = at or datetime.now(UTC)
+        for one in taken:
+            app = f"{one.commit.app_id}/{ACCEPTED}/{one.commit.table}"
+            # there may be several in the time between two batches
+            number = int(moment.timestamp() * 1_000_000)
+            self._tables.append_once(accepted_row(one, at=moment), app_id=app, version=number)
+
     def batch(self, pipeline: str, number: int) -> tuple[BatchRow, ...]:
         """Settled batches of this number: lanes and lives count for themselves. The newest last."""
         rows = self._batches.read(where=same(pipeline=pipeline, batch=number))
@@ -197,7 +222,8 @@ class Ledger:
 
     def batch_tables(self, batch: BatchRow) -> tuple[TableRow, ...]:
         """What one batch did to each of its tables."""
-        return tables_of(self._tables.read(where=same_batch(batch.key)))
+        where = both(same_batch(batch.key), text("outcome") != ACCEPTED)
+        return tables_of(self._tables.read(where=where))
 
     def parked(self, pipeline: str | None = None) -> tuple[TableRow, ...]:
         """What waits for parked tables: one row per batch and table, oldest first."""
@@ -268,6 +294,19 @@ class Ledger:
             .select(["topic", "partition", "start_min", "end_max", "records_sum"])
             .rename_columns(["topic", "partition", "first", "end", "records"])
         )
+
+    def covered(self) -> pa.Table:
+        """What each life of each pipeline has read: pipeline, life, topic, partition, start, end."""
+        rows = self._batches.read(["pipeline", "life", "ranges"], same(lane="stream"))
+        ranges = rows["ranges"].combine_chunks()
+        flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
+        whose = rows.select(["pipeline", "life"]).take(pc.list_parent_indices(ranges))
+        for name in whose.column_names:
+            flat = flat.append_column(name, whose[name])
+        ends = flat.group_by(["pipeline", "life", "topic", "partition"]).aggregate(
+            [("start", "min"), ("end", "max")]
+        )
+        return ends.rename_columns({"start_min": "start", "end_max": "end"})
 
     def expire(self, before: datetime) -> Expired:
         """Turns rows from before this moment into sums. Totals stay what they were.

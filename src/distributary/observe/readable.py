@@ -17,6 +17,7 @@ from distributary.observe.delta import (
     open_table,
     reaching,
     read_rows,
+    scanner,
 )
 from distributary.observe.rows import TableRow
 from distributary.publish.parquet_table import open_parquet
@@ -43,6 +44,12 @@ class Readable:
             return read_rows(self.source, where=where, limit=limit)
         with reaching(self.path):
             return self.source.scanner(filter=where).head(limit)
+
+    def batches(self, columns: list[str]) -> pa.RecordBatchReader:
+        """Some columns of all rows, bit by bit."""
+        if isinstance(self.source, DeltaTable):
+            return scanner(self.source, columns).to_reader()
+        return self.source.scanner(columns=columns).to_reader()
 
 
 def open_readable(path: str, storage_options: StorageOptions | None = None) -> Readable | None:

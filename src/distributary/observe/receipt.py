@@ -18,7 +18,7 @@ from typing import Any
 from distributary import durable
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.delta import StorageOptions
-from distributary.observe.health import assess
+from distributary.observe.health import assess, losses_of
 from distributary.observe.ledger import Ledger
 from distributary.observe.measured import with_measures
 from distributary.observe.plain import plain
@@ -84,7 +84,7 @@ def receipt(
     for each in now.pipelines:
         batches = ledger.batches(each.name, lane="stream", last=LAST_BATCHES)
         history = ledger.schema_history(pipeline=each.name)
-        facts.append(_pipeline(each, tables[each.name], batches, history, now.now))
+        facts.append(_pipeline(each, tables[each.name], batches, history, now))
         moments.append(_moment(each, batches, now.now))
     told = {"version": RECEIPT_VERSION, "lake": now.lake, "pipelines": facts}
     about = {
@@ -137,9 +137,11 @@ def _pipeline(
     tables: Sequence[TableSummary],
     batches: Sequence[BatchRow],
     history: Sequence[SchemaRow],
-    now: datetime,
+    now: Status,
 ) -> dict[str, Any]:
-    as_of = each.as_of or now
+    as_of = each.as_of or now.now
+    losses = losses_of(now.lake, tables)
+    health = {t.table: assess(t, as_of=as_of, loss=losses.get(t.table)).health for t in tables}
     return {
         **_picked(each, _PIPELINE + _PIPELINE_MORE),
         "lag_records": each.lag.lag_records,
@@ -147,8 +149,7 @@ def _pipeline(
         "changes": each.changes.changes if each.changes else None,
         "batches": [_picked(b, _BATCH + _BATCH_MORE) for b in batches if b.batches == 1],
         "tables": [
-            {**_picked(t, _TABLE + _TABLE_TIMES), "health": assess(t, as_of=as_of).health}
-            for t in tables
+            {**_picked(t, _TABLE + _TABLE_TIMES), "health": health[t.table]} for t in tables
         ],
         "schemas": [
             {**_picked(row, _SCHEMA), "before": row.before, "after": row.after, "text": row.text}

@@ -13,7 +13,8 @@ from distributary.errors import AccountingError
 from distributary.model.change_facts import ChangeFacts
 from distributary.model.ledger import BATCHES, OP_COLUMNS, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SchemaUse, TableEntry
-from distributary.observe.rows import PARKED, BatchKey
+from distributary.observe.rows import ACCEPTED, PARKED, BatchKey, LastCommit
+from distributary.observe.summary import NO_TABLE
 
 SCHEMA_SEEN = "seen"
 """Kind of change of a schema that changed nothing."""
@@ -181,6 +182,44 @@ def table_rows(
         ],
         schema=TABLES,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A table that is taken as it is, for one lane that has written to it."""
+
+    commit: LastCommit
+    batch: int
+    """The newest batch that the ledger has of the lane for this table."""
+    rows: int
+    """Rows that the table has more (or, negative, fewer) than were written to it."""
+    version: int | None
+    """The table's version now; None: there is no table."""
+
+
+def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
+    """The row of `tables` that says so; it stands for no batch and no record."""
+    known = taken.commit
+    row = {
+        **{name: getattr(known, name) for name in ("pipeline", "life", "lane", "table", "role")},
+        "type": known.type,
+        "path": known.path,
+        "batch": taken.batch,
+        "at": at,
+        "since": at,
+        "records": 0,
+        "counted": False,
+        "rows": taken.rows,
+        "bytes": 0,
+        "files": [],
+        "columns": 0,
+        "schema_ids": [],
+        "error": "",
+        "batches": 0,
+        "outcome": ACCEPTED,
+        "version": NO_TABLE if taken.version is None else taken.version,
+    }
+    return pa.Table.from_pylist([row], schema=TABLES)
 
 
 def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:

@@ -15,21 +15,23 @@ import pyarrow as pa
 
 from distributary.model.ledger import BATCHES, TABLES
 from distributary.model.manifest import SourceRange
-from distributary.observe.rows import BatchKey, BatchRow, TableRow
+from distributary.observe.rows import ACCEPTED, BatchKey, BatchRow, TableRow
 
 # the engine sums: a year of old rows need not fit into memory
 TABLES_SQL = """
-SELECT pipeline, life, lane, "table",
-       max(batch) AS batch, max(at) AS at, min(since) AS since, max(role) AS role,
+SELECT pipeline, life, lane, "table", outcome = 'accepted' AS accepted,
+       coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch, max(at) AS at, min(since) AS since, max(role) AS role,
        max(type) AS type, max(path) AS path, sum(records) AS records, bool_or(counted) AS counted,
        sum(rows) AS rows, sum(bytes) AS bytes,
        min(first_offset) AS first_offset, max(last_offset) AS last_offset,
-       max(columns) AS columns, max(version) AS version, sum(batches) AS batches,
+       max(columns) AS columns,
+       first_value(version ORDER BY at DESC, batch DESC) FILTER (WHERE version IS NOT NULL)
+           AS version, sum(batches) AS batches,
        sum(inserts) AS inserts, sum(updates) AS updates, sum(deletes) AS deletes,
        sum(reads) AS reads, sum(truncates) AS truncates, max(last_event) AS last_event,
        count(*) AS summed
 FROM ledger WHERE outcome <> 'parked' AND at < '{moment}'
-GROUP BY pipeline, life, lane, "table"
+GROUP BY pipeline, life, lane, "table", outcome = 'accepted'
 """
 
 SCHEMA_IDS_SQL = """
@@ -81,17 +83,18 @@ def roll_tables(
     counts: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rules.to_pylist():
         counts[tuple(row.pop(name) for name in _TABLE)].append(row)
-    fixed = {"files": [], "outcome": "published", "error": ""}
-    rolled = [
-        {
-            **row,
-            **fixed,
-            "schema_ids": sorted(ids[key]),
-            "expectations": counts.get(key),
+    fixed = {"files": [], "error": ""}
+    rolled = []
+    for row in sums.drop_columns(["summed"]).to_pylist():
+        key = tuple(row[name] for name in _TABLE)
+        # what was taken as it is has neither schemas nor rules, and stays told apart
+        taken = row.pop("accepted")
+        about = {
+            "outcome": ACCEPTED if taken else "published",
+            "schema_ids": [] if taken else sorted(ids[key]),
+            "expectations": None if taken else counts.get(key),
         }
-        for row in sums.drop_columns(["summed"]).to_pylist()
-        for key in [tuple(row[name] for name in _TABLE)]
-    ]
+        rolled.append({**row, **fixed, **about})
     kept = [{name: getattr(row, name) for name in TABLES.names} for row in keep]
     return pa.Table.from_pylist([*kept, *rolled], schema=TABLES)
 

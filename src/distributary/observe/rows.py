@@ -9,11 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.model.manifest import Counts, SourceRange
+from distributary.model.manifest import Counts, SourceRange, app_id
 
 PARKED = "parked"
 RESUMED = "resumed"
 """The outcome of a table that was parked, in the row that says it was published after all."""
+
+ACCEPTED = "accepted"
+"""The outcome of a row that is no batch's: the table counts as it was then, marks and rows."""
 
 BatchKey = tuple[str, str, str, int]
 """Pipeline, life, lane, number."""
@@ -175,6 +178,45 @@ class TableSummary:
     def freshness(self, now: datetime) -> float | None:
         """Seconds since its last commit."""
         return None if self.last_commit is None else (now - self.last_commit).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """What a lane of a pipeline has written to a table, as far as the ledger has settled it."""
+
+    pipeline: str
+    life: str
+    lane: str
+    table: str
+    role: str
+    type: str
+    path: str
+    batch: int | None
+    """The newest batch with a commit of its own; None: it never had one."""
+    version: int | None
+    """The table's version by that commit."""
+    accepted: int | None
+    """The newest batch when the table was last taken as it is; None: never."""
+    accepted_version: int | None
+    """The table's version then."""
+    since: datetime
+    """When its first batch was settled."""
+    records: int
+    written: int
+    """Rows; what is parked is not among them."""
+    rows: int
+    """The same, corrected by what the table differed by when it was taken as it is."""
+
+    @property
+    def app_id(self) -> str:
+        """How the lane signs its commits."""
+        return app_id(self.pipeline, self.life, self.lane)
+
+    @property
+    def required(self) -> int | None:
+        """The batch that the table must hold; None where it need not hold any."""
+        old = self.batch is None or (self.accepted is not None and self.batch <= self.accepted)
+        return None if old else self.batch
 
 
 @dataclass(frozen=True, slots=True)

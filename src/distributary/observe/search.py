@@ -18,7 +18,7 @@ from distributary.observe.locate import (
     places_in_table,
 )
 from distributary.observe.readable import files_of
-from distributary.observe.rows import PARKED, RESUMED, TableRow
+from distributary.observe.rows import ACCEPTED, PARKED, RESUMED, TableRow
 
 
 class Search:
@@ -124,7 +124,7 @@ def _below(files: pa_fs.FileSystem, lake: str, row: TableRow) -> list[str]:
 
 
 def last_word(rows: Iterable[TableRow]) -> list[TableRow]:
-    """Without dead letters, and without the parked rows of what was resumed since."""
-    kept = [row for row in rows if row.role != Role.DEAD_LETTERS]
+    """What batches did last: no dead letters, no parked rows of what was resumed since."""
+    kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
     resumed = {(row.key, row.table) for row in kept if row.outcome == RESUMED}
     return [row for row in kept if row.outcome != PARKED or (row.key, row.table) not in resumed]

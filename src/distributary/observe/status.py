@@ -15,7 +15,7 @@ from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.delta import StorageOptions
 from distributary.observe.failures import read_failure
 from distributary.observe.forecast import WINDOW, Forecast, forecast, our_rate
-from distributary.observe.health import SHOWN, Ranking, rank
+from distributary.observe.health import SHOWN, Ranking, losses_of, rank
 from distributary.observe.ledger import Ledger
 from distributary.observe.measured import with_measures
 from distributary.observe.pipelines import Registration, registrations
@@ -23,6 +23,7 @@ from distributary.observe.plain import plain
 from distributary.observe.rows import BatchRow, TableRow, TableSummary
 from distributary.observe.rule_counts import RuleStatus, TableRule, rule_statuses
 from distributary.observe.source_tables import SourceTables, source_tables
+from distributary.publish.marks import Loss
 
 STATUS_VERSION = 1
 
@@ -133,6 +134,7 @@ def status(
             totals=ledger.totals(name),
             dead_letters=_dead_letters(lake, name, tables.get(name, []), storage_options),
             rules=rules.get(name, []),
+            losses=losses_of(lake, tables.get(name, [])),
         )
         one = _one(facts, liveness=liveness, now=moment, tz=tz, shown=shown)
         result.append(_measured(one, facts.tables, lake, shown, storage_options))
@@ -149,6 +151,7 @@ class _Facts:
     totals: Counts
     dead_letters: DeadLetterStatistics
     rules: Sequence[TableRule]
+    losses: Mapping[str, Loss]
 
 
 def _one(
@@ -175,7 +178,7 @@ def _one(
         records_per_second=our_rate([b for b in current if b.batches == 1]),
         lag=lag,
         lag_in_words=lag.words(now=now, tz=tz),
-        tables=rank(facts.tables, as_of=as_of or now, shown=shown),
+        tables=rank(facts.tables, as_of=as_of or now, shown=shown, losses=facts.losses),
         dead_letters=facts.dead_letters,
         parked=parked_tables(facts.parked),
         failure=read_failure(checkpoint) if checkpoint else None,

@@ -19,8 +19,9 @@ SELECT pipeline, "table",
        sum(CASE WHEN outcome = 'parked' THEN 0 ELSE bytes END) AS bytes,
        sum(CASE WHEN outcome = 'parked' THEN 0 ELSE batches END) AS batches,
        sum(CASE WHEN outcome = 'parked' THEN 1 ELSE 0 END) AS parked,
-       max(CASE WHEN outcome = 'parked' THEN NULL ELSE version END) AS version,
-       max(CASE WHEN outcome = 'parked' THEN NULL ELSE at END) AS last_commit,
+       first_value(version ORDER BY at DESC, batch DESC)
+           FILTER (WHERE outcome <> 'parked' AND version IS NOT NULL) AS version,
+       max(CASE WHEN outcome IN ('parked', 'accepted') THEN NULL ELSE at END) AS last_commit,
        min(since) AS first_seen,
        sum(inserts) FILTER (WHERE outcome <> 'parked') AS inserts,
        sum(updates) FILTER (WHERE outcome <> 'parked') AS updates,
@@ -33,10 +34,30 @@ SELECT pipeline, "table",
 FROM ledger GROUP BY pipeline, "table"
 """
 
+LAST_COMMITS_SQL = """
+SELECT pipeline, life, lane, "table",
+       max(role) AS role, max(type) AS type, max(path) AS path,
+       max(batch) FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL)
+           AS batch,
+       first_value(version ORDER BY batch DESC)
+           FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL) AS version,
+       max(batch) FILTER (WHERE outcome = 'accepted') AS accepted,
+       first_value(version ORDER BY at DESC) FILTER (WHERE outcome = 'accepted')
+           AS accepted_version,
+       min(since) AS since,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
+       sum(CASE WHEN outcome IN ('parked', 'accepted') THEN 0 ELSE rows END) AS written,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows
+FROM ledger GROUP BY pipeline, life, lane, "table"
+"""
+
 SCHEMA_IDS_SQL = """
 SELECT DISTINCT pipeline, "table", id
 FROM (SELECT pipeline, "table", unnest(schema_ids) AS id FROM ledger)
 """
+
+NO_TABLE = -1
+"""The version of a table that was taken as it is when it was not there."""
 
 _Key = tuple[str, str]
 
@@ -60,6 +81,8 @@ def summaries(
             continue
         rows = waiting.get(key, [])
         counts = {op: row.pop(column) for op, column in OP_COLUMNS.items()}
+        if row["version"] == NO_TABLE:
+            row["version"] = None
         result.append(
             TableSummary(
                 **row,

@@ -24,6 +24,7 @@ from distributary.observe.pipelines import Registration, register
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.calls import RegistryCalls
+from distributary.run.behind import refuse_behind
 from distributary.run.catalog import register_tables
 from distributary.run.checkpoint import Checkpoint, ManifestCopy
 from distributary.run.claim import Claim
@@ -200,6 +201,7 @@ class Pipeline:
         session = spark or spark_session(self.spark_settings(), app_name=self.config.name)
         publisher = make_publisher(self.config, session)
         ledger = self.ledger()
+        refuse_behind(self.config, ledger, checkpoint.life)
         planner = self.planner(publisher)
         self._describe(checkpoint)
         context = RunContext(

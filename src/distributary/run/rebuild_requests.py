@@ -16,6 +16,7 @@ from distributary.merge.rebuild import rebuild
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import TableSummary
 from distributary.publish.base import Publisher
+from distributary.run.behind import accept_rebuilt
 from distributary.run.from_log import merged_table
 from distributary.run.writing import replace_atomically
 
@@ -87,11 +88,17 @@ def answer_requests(
 
 
 def rebuild_now(
-    config: PipelineConfig, known: TableSummary, publisher: Publisher, *, as_of_us: int | None
+    config: PipelineConfig,
+    ledger: Ledger,
+    known: TableSummary,
+    publisher: Publisher,
+    *,
+    as_of_us: int | None,
 ) -> Rebuilt:
     """Make a table anew; the caller owns the checkpoint."""
     target = merged_table(config, known, publisher)
     result = rebuild(target.log_path, target.order, as_of_us=as_of_us)
+    accept_rebuilt(config, ledger, target.table, result.version)
     rows = result.counts.inserted
     return Rebuilt(target.table, target.log, rows, result.version, result.seconds)
 
@@ -107,7 +114,7 @@ def _answer(
         known = next((t for t in ledger.tables(config.name) if t.table == name), None)
         if known is None:
             raise ConfigError("there is no such table", code=ErrorCode.NOT_FOUND, where=name)
-        done = rebuild_now(config, known, publisher, as_of_us=as_of_us)
+        done = rebuild_now(config, ledger, known, publisher, as_of_us=as_of_us)
     except (DistributaryError, ValueError, KeyError, TypeError, OSError) as error:
         # a request that cannot be fulfilled is no reason for the pipeline to stop
         told = f"{error.code}: {error.what}" if isinstance(error, DistributaryError) else str(error)

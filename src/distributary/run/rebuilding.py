@@ -43,7 +43,9 @@ def rebuild_table(
                 continue
             return done
         try:
-            return rebuild_now(pipeline.config, known, publisher, as_of_us=as_of_us)
+            return rebuild_now(
+                pipeline.config, pipeline.ledger(), known, publisher, as_of_us=as_of_us
+            )
         finally:
             claim.release()
 

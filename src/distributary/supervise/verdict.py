@@ -22,6 +22,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CHECKPOINT_DIVERGED,
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.CHECKPOINT_LOST,
+        ErrorCode.TABLE_BEHIND,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
         ErrorCode.EXPECTATION_REFUSED,

@@ -16,11 +16,12 @@ from distributary.model.table import Role
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.delta import StorageOptions
-from distributary.observe.health import TableHealth, assess
+from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, registrations
 from distributary.observe.rows import TableSummary
 from distributary.observe.status import PipelineStatus, Status, status
+from distributary.publish.marks import Loss
 from distributary.run.claim import liveness
 from distributary.web.answers import not_found
 from distributary.web.memo import Memo
@@ -84,7 +85,7 @@ class Reading:
         """Another text whenever anything has changed that the page may show."""
         ledger = [self.version(name) for name in layout.LEDGER_TABLES]
         letters = [self._versions.of(path) for path in self._letter_paths()]
-        return repr((ledger, letters, self._now()))
+        return repr((ledger, letters, self._now(), sorted(self._losses().items())))
 
     def cards(self) -> tuple[Registration, ...]:
         """What the pipelines say of themselves."""
@@ -99,6 +100,7 @@ class Reading:
             *(self.version(name) for name in ("batches", "tables")),
             *(self._versions.of(path) for path in self._letter_paths()),
             states,
+            tuple(sorted(self._losses().items())),
         )
         return self._memo.get(
             "status",
@@ -129,9 +131,13 @@ class Reading:
         def make() -> tuple[TableHealth, ...]:
             ends = {each.name: each.as_of for each in self.status().pipelines}
             now = datetime.now(UTC)
-            return tuple(assess(t, as_of=ends.get(t.pipeline) or now) for t in self.tables())
+            return tuple(
+                assess(t, as_of=ends.get(t.pipeline) or now, loss=losses.get(t.table))
+                for t in self.tables()
+            )
 
-        return self.remember("health", "tables", "batches", make=make)
+        losses = self._losses()
+        return self.remember(("health", *sorted(losses.items())), "tables", "batches", make=make)
 
     def table(self, name: str) -> TableSummary:
         """One table: only names that the ledger knows, so that none becomes a path."""
@@ -157,6 +163,12 @@ class Reading:
         self.require()
         version = tuple(self._versions.of(path) for path in self._letter_paths())
         return self._memo.get(("letters", key), version, make)
+
+    def _losses(self) -> dict[str, Loss]:
+        """Tables that are gone or behind: no version of the ledger tells of that."""
+        if self.version("tables") < (0, 0):
+            return {}
+        return losses_of(self.lake, self.tables())
 
     def _letter_paths(self) -> list[str]:
         if self.version("tables") < (0, 0):

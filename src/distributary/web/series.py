@@ -41,7 +41,7 @@ def of_pipelines(timeline: pa.Table, *, window: str, only: str | None = None) ->
 
 def of_table(commits: pa.Table) -> list[dict[str, Any]]:
     """Each commit of a table: its rows, and how long it was quiet before."""
-    done = [row for row in commits.to_pylist() if row["outcome"] != "parked"]
+    done = [row for row in commits.to_pylist() if row["outcome"] not in ("parked", "accepted")]
     found = []
     before: datetime | None = None
     for row in done:

@@ -24,7 +24,13 @@ from distributary.observe.status import PipelineStatus, Status, status
 from distributary.run.claim import liveness
 
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
-_HEALTH_COLOURS = {Health.PARKED: "red", Health.STALE: "yellow", Health.HEALTHY: "green"}
+_HEALTH_COLOURS = {
+    Health.MISSING: "bold red",
+    Health.BEHIND: "bold red",
+    Health.PARKED: "red",
+    Health.STALE: "yellow",
+    Health.HEALTHY: "green",
+}
 _LABEL = 14
 _TELLS_RECORDS = (Trend.CATCHING_UP, Trend.HOLDING, Trend.BEHIND)
 """Forecasts whose words say how many records are left."""
@@ -99,6 +105,7 @@ def _draw_pipeline(
         _row(paper, "changes", kinds(each.changes.changes))
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now, lake)
+    _draw_lost(paper, each.tables, lake)
     draw_rules(paper, each.expectations, now, label=_LABEL)
     if each.changes is not None:
         draw_source_tables(paper, each.changes, now)
@@ -151,6 +158,13 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) 
             f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
         )
         paper.line(f"      distributary resume {table.table}{lake.flag}")
+
+
+def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
+    parts = {"missing": tables.missing, "behind what was settled": tables.behind}
+    text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
+    if text:
+        _row(paper, "lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
 
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:

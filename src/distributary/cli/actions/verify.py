@@ -1,9 +1,12 @@
-"""`verify`: merged tables against their logs."""
+"""`verify`: every table against the ledger and its own log, merged ones against their logs too."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,14 @@ from distributary.cli.lakes import Lake, find_lake, pipeline_of
 from distributary.cli.output import NORMAL, Paper, Words, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, cut, duration, number
+from distributary.errors import ConfigError
 from distributary.model.table import Role
 from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import registrations
 from distributary.observe.plain import plain
 from distributary.observe.rows import TableSummary
+from distributary.observe.verify import TableCheck, WrittenTable, check_table, written_tables
+from distributary.observe.verify_deep import coordinates
 from distributary.run.pipeline import Pipeline
 from distributary.run.verifying import Checked, verify_table
 
@@ -29,6 +36,22 @@ _MOST_DIFFERENCES = 10
 _LONGEST = 40
 _NOTES = 10
 """Lines about progress where nobody watches a terminal."""
+_THREADS = 16
+"""Tables that are looked at side by side: most of the time is spent waiting for storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found out about one table."""
+
+    check: TableCheck
+    merged: Checked | None = None
+    """Of a table of current rows: the comparison with its log."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.check.agrees and (self.merged is None or self.merged.verified.agrees)
 
 
 def verify_tables(
@@ -36,67 +59,173 @@ def verify_tables(
     tables: Sequence[str],
     *,
     everything: bool,
+    deep: bool,
     as_of: str | None,
     lake: str | None,
     pipeline: str | None,
     file: Path | None,
 ) -> int:
-    """Compare tables with their logs; 1 if one of them differs."""
+    """Compare tables with what the ledger and their logs say; 1 if one of them differs."""
     if everything == bool(tables):
         raise usage_error("name tables, or say --all, and not both.", command=_COMMAND)
+    if deep and as_of is not None:
+        raise usage_error("--deep compares what is there now: leave --as-of out.", command=_COMMAND)
     moment = moment_of(as_of, command=_COMMAND)
     found = find_lake(call, lake, file)
     ledger = Ledger(found.path, storage_options=found.options)
     known = ledger.tables(pipeline or found.pipeline, schema_ids=False)
-    chosen = (
-        [t for t in known if t.role == Role.MERGED]
-        if everything
-        else [find_table(known, name) for name in dict.fromkeys(tables)]
-    )
-    done = _verified(call, found, chosen, as_of_us=microseconds(moment))
-    differing = sum(not one.verified.agrees for one in done)
+    chosen = list(known) if everything else [find_table(known, name) for name in tables]
+    if as_of is not None:
+        _require_merged(chosen, everything=everything)
+        chosen = [table for table in chosen if table.role == Role.MERGED]
+    work = _Work(call, found, ledger, everything=everything)
+    done = work.results(chosen, deep=deep, as_of_us=microseconds(moment))
+    differing = sum(not one.agrees for one in done)
     data = {
         "lake": found.path,
         "as_of": moment,
+        "deep": deep,
         "agree": not differing,
         "tables": [_document(one) for one in done],
     }
-    call.out.show(data, lambda paper: draw_checked(paper, done, found))
+    call.out.show(data, lambda paper: draw_results(paper, done, found))
     return 1 if differing else 0
 
 
-def draw_checked(paper: Paper, done: Sequence[Checked], lake: Lake) -> None:
+def _require_merged(chosen: Sequence[TableSummary], *, everything: bool) -> None:
+    other = next((table for table in chosen if table.role != Role.MERGED), None)
+    if other is not None and not everything:
+        raise ConfigError(
+            f"{other.table} is not a merged table: only these can be computed as of a moment",
+            where="--as-of",
+            evidence=f"its role is {other.role}",
+            next_step="leave --as-of out",
+        )
+
+
+class _Work:
+    """The tables of one lake, looked at one after the other, or side by side."""
+
+    def __init__(self, call: Invocation, lake: Lake, ledger: Ledger, *, everything: bool) -> None:
+        self._call, self._lake, self._ledger = call, lake, ledger
+        self._everything = everything
+        self._pipelines: dict[str, Pipeline] = {}
+
+    def results(
+        self, chosen: Sequence[TableSummary], *, deep: bool, as_of_us: int | None
+    ) -> list[Result]:
+        """Each table once, however many pipelines write to it."""
+        lake, ledger = self._lake, self._ledger
+        cards = registrations(lake.path, storage_options=lake.options)
+        every = written_tables(
+            lake.path,
+            ledger.last_commits(),
+            parked=Counter((row.pipeline, row.table) for row in ledger.parked()),
+            files={card.name: card.file for card in cards},
+        )
+        summaries = {(table.pipeline, table.table): table for table in chosen}
+        wanted = [t for t in every if any((c.pipeline, c.table) in summaries for c in t.commits)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            checks = list(pool.map(lambda table: check_table(table, lake.options), wanted))
+        if deep:
+            checks = self._deep(every, wanted, checks)
+        done = []
+        merged = [table for table in wanted if table.role == Role.MERGED]
+        with _progress(self._call, len(merged)) as tell:
+            for table, check in zip(wanted, checks, strict=True):
+                compared, note = None, ""
+                if table.role == Role.MERGED:
+                    tell(merged.index(table), table.table)
+                    owners = (summaries.get((c.pipeline, c.table)) for c in table.commits)
+                    compared, note = self._merged(next(filter(None, owners)), as_of_us)
+                check = check.with_more(notes=[note]) if note else check
+                if compared is not None:
+                    check = check.with_more(compared=["values, by its log"])
+                done.append(Result(check, compared))
+        return done
+
+    def _deep(
+        self,
+        every: Sequence[WrittenTable],
+        wanted: Sequence[WrittenTable],
+        checks: Sequence[TableCheck],
+    ) -> list[TableCheck]:
+        done = []
+        with (
+            coordinates(self._ledger, every, self._lake.options) as place,
+            _progress(self._call, len(wanted)) as tell,
+        ):
+            for at, (table, check) in enumerate(zip(wanted, checks, strict=True)):
+                tell(at, table.table)
+                done.append(place.check(table, check))
+        return done
+
+    def _merged(self, known: TableSummary, as_of_us: int | None) -> tuple[Checked | None, str]:
+        name = known.pipeline
+        if name not in self._pipelines:
+            self._pipelines[name] = pipeline_of(self._call, self._lake, name=name)
+        cdc = self._pipelines[name].config.cdc
+        if self._everything and cdc is not None and not cdc.log:
+            return None, "its values were not compared: cdc.log is false, so that no log is kept"
+        return verify_table(self._pipelines[name], known, as_of_us=as_of_us), ""
+
+
+def draw_results(paper: Paper, done: Sequence[Result], lake: Lake) -> None:
     """What differs first, then the others, then one line for all."""
     if not done:
-        paper.line("there is no merged table here: nothing to verify")
+        paper.line("there is no table here: nothing to verify")
         return
-    order = sorted(done, key=lambda one: (one.verified.agrees, one.verified.table))
-    paper.table(
-        ("TABLE", "ROWS", "BY THE LOG", "CHECKSUM", "BY THE LOG", "RESULT", "TIME"),
-        (_cells(one) for one in order[:_SHOWN]),
-        right=("ROWS", "BY THE LOG", "TIME"),
-        indent=0,
-    )
-    more = len(order) - _SHOWN
-    if more > 0:
-        paper.line(f"and {more:,} more")
+    order = sorted(done, key=lambda one: (one.agrees, one.check.table))
+    merged = [one.merged for one in order if one.merged is not None]
+    others = [one.check for one in order if one.merged is None]
+    _draw_checks(paper, others)
+    if merged:
+        _draw_merged(paper, merged)
     for one in order[:_SHOWN]:
-        _draw_differences(paper, one, lake)
+        _draw_findings(paper, one.check)
+        if one.merged is not None:
+            _draw_differences(paper, one.merged, lake)
     _draw_sum(paper, done)
 
 
-def _verified(
-    call: Invocation, lake: Lake, tables: Sequence[TableSummary], *, as_of_us: int | None
-) -> list[Checked]:
-    pipelines: dict[str, Pipeline] = {}
-    done = []
-    with _progress(call, len(tables)) as tell:
-        for at, known in enumerate(tables):
-            tell(at, known.table)
-            if known.pipeline not in pipelines:
-                pipelines[known.pipeline] = pipeline_of(call, lake, name=known.pipeline)
-            done.append(verify_table(pipelines[known.pipeline], known, as_of_us=as_of_us))
-    return done
+def _draw_checks(paper: Paper, checks: Sequence[TableCheck]) -> None:
+    if not checks:
+        return
+    paper.table(
+        ("TABLE", "KIND", "ROWS", "BY THE LEDGER", "FILES", "COMPARED", "RESULT", "TIME"),
+        (_check_cells(one) for one in checks[:_SHOWN]),
+        right=("ROWS", "BY THE LEDGER", "FILES", "TIME"),
+        indent=0,
+    )
+    more = len(checks) - _SHOWN
+    if more > 0:
+        paper.line(f"and {more:,} more")
+
+
+def _check_cells(one: TableCheck) -> list[Words]:
+    kinds = ", ".join(finding.kind.replace("_", " ") for finding in one.findings)
+    return [
+        one.table,
+        one.role.replace("_", " "),
+        number(one.rows),
+        number(one.rows_by_ledger),
+        number(one.files),
+        ", ".join(one.compared) or "-",
+        styled("agree", "green") if one.agrees else styled(kinds, "bold red"),
+        duration(one.seconds),
+    ]
+
+
+def _draw_merged(paper: Paper, merged: Sequence[Checked]) -> None:
+    paper.table(
+        ("TABLE", "ROWS", "BY THE LOG", "CHECKSUM", "BY THE LOG", "RESULT", "TIME"),
+        (_cells(one) for one in merged[:_SHOWN]),
+        right=("ROWS", "BY THE LOG", "TIME"),
+        indent=0,
+    )
+    more = len(merged) - _SHOWN
+    if more > 0:
+        paper.line(f"and {more:,} more")
 
 
 @contextmanager
@@ -116,12 +245,14 @@ def _progress(call: Invocation, total: int) -> Iterator[Callable[[int, str], Non
     yield note
 
 
-def _document(one: Checked) -> dict[str, Any]:
-    found = one.verified
-    return {
-        "table": found.table,
-        "log": one.log,
-        "agrees": found.agrees,
+def _document(one: Result) -> dict[str, Any]:
+    check = replace(one.check, seconds=round(one.check.seconds, 3))
+    data: dict[str, Any] = {**plain(check), "agrees": one.agrees}
+    if one.merged is None:
+        return data
+    found = one.merged.verified
+    return data | {
+        "log": one.merged.log,
         "rows": found.found,
         "rows_by_log": found.expected,
         "checksum": found.found_checksum,
@@ -130,8 +261,8 @@ def _document(one: Checked) -> dict[str, Any]:
         "extra": found.extra,
         "different": found.different,
         "differences": plain(found.differences[:_MOST_DIFFERENCES]),
-        "parked_batches": one.parked_batches,
-        "unfinished_batch": one.unfinished,
+        "parked_batches": one.merged.parked_batches,
+        "unfinished_batch": one.merged.unfinished,
         "seconds": round(found.seconds, 3),
     }
 
@@ -152,6 +283,17 @@ def _cells(one: Checked) -> list[Words]:
         result,
         duration(found.seconds),
     ]
+
+
+def _draw_findings(paper: Paper, one: TableCheck) -> None:
+    for finding in one.findings:
+        paper.line("")
+        paper.line(styled(one.table, "bold"), ": ", styled(finding.what, "bold red"))
+        paper.line(f"  at: {one.path}")
+        paper.line(f"  seen: {finding.evidence}")
+        paper.line(f"  next: {finding.next_step}")
+    for note in one.notes:
+        paper.line(styled(f"{one.table}: {note}", "dim"))
 
 
 def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
@@ -182,12 +324,16 @@ def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
         paper.line(f"  to make it what its log says: {mending}")
 
 
-def _draw_sum(paper: Paper, done: Sequence[Checked]) -> None:
-    differing = sum(not one.verified.agrees for one in done)
-    rows = counted(sum(one.verified.expected for one in done), "row")
+def _draw_sum(paper: Paper, done: Sequence[Result]) -> None:
+    differing = sum(not one.agrees for one in done)
+    merged = [one.merged.verified for one in done if one.merged is not None]
+    rows = sum(one.check.rows or 0 for one in done if one.merged is None)
+    rows += sum(found.expected for found in merged)
     tables = counted(len(done), "table")
     if differing:
         verb = "differs" if differing == 1 else "differ"
         paper.line(styled(f"{differing:,} of {tables} {verb}", "bold red"))
-    else:
-        paper.line(styled(f"{tables}, {rows}: agree with their logs", "bold green"))
+        return
+    logs = "" if not merged else " and with their logs"
+    text = f"{tables}, {counted(rows, 'row')}: agree with the ledger{logs}"
+    paper.line(styled(text, "bold green"))

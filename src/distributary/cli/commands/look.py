@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_merged_tables, complete_tables
+from distributary.cli.completion import complete_tables
 from distributary.cli.options import AsOf, File, FileOption, Lake, OptionalFile, PipelineName
 from distributary.cli.verb import LOOK, Invocation, verb
 
@@ -203,7 +203,7 @@ def _declare_verify(app: typer.Typer) -> None:
         panel=LOOK,
         examples=[
             "distributary verify --all --lake distributary-demo",
-            "distributary verify shop_orders --lake distributary-demo",
+            "distributary verify bronze_events --deep --lake distributary-demo",
         ],
     )
     def verify(
@@ -213,21 +213,28 @@ def _declare_verify(app: typer.Typer) -> None:
             typer.Argument(
                 help="Names of tables.",
                 metavar="[TABLE]...",
-                autocompletion=complete_merged_tables,
+                autocompletion=complete_tables,
             ),
         ] = None,
-        everything: Annotated[
-            bool, typer.Option("--all", help="Every merged table of the lake.")
+        everything: Annotated[bool, typer.Option("--all", help="Every table of the lake.")] = False,
+        deep: Annotated[
+            bool,
+            typer.Option(
+                "--deep",
+                help="Look at each row's topic, partition and offset too: none twice, none missing.",
+            ),
         ] = False,
         as_of: AsOf = None,
         lake: Lake = None,
         pipeline: PipelineName = None,
         file: FileOption = None,
     ) -> int:
-        """Prove that tables of change data are what their logs say.
+        """Prove that tables hold what was written to them.
 
-        Each table is computed once more from its log and compared row by row. Exit code 1 if one
-        differs. Nothing is changed. Try it after: distributary demo cdc
+        Every table: is it there, with the batches, the rows and the files that the ledger and its
+        own log say; with --deep also record by record. A merged table of change data is computed
+        once more from its log and compared value by value. Exit code 1 if one differs. Nothing
+        is changed.
         """
         from distributary.cli.actions.verify import verify_tables
 
@@ -235,6 +242,7 @@ def _declare_verify(app: typer.Typer) -> None:
             call,
             tables or (),
             everything=everything,
+            deep=deep,
             as_of=as_of,
             lake=lake,
             pipeline=pipeline,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from distributary.cli.completion import complete_tables
 from distributary.cli.options import (
     AsOf,
     DryRun,
@@ -78,7 +79,10 @@ def declare(app: typer.Typer) -> None:
     @verb(
         app,
         panel=MEND,
-        examples=["distributary reset distributary-demo/games.yaml --dry-run"],
+        examples=[
+            "distributary reset distributary-demo/games.yaml --dry-run",
+            "distributary reset distributary-demo/games.yaml --table bronze_events --dry-run",
+        ],
     )
     def reset(
         call: Invocation,
@@ -86,10 +90,29 @@ def declare(app: typer.Typer) -> None:
         with_tables: Annotated[
             bool, typer.Option("--with-tables", help="Remove its tables and their history too.")
         ] = False,
+        table: Annotated[
+            str | None,
+            typer.Option(
+                "--table",
+                metavar="NAME",
+                help="Keep all progress, and take this table as it is: what it lacks is accepted.",
+                autocompletion=complete_tables,
+            ),
+        ] = None,
         dry_run: DryRun = False,
         yes: Yes = False,
     ) -> int:
-        """Forget how far a pipeline has read."""
+        """Forget how far a pipeline has read.
+
+        With --table nothing is forgotten: a table that was removed, truncated or put back from a
+        copy on purpose counts as it is from now on, for `run` and for `verify`.
+        """
+        if table is not None:
+            from distributary.cli.actions.accept import accept_table
+
+            return accept_table(
+                call, file, table, with_tables=with_tables, dry_run=dry_run, yes=yes
+            )
         from distributary.cli.actions.mend import reset_pipeline
 
         return reset_pipeline(call, file, with_tables=with_tables, dry_run=dry_run, yes=yes)

@@ -141,6 +141,8 @@ def _short(status: PipelineStatus) -> dict[str, Any]:
         "batch": None if last is None else last.batch,
         "tables": {
             "total": status.tables.total,
+            "missing": status.tables.missing,
+            "behind": status.tables.behind,
             "parked": status.tables.parked,
             "stale": status.tables.stale,
             "healthy": status.tables.healthy,

@@ -5,9 +5,9 @@ import { ago, clock, counted, number } from "./format.js";
 
 const WORDS = {
   running: "ok", stopped: "quiet", crashed: "bad", new: "quiet", unknown: "quiet",
-  healthy: "ok", stale: "warn", parked: "bad", failed: "bad",
+  healthy: "ok", stale: "warn", parked: "bad", failed: "bad", missing: "bad", behind: "bad",
   open: "warn", replayed: "ok", discarded: "quiet", done: "ok",
-  published: "ok", resumed: "ok", skipped: "quiet", already: "quiet",
+  published: "ok", resumed: "ok", skipped: "quiet", already: "quiet", accepted: "quiet",
 };
 
 // a colour and the word: never the colour alone

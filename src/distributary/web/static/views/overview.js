@@ -45,17 +45,19 @@ function tiles(pipelines) {
   const parked = sum((each) => each.parked.reduce((total, table) => total + table.records, 0));
   const stale = sum((each) => each.tables.stale);
   const parkedTables = sum((each) => each.parked.length);
+  const missing = sum((each) => each.tables.missing);
+  const behind = sum((each) => each.tables.behind);
   return h("div", { class: "tiles" },
     tile("Pipelines", number(pipelines.length), running ? `${running} running` : "none is running", null),
-    tile("Tables", compact(sum((each) => each.tables.total)), tableNote(parkedTables, stale, sum((each) => each.tables.healthy)), "/tables", parkedTables ? "bad" : stale ? "warn" : ""),
+    tile("Tables", compact(sum((each) => each.tables.total)), tableNote({ missing, behind, parked: parkedTables, stale }, sum((each) => each.tables.healthy)), "/tables", missing || behind || parkedTables ? "bad" : stale ? "warn" : ""),
     tile("Records", compact(sum((each) => each.totals.read)), `${compact(sum((each) => each.rows))} rows in tables`, "/tables?sort=rows&order=desc"),
     tile("Speed", `${compact(sum((each) => each.records_per_second))}/s`, "records, last batches", null),
     tile("Dead letters", compact(open), open ? "open" : "none open", "/dead-letters", open ? "warn" : ""),
     tile("Parked", compact(parked), parkedTables ? `records, ${counted(parkedTables, "table")}` : "no table", parkedTables ? "/tables?health=parked" : null, parked ? "bad" : ""));
 }
 
-function tableNote(parked, stale, healthy) {
-  const bad = [parked ? `${number(parked)} parked` : "", stale ? `${number(stale)} stale` : ""].filter(Boolean);
+function tableNote(counts, healthy) {
+  const bad = Object.entries(counts).filter(([, count]) => count).map(([word, count]) => `${number(count)} ${word}`);
   return bad.length ? bad.join(", ") : `${number(healthy)} healthy`;
 }
 
@@ -64,10 +66,13 @@ function tile(label, value, note, path, tone = "") {
   return path ? h("a", { class: "tile", href: path }, inner) : h("div", { class: "tile" }, inner);
 }
 
+const LOST = { missing: "is not there, though batches were settled for it", behind: "lacks batches that were settled" };
+
 function attention(data) {
   const lines = data.pipelines.flatMap((each) => [
     ...(each.failure ? [failed(each)] : []),
     ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
+    ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, code(`distributary verify ${table.table}`))),
     ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
   ]);
   return lines.length ? section("Needs attention", null, h("ul", { class: "attention" }, lines)) : null;

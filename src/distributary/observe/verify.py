@@ -1,0 +1,459 @@
+"""Does a table hold what the ledger says was written to it? By logs and statistics, no row is read.
+
+Four questions: is the table there; does it carry the newest batch of everybody who writes to it; has
+it as many rows; is every file there that its log names. Rows that differ are explained, where the
+log still tells: by batches that are not settled yet, by our own upkeep, or by others, by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from deltalake import DeltaTable
+
+from distributary.errors import LakeUnavailableError, PublishError
+from distributary.model.table import Role
+from distributary.observe import layout
+from distributary.observe.delta import StorageOptions, open_table, reaching
+from distributary.observe.measured import DERIVED
+from distributary.observe.rows import LastCommit
+from distributary.observe.table_log import (
+    OURS,
+    History,
+    LogCommit,
+    counted,
+    history,
+    live_files,
+    unlike_their_log,
+)
+from distributary.publish.parquet_table import ParquetTable, TableRecord, open_parquet
+from distributary.publish.provenance import APP, BATCH, pipeline_of
+
+_SHOWN = 5
+_COPY = "put the table back from a copy that has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with a table."""
+
+    kind: str
+    """missing, behind, rows, foreign, file_missing, file_changed, unreadable; of a deep look also
+    duplicates, outside, batch_counts, lost, extra."""
+    what: str
+    evidence: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTable:
+    """A table, and everybody who has written to it."""
+
+    path: str
+    commits: tuple[LastCommit, ...]
+    parked_batches: int = 0
+    accept: str = ""
+    """The command that takes it as it is."""
+
+    @property
+    def table(self) -> str:
+        """Its name."""
+        return self.commits[0].table
+
+    @property
+    def role(self) -> str:
+        """Why it exists."""
+        return self.commits[0].role
+
+    @property
+    def type(self) -> str:
+        """The type of its records."""
+        return self.commits[0].type
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Who writes to it."""
+        return tuple(sorted({commit.pipeline for commit in self.commits}))
+
+    @property
+    def rows(self) -> int | None:
+        """Rows by the ledger; None where they are no sum of batches."""
+        passing = f"/{layout.HOME}/" in self.path
+        if self.role in DERIVED or passing:
+            return None
+        return sum(commit.rows for commit in self.commits)
+
+    @property
+    def accepted_version(self) -> int:
+        """Up to which version it was taken as it is, or -1."""
+        taken = (commit.accepted_version for commit in self.commits)
+        return max((version for version in taken if version is not None), default=-1)
+
+    @property
+    def records(self) -> int:
+        """Records of the source that became these rows."""
+        return sum(commit.records for commit in self.commits)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """What was compared, and what was found."""
+
+    table: str
+    role: str
+    path: str
+    pipelines: tuple[str, ...]
+    version: int | None = None
+    """None: there is no table."""
+    rows: int | None = None
+    rows_by_ledger: int | None = None
+    files: int = 0
+    parked_batches: int = 0
+    compared: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def with_more(
+        self,
+        *,
+        compared: Iterable[str] = (),
+        findings: Iterable[Finding] = (),
+        notes: Iterable[str] = (),
+    ) -> TableCheck:
+        """The same with more that was looked at."""
+        return replace(
+            self,
+            compared=(*self.compared, *compared),
+            findings=(*self.findings, *findings),
+            notes=(*self.notes, *notes),
+        )
+
+
+def written_tables(
+    lake: str,
+    commits: Iterable[LastCommit],
+    *,
+    parked: Mapping[tuple[str, str], int],
+    files: Mapping[str, str],
+) -> tuple[WrittenTable, ...]:
+    """The tables of a lake, each once, whoever writes to it; by name.
+
+    `parked` counts what waits, by pipeline and table; `files` has each pipeline's file.
+    """
+    grouped: dict[str, list[LastCommit]] = defaultdict(list)
+    for commit in commits:
+        grouped[layout.join(lake, layout.inside(lake, commit.path))].append(commit)
+    found = []
+    for path, group in grouped.items():
+        first = min(group, key=lambda commit: commit.pipeline)
+        pairs = {(commit.pipeline, commit.table) for commit in group}
+        file = files.get(first.pipeline, "FILE")
+        found.append(
+            WrittenTable(
+                path,
+                tuple(group),
+                sum(parked.get(pair, 0) for pair in pairs),
+                f"distributary reset {file} --table {first.table}",
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (each.table, each.path)))
+
+
+def check_table(known: WrittenTable, options: StorageOptions | None = None) -> TableCheck:
+    """Compare one table with what the ledger says of it."""
+    started = time.perf_counter()
+    check = TableCheck(
+        table=known.table,
+        role=known.role,
+        path=known.path,
+        pipelines=known.pipelines,
+        rows_by_ledger=known.rows,
+        parked_batches=known.parked_batches,
+    )
+    try:
+        opened = _open(known.path, options)
+        check = _absent(check, known) if opened is None else _examined(check, known, opened)
+    except (LakeUnavailableError, PublishError) as error:
+        unreadable = Finding(
+            "unreadable",
+            "its log cannot be read",
+            error.evidence or error.what,
+            f"{_COPY}, or mend the file that is named",
+        )
+        check = check.with_more(findings=[unreadable])
+    return replace(check, seconds=time.perf_counter() - started)
+
+
+def rows_to_accept(known: WrittenTable, check: TableCheck, options: StorageOptions | None) -> int:
+    """By how much a table differs from the ledger, batches that will be settled left out."""
+    if known.rows is None or (check.version is not None and check.rows is None):
+        return 0
+    unsettled = 0
+    opened = None if check.version is None else _open(known.path, options)
+    if opened is not None:
+        newest = _newest(known)
+        unsettled = sum(
+            rows for app, batch, rows in opened.commits() if batch > newest.get(app, batch)
+        )
+    return (check.rows or 0) - unsettled - known.rows
+
+
+def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
+    wanted = [commit for commit in known.commits if commit.required is not None]
+    if not wanted:
+        waits = "everything it was given is parked" if known.parked_batches else "it has no rows"
+        return check.with_more(notes=[f"there is no table yet: {waits}"])
+    rows = "" if known.rows is None else f"{known.rows:,} rows, "
+    newest = ", ".join(f"batch {c.required} of {c.pipeline}" for c in wanted[:_SHOWN])
+    return check.with_more(
+        findings=[
+            Finding(
+                "missing",
+                "there is no table",
+                f"no {known.path}; by the ledger it has {rows}the newest: {newest}",
+                _way_out(known),
+            )
+        ]
+    )
+
+
+class _Table(Protocol):
+    """A table of either format, as far as it is compared here."""
+
+    def version(self) -> int:
+        """The newest version."""
+        ...
+
+    def mark(self, app_id: str) -> int | None:
+        """The newest batch of a lane."""
+        ...
+
+    def rows(self) -> tuple[int | None, str]:
+        """How many rows; or None, and why that is not known."""
+        ...
+
+    def files(self) -> tuple[int, list[str], list[str]]:
+        """How many files, those that are gone, those of another size."""
+        ...
+
+    def past(self) -> History | None:
+        """What its commits did; None where only its own publisher makes any."""
+        ...
+
+    def commits(self) -> list[tuple[str, int, int]]:
+        """Application, batch and rows of the commits of pipelines."""
+        ...
+
+
+def _open(path: str, options: StorageOptions | None) -> _Table | None:
+    plain = open_parquet(path)
+    if plain is not None:
+        return _Plain(*plain)
+    delta = open_table(path, options)
+    return None if delta is None else _Delta(delta, path, options)
+
+
+def _examined(check: TableCheck, known: WrittenTable, table: _Table) -> TableCheck:
+    rows, why = table.rows()
+    count, gone, changed = table.files()
+    check = replace(check, version=table.version(), rows=rows, files=count)
+    check = check.with_more(compared=["marks"], findings=_behind(known, table))
+    if known.rows is not None and rows is None:
+        check = check.with_more(notes=[f"rows were not compared: {why}"])
+    elif known.rows is not None and rows is not None:
+        check = check.with_more(compared=["rows"])
+        if rows != known.rows:
+            check = _explained(check, known, table.past(), rows - known.rows)
+    return check.with_more(compared=["files"], findings=_files(known, gone, changed))
+
+
+def _behind(known: WrittenTable, table: _Table) -> list[Finding]:
+    """Lanes whose newest batch the table does not carry."""
+    lacking = []
+    for commit in known.commits:
+        if commit.required is None:
+            continue
+        who = f"pipeline {commit.pipeline}, lane {commit.lane}"
+        if commit.role in DERIVED:
+            # a merge that changes nothing makes no commit, and leaves no mark
+            if table.version() < (commit.version or 0):
+                at = f"version {table.version()} instead of {commit.version}"
+                lacking.append(f"{who}: the table is at {at} (batch {commit.required})")
+            continue
+        mark = table.mark(commit.app_id)
+        if mark is None or mark < commit.required:
+            has = "has none of its batches" if mark is None else f"ends with batch {mark}"
+            lacking.append(f"{who}: the table {has}, settled is batch {commit.required}")
+    if not lacking:
+        return []
+    what = "the table is behind what was settled"
+    return [Finding("behind", what, "; ".join(lacking[:_SHOWN]), _way_out(known))]
+
+
+def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> list[Finding]:
+    found = []
+    if gone:
+        found.append(
+            Finding(
+                "file_missing",
+                f"{len(gone):,} files that its log names are gone",
+                ", ".join(gone[:_SHOWN]),
+                "put them back from a copy (a VACUUM with a short retention may have taken them), "
+                f"or take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`",
+            )
+        )
+    if changed:
+        what = f"{len(changed):,} files have another size than its log says"
+        step = "put them back from a copy"
+        found.append(Finding("file_changed", what, ", ".join(changed[:_SHOWN]), step))
+    return found
+
+
+def _way_out(known: WrittenTable) -> str:
+    rebuild = f"`distributary rebuild {known.table}` makes it anew from its log; "
+    first = rebuild if known.role == Role.MERGED else f"{_COPY}; "
+    return f"{first}if it was meant to be, `{known.accept}` takes it as it is"
+
+
+def _explained(
+    check: TableCheck, known: WrittenTable, past: History | None, difference: int
+) -> TableCheck:
+    """Who made the rows differ: what is not settled, ourselves, or somebody else."""
+    if past is None:
+        return check.with_more(findings=[_unexplained(known, difference, None)])
+    newest = _newest(known)
+    taken = known.accepted_version
+    under_way, upkeep, unknown, foreign = [], [], [], []
+    for commit in past.commits:
+        if commit.rows == 0 or (commit.version <= taken and commit.app_id not in newest):
+            continue
+        if commit.app_id in newest:
+            if commit.batch > newest[commit.app_id]:
+                under_way.append(commit)
+        elif commit.app_id:
+            unknown.append(commit)
+        elif commit.engine == OURS or _is_letter_mark(known, commit):
+            upkeep.append(commit)
+        else:
+            foreign.append(commit)
+    notes = []
+    if under_way:
+        numbers = ", ".join(
+            f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]
+        )
+        notes.append(f"not settled yet, and not in the ledger: {numbers}")
+    if upkeep:
+        told = "; ".join(commit.describe() for commit in upkeep[-_SHOWN:])
+        notes.append(f"rows removed by maintenance: {told}")
+    if unknown:
+        names = ", ".join(sorted({pipeline_of(commit.app_id) for commit in unknown})[:_SHOWN])
+        notes.append(f"{len(unknown):,} commits of which the ledger has no word, by {names}")
+    findings = []
+    if foreign:
+        what = f"{len(foreign):,} commits of others have changed its rows"
+        told = "; ".join(commit.describe() for commit in foreign[-_SHOWN:])
+        step = f"ask who did it; if it was meant to be, `{known.accept}` takes it as it is"
+        findings.append(Finding("foreign", what, told, step))
+    effects = [c.rows for c in (*under_way, *upkeep, *unknown, *foreign)]
+    left = difference - sum(effect or 0 for effect in effects)
+    if None not in effects and left:
+        expired = known.role == Role.DEAD_LETTERS and not past.complete and left < 0
+        if expired:
+            notes.append(f"{-left:,} letters fewer: `maintain` removes those that are done with")
+        else:
+            findings.append(_unexplained(known, left, past))
+    return check.with_more(findings=findings, notes=notes)
+
+
+def _newest(known: WrittenTable) -> dict[str, int]:
+    """The newest batch of every lane that the ledger has settled."""
+    batches = {c.app_id: (c.batch, c.accepted) for c in known.commits}
+    return {a: max(-1 if n is None else n for n in both) for a, both in batches.items()}
+
+
+def _is_letter_mark(known: WrittenTable, commit: LogCommit) -> bool:
+    """Dead letters are marked by merges, and those of a pipeline that is cleaned away go by one."""
+    return known.role == Role.DEAD_LETTERS and commit.operation == "MERGE"
+
+
+def _unexplained(known: WrittenTable, left: int, past: History | None) -> Finding:
+    evidence = [f"by the ledger {known.rows:,} rows, the table has {(known.rows or 0) + left:,}"]
+    if past is not None:
+        blank = [str(commit.version) for commit in past.commits if commit.blank]
+        evidence += [f"the commit of version {', '.join(blank)} is an empty file"] if blank else []
+        if not past.complete:
+            evidence.append("older commits are no longer in its log, so who did it is not known")
+    what = f"{abs(left):,} rows {'are missing' if left < 0 else 'too many'}"
+    step = f"`distributary verify {known.table} --deep` says which; {_way_out(known)}"
+    return Finding("rows", what, "; ".join(evidence), step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    table: DeltaTable
+    path: str
+    options: StorageOptions | None
+
+    def version(self) -> int:
+        return int(self.table.version())
+
+    def mark(self, app_id: str) -> int | None:
+        with reaching(self.path):
+            found = self.table.transaction_version(app_id)
+        return None if found is None else int(found)
+
+    def rows(self) -> tuple[int | None, str]:
+        found = counted(self.table, self.path, self.options)
+        return found.rows, found.why
+
+    def files(self) -> tuple[int, list[str], list[str]]:
+        listed = live_files(self.table)
+        return (len(listed), *unlike_their_log(self.path, listed, self.options))
+
+    def past(self) -> History:
+        return history(self.table, self.path, self.options)
+
+    def commits(self) -> list[tuple[str, int, int]]:
+        return [(c.app_id, c.batch, c.rows or 0) for c in self.past().commits if c.app_id]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    table: ParquetTable
+    record: TableRecord
+
+    def version(self) -> int:
+        return self.table.log().version
+
+    def mark(self, app_id: str) -> int | None:
+        return self.table.log().newest(app_id)
+
+    def rows(self) -> tuple[int | None, str]:
+        with reaching(self.table.folder):
+            return int(self.table.dataset(self.record).count_rows()), ""
+
+    def files(self) -> tuple[int, list[str], list[str]]:
+        log = self.table.log()
+        named = [f for v in log.names for f in self.table.commit(v, log).get("files", ())]
+        sizes = {file["path"]: (file["size"], self.table.size_of(file["path"])) for file in named}
+        gone = [path for path, (_, found) in sizes.items() if found is None]
+        changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
+        return len(named), gone, changed
+
+    def past(self) -> None:
+        return None
+
+    def commits(self) -> list[tuple[str, int, int]]:
+        log = self.table.log()
+        told = [self.table.commit(version, log) for version in log.names]
+        return [(t[APP], int(t[BATCH]), int(t["rows"])) for t in told if APP in t]

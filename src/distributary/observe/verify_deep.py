@@ -1,0 +1,383 @@
+"""Is every record where it belongs? Where each row of a table came from, row by row.
+
+Coordinates (topic, partition, offset) must be there once, and only those that were read. Where
+bronze is kept, each record that bronze has of a type must be in the type's table or among the dead
+letters, and the other way round. They are put into a database on disk, so that a table of any size
+can be compared; only where they came from is read, nothing else of a row.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from distributary.model.table import Role
+from distributary.observe.delta import StorageOptions, reaching
+from distributary.observe.ledger import Ledger
+from distributary.observe.readable import open_readable
+from distributary.observe.rows import ACCEPTED, PARKED, TableRow
+from distributary.observe.verify import Finding, TableCheck, WrittenTable
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_SETTINGS = {
+    "memory_limit": "1GB",
+    "preserve_insertion_order": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+_SHARD = re.compile(r"-(shard-[0-9]+|unified)$")
+_EXAMPLES = 5
+_COLUMNS = {"t": "VARCHAR", "p": "INTEGER", "o": "BIGINT", "b": "BIGINT", "k": "VARCHAR"}
+"""Topic, partition, offset, batch, and what kind: the type, of a letter its status."""
+_USUAL = {"t": "_topic", "p": "_partition", "o": "_offset", "b": "_batch"}
+_LETTERS = {"t": "topic", "p": "partition", "o": "offset", "b": "batch", "k": "status"}
+_NAMES = {Role.BRONZE: {**_USUAL, "k": "type", "a": "_arrived_at"}, Role.DEAD_LETTERS: _LETTERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Where the rows of a table came from, in the database."""
+
+    name: str
+    has: frozenset[str]
+    """Columns that the table has."""
+
+    @property
+    def placed(self) -> bool:
+        """Whether a row can be told from all others by where it came from."""
+        return {"t", "p", "o"} <= self.has
+
+
+@dataclass(slots=True)
+class Coordinates:
+    """Compares tables of one lake; what several comparisons need is read once."""
+
+    ledger: Ledger
+    tables: Sequence[WrittenTable]
+    options: StorageOptions | None
+    engine: DuckDBPyConnection
+    _kept: dict[str, Loaded | None] = field(default_factory=dict)
+    _parked: tuple[TableRow, ...] | None = None
+
+    def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:
+        """The same check with all that a deep look finds."""
+        if check.version is None:
+            return check
+        with reaching(known.path):
+            loaded = self._load(known)
+            if loaded is None:
+                return check
+            check = self._batches(known, check, loaded)
+            if not loaded.placed:
+                told = "tables.metadata keeps no topic, partition and offset in it"
+                check = check.with_more(
+                    notes=[f"without coordinates only counts were compared: {told}"]
+                )
+            else:
+                check = self._once(known, check, loaded)
+                check = self._inside(known, check, loaded)
+                check = self._with_bronze(known, check, loaded)
+            if known.path not in self._kept:
+                self.engine.execute(f"DROP TABLE {loaded.name}")
+        return check
+
+    def _load(self, known: WrittenTable, *, keep: bool = False) -> Loaded | None:
+        if known.path in self._kept:
+            return self._kept[known.path]
+        readable = open_readable(known.path, self.options)
+        if readable is None:
+            return None
+        names = _NAMES.get(Role(known.role), _USUAL)
+        there = {short: name for short, name in names.items() if name in readable.schema.names}
+        name = f"rows_{len(self._kept)}_{known.table.encode().hex()[:40]}"
+        columns = ", ".join(
+            f'"{there[short]}"::{kind} AS {short}' if short in there else f"NULL::{kind} AS {short}"
+            for short, kind in {**_COLUMNS, "a": "TIMESTAMPTZ"}.items()
+        )
+        with readable.batches(list(there.values()) or readable.schema.names[:1]) as incoming:
+            self.engine.register("incoming", incoming)
+            # names of our own columns, and nothing from outside
+            self.engine.execute(f"CREATE TABLE {name} AS SELECT {columns} FROM incoming")  # noqa: S608
+            self.engine.unregister("incoming")
+        loaded = Loaded(name, frozenset(there))
+        if keep:
+            self._kept[known.path] = loaded
+        return loaded
+
+    def _batches(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
+        """Rows by batch, where the table says of which batch a row is."""
+        if known.rows is None or "b" not in loaded.has or known.role == Role.DEAD_LETTERS:
+            return check
+        expected, summed = self._by_ledger(known)
+        newest = max(expected, default=-1)
+        found: Counter[int] = Counter()
+        rows = self._ask(f"SELECT b, count(*) FROM {loaded.name} GROUP BY b")  # noqa: S608
+        for batch, count in rows:
+            number = -1 if batch is None else int(batch)
+            if number <= newest:
+                # what was summed up, or taken as it is, is compared as one
+                found[max(number, summed)] += count
+        unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
+        check = check.with_more(compared=["counts per batch"])
+        if not unlike:
+            return check
+        told = "; ".join(
+            f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
+            for n in unlike[:_EXAMPLES]
+        )
+        what = f"{len(unlike):,} batches have other rows in the table than were written"
+        return check.with_more(findings=[Finding("batch_counts", what, told, _step(known))])
+
+    def _by_ledger(self, known: WrittenTable) -> tuple[Counter[int], int]:
+        rows = [row for c in known.commits for row in self.ledger.table_batches(c).to_pylist()]
+        rows = [row for row in rows if row["outcome"] != PARKED]
+        sums = [r["batch"] for r in rows if r["outcome"] == ACCEPTED or r["batches"] != 1]
+        summed = max(sums, default=-1)
+        expected: Counter[int] = Counter()
+        for row in rows:
+            expected[max(row["batch"], summed)] += row["rows"]
+        return expected, summed
+
+    def _once(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
+        """No record twice, unless it was read twice: by two pipelines, or after a reset."""
+        written = sum(commit.written for commit in known.commits)
+        if known.role not in (Role.BRONZE, Role.DEAD_LETTERS) and written != known.records:
+            told = "a record may be several rows of it, so that doubled ones were not looked for"
+            return check.with_more(notes=[told])
+        lives = len({(commit.pipeline, commit.life) for commit in known.commits})
+        taken = _accepted(known)
+        self._cover(known)
+        doubled = self._some(
+            f"""
+            SELECT t, p, o FROM (
+                SELECT t, p, o, count(*) AS n FROM {loaded.name}
+                WHERE coalesce(b, {taken} + 1) > {taken} GROUP BY t, p, o HAVING n > 1
+            ) d LEFT JOIN (SELECT DISTINCT t AS known FROM covered) ON known = t
+            WHERE n > CASE WHEN known IS NULL THEN {lives} ELSE greatest(1, (
+                SELECT count(*) FROM covered c
+                WHERE c.t = d.t AND c.p = d.p AND d.o >= c.low AND d.o < c.high)) END
+            """  # noqa: S608
+        )
+        check = check.with_more(compared=["doubled coordinates"])
+        if not doubled.count:
+            return check
+        what = f"{doubled.count:,} records are in it more than once"
+        return check.with_more(
+            findings=[Finding("duplicates", what, doubled.examples, _step(known))]
+        )
+
+    def _inside(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
+        """Only what the ledger says was read; batches that are not settled are not judged."""
+        settled = max((c.batch for c in known.commits if c.batch is not None), default=-1)
+        if "b" not in loaded.has and (check.rows or 0) > (check.rows_by_ledger or 0):
+            return check.with_more(notes=["ranges were not compared: a batch is not settled yet"])
+        self._cover(known)
+        if not self._ask(f"SELECT 1 FROM {loaded.name} WHERE t IN (SELECT t FROM covered) LIMIT 1"):  # noqa: S608
+            return check
+        outside = self._some(
+            f"""
+            SELECT t, p, o FROM {loaded.name} x
+            WHERE coalesce(b, {settled}) BETWEEN {_accepted(known)} + 1 AND {settled} AND t IN (SELECT t FROM covered)
+            AND NOT EXISTS (SELECT 1 FROM covered c
+                            WHERE c.t = x.t AND c.p = x.p AND x.o >= c.low AND x.o < c.high)
+            """  # noqa: S608
+        )
+        check = check.with_more(compared=["ranges that were read"])
+        if not outside.count:
+            return check
+        what = f"{outside.count:,} rows are of records that no settled batch has read"
+        return check.with_more(findings=[Finding("outside", what, outside.examples, _step(known))])
+
+    def _with_bronze(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
+        if known.role not in (Role.EACH, Role.UNIFIED, Role.LOG):
+            return check
+        homes = {name: self._bronze_of(name) for name in known.pipelines}
+        bronzes = {home.path: home for home in homes.values() if home is not None}
+        for bronze in bronzes.values():
+            raw = self._load(bronze, keep=True)
+            if raw is None:
+                told = f"{bronze.table} is not there, so that it was not compared with it"
+                check = check.with_more(notes=[told])
+                continue
+            check = check.with_more(compared=[f"coordinates in {bronze.table}"])
+            if None not in homes.values() and len(bronzes) == 1:
+                check = self._extra(known, check, loaded, bronze, raw)
+            check = self._lost(known, check, loaded, bronze, raw)
+        return check
+
+    def _bronze_of(self, pipeline: str) -> WrittenTable | None:
+        names = {pipeline, _SHARD.sub("", pipeline)}
+        found = (t for t in self.tables if t.role == Role.BRONZE and names & {*t.pipelines})
+        return next(found, None)
+
+    def _extra(
+        self,
+        known: WrittenTable,
+        check: TableCheck,
+        loaded: Loaded,
+        bronze: WrittenTable,
+        raw: Loaded,
+    ) -> TableCheck:
+        """Rows of which bronze has no record; from before bronze was kept there can be some."""
+        extra = self._some(
+            f"""
+            SELECT x.t, x.p, x.o FROM {loaded.name} x
+            JOIN (SELECT t, p, min(o) AS low FROM {raw.name} GROUP BY t, p) r
+            ON r.t = x.t AND r.p = x.p AND x.o >= r.low
+            WHERE NOT EXISTS (SELECT 1 FROM {raw.name} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)
+            {self._not_waiting(bronze, "x")}
+            """  # noqa: S608
+        )
+        if not extra.count:
+            return check
+        what = f"{extra.count:,} rows are of records that {bronze.table} does not have"
+        step = f"`distributary verify {bronze.table} --deep` says whether bronze lost them"
+        return check.with_more(findings=[Finding("extra", what, extra.examples, step)])
+
+    def _lost(
+        self,
+        known: WrittenTable,
+        check: TableCheck,
+        loaded: Loaded,
+        bronze: WrittenTable,
+        raw: Loaded,
+    ) -> TableCheck:
+        """Records of bronze that are neither in the table nor among the dead letters."""
+        if known.role == Role.LOG:
+            told = "events that came twice are in bronze and not in a log: none were looked for"
+            return check.with_more(notes=[told])
+        values: list[Any] = []
+        wanted = "x.k IS NOT NULL"
+        if known.role == Role.EACH:
+            wanted, values = "x.k = ?", [known.type]
+            if not self._ask(f"SELECT 1 FROM {raw.name} x WHERE {wanted} LIMIT 1", values):  # noqa: S608
+                told = f"{bronze.table} does not say which of its records are of {known.type}"
+                return check.with_more(notes=[f"{told}: what may be missing was only counted"])
+        places = [loaded.name, *self._same_type(known)]
+        letters = [t for t in self.tables if t.role == Role.DEAD_LETTERS]
+        kept = [self._load(t, keep=True) for t in letters]
+        places += [f"(SELECT * FROM {k.name} WHERE k <> 'replayed')" for k in kept if k]  # noqa: S608
+        nowhere = " ".join(
+            f"AND NOT EXISTS (SELECT 1 FROM {place} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)"  # noqa: S608
+            for place in places
+        )
+        lost = self._some(
+            f"""
+            SELECT x.t, x.p, x.o FROM {raw.name} x
+            WHERE {wanted} AND {self._judged(known, bronze)} {nowhere}
+            {self._not_waiting(known, "x")}
+            """,  # noqa: S608
+            values,
+        )
+        if not lost.count:
+            return check
+        expired = sum(t.rows or 0 for t in letters) - sum(self._count(k) for k in kept if k)
+        if lost.count <= expired:
+            told = f"{lost.count:,} records are in {bronze.table} only"
+            by = f"dead letters that `maintain` has removed since ({expired:,}) may be them"
+            return check.with_more(notes=[f"{told}: {by}"])
+        what = f"{lost.count:,} records of {bronze.table} are neither in it nor dead letters"
+        return check.with_more(findings=[Finding("lost", what, lost.examples, _step(known))])
+
+    def _same_type(self, known: WrittenTable) -> Iterator[str]:
+        """Other tables with records of the type, as after a change of `tables.each`."""
+        for table in self.tables:
+            same = table.type == known.type and {*table.pipelines} & {*known.pipelines}
+            if table.role == Role.EACH == known.role and same and table.path != known.path:
+                found = self._load(table, keep=True)
+                if found is not None and found.placed:
+                    yield found.name
+
+    def _judged(self, known: WrittenTable, bronze: WrittenTable) -> str:
+        """Batches that are settled, from when both tables were kept, after a table was accepted."""
+        settled = max((c.batch for c in bronze.commits if c.batch is not None), default=-1)
+        lives = {(commit.pipeline, commit.life) for commit in known.commits}
+        kin = [
+            commit.since
+            for table in self.tables
+            for commit in table.commits
+            if table.role == known.role and (commit.pipeline, commit.life) in lives
+        ]
+        began = min(kin)
+        test = f"x.b <= {settled} AND x.b > {_accepted(known)}"
+        if began > min(commit.since for commit in bronze.commits):
+            test += f" AND x.a >= TIMESTAMPTZ '{began.isoformat()}'"
+        return test
+
+    def _not_waiting(self, table: WrittenTable, alias: str) -> str:
+        """Without batches that are parked: they are not in the table yet."""
+        if self._parked is None:
+            self._parked = self.ledger.parked()
+        mine = (table.table, {*table.pipelines})
+        waits = {r.batch for r in self._parked if r.table == mine[0] and r.pipeline in mine[1]}
+        numbers = ", ".join(str(number) for number in sorted(waits))
+        return f"AND coalesce({alias}.b, -1) NOT IN ({numbers})" if waits else ""
+
+    def _cover(self, known: WrittenTable) -> None:
+        """The ranges that the table's writers have read, as a table `covered`."""
+        ranges = self.ledger.covered()
+        mine = pa.compute.is_in(ranges["pipeline"], pa.array(known.pipelines))
+        self.engine.register("ranges", ranges.filter(mine))
+        self.engine.execute(
+            "CREATE OR REPLACE TEMP TABLE covered AS SELECT pipeline, life, topic AS t, "
+            'partition AS p, start AS low, "end" AS high FROM ranges'
+        )
+        self.engine.unregister("ranges")
+
+    def _count(self, loaded: Loaded) -> int:
+        return int(self._ask(f"SELECT count(*) FROM {loaded.name}")[0][0])  # noqa: S608
+
+    def _some(self, sql: str, values: Iterable[Any] = ()) -> _Some:
+        """How many rows a question has, and the first of them."""
+        given = list(values)
+        first = self._ask(f"{sql} ORDER BY ALL LIMIT {_EXAMPLES}", given)
+        if not first:
+            return _Some(0, "")
+        (count,) = self._ask(f"SELECT count(*) FROM ({sql})", given)[0]  # noqa: S608
+        return _Some(int(count), ", ".join(f"{t}/{p}/{o}" for t, p, o in first))
+
+    def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.engine.execute(sql, list(values)).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    count: int
+    examples: str
+
+
+@contextmanager
+def coordinates(
+    ledger: Ledger, tables: Sequence[WrittenTable], options: StorageOptions | None = None
+) -> Iterator[Coordinates]:
+    """A place to compare in; everything that was put there is removed again."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="distributary-verify-") as folder:
+        settings: Mapping[str, Any] = {**_SETTINGS, "temp_directory": folder}
+        engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=dict(settings))
+        try:
+            yield Coordinates(ledger, tables, options, engine)
+        finally:
+            engine.close()
+
+
+def _accepted(known: WrittenTable) -> int:
+    """The newest batch up to which the table was taken as it is, or -1."""
+    return max((c.accepted for c in known.commits if c.accepted is not None), default=-1)
+
+
+def _step(known: WrittenTable) -> str:
+    return (
+        f"`distributary trace TOPIC/PARTITION/OFFSET` says where a record is; put {known.table} back "
+        f"from a copy; if it was meant to be, `{known.accept}` takes it as it is"
+    )
