@@ -14,9 +14,8 @@ from distributary.observe.pipelines import registrations
 from distributary.observe.recording import Accepted
 from distributary.observe.verify import TableCheck, check_table, rows_to_accept, written_tables
 from distributary.publish.marks import newest_told
-from distributary.run.claim import liveness
+from distributary.run.claim import liveness, refuse_owned
 from distributary.run.pipeline import Pipeline
-from distributary.run.tidy import refuse_while_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def accept(pipeline: Pipeline, plan: Acceptance) -> None:
 
 def refuse_running(pipeline: Pipeline, plan: Acceptance) -> None:
     """A batch that is being committed would be counted twice."""
-    refuse_while_running(pipeline)
+    refuse_owned(pipeline.checkpoint_folder)
     options = pipeline.config.lake.options or None
     for card in registrations(pipeline.lake, storage_options=options):
         if card.name in plan.check.pipelines and liveness(card.checkpoint) == "running":
