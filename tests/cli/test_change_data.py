@@ -149,7 +149,6 @@ def test_a_log_that_is_behind_is_refused(cli: Cli, shop: ChangeLake) -> None:
     assert cli("verify", LOG).code == 0
 
 
-
 def test_a_parked_table_differs_and_resume_is_the_way(cli: Cli, shop: ChangeLake) -> None:
     shop.batch([event(MS + 30_000, "insert", id=8)], parked=True)
     result = cli("verify", MERGED)

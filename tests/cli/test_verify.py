@@ -13,6 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.observe.deadletters import DeadLetters
+from distributary.upkeep.letters import Expiry, expire_letters
+from distributary.upkeep.state import load
 from tests.cli.conftest import Cli
 from tests.run.settled_lakes import (
     BRONZE,
@@ -100,9 +102,7 @@ def test_a_data_file_is_gone_or_cut_short(cli: Cli, games: SettledLake) -> None:
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "RESTORE", "WRITE (Overwrite)"])
-def test_others_are_named_by_what_they_did(
-    cli: Cli, games: SettledLake, operation: str
-) -> None:
+def test_others_are_named_by_what_they_did(cli: Cli, games: SettledLake, operation: str) -> None:
     table = DeltaTable(games.lake / CHESS)
     if operation == "DELETE":
         table.delete("_offset < 5")
@@ -168,10 +168,20 @@ def test_a_letter_that_is_called_replayed_must_be_in_its_table(
     assert kinds(verified(cli, CHESS, "--deep", code=1)[CHESS]) == ["lost"]
 
 
+def test_letters_that_maintenance_has_removed(cli: Cli, games: SettledLake) -> None:
+    letters = DeadLetters(str(games.lake / LETTERS))
+    letters.discard(letters.select(columns=["id"])["id"].to_pylist()[:2], note="old")
+    state = load(str(games.lake / LETTERS))
+    assert state is not None
+    expire_letters(state, Expiry(NOON + timedelta(days=1)))
+    tables = verified(cli, "--all", "--deep", code=0)
+    assert (tables[LETTERS]["rows"], tables[LETTERS]["rows_by_ledger"]) == (1, 3)
+    # bronze alone has them now, which is what was wanted
+    assert any("maintain" in note for note in tables[CHESS]["notes"])
+
+
 @pytest.mark.parametrize("minutes", [1.5, 60])
-def test_a_ledger_whose_detail_has_expired(
-    cli: Cli, games: SettledLake, minutes: float
-) -> None:
+def test_a_ledger_whose_detail_has_expired(cli: Cli, games: SettledLake, minutes: float) -> None:
     games.batch({"chess": 6, "go": 6}, parked=[GO])
     games.ledger.expire(NOON + timedelta(minutes=minutes))
     verified(cli, "--all", "--deep", code=0)
@@ -179,9 +189,7 @@ def test_a_ledger_whose_detail_has_expired(
     assert kinds(verified(cli, CHESS, code=1)[CHESS]) == ["behind", "rows"]
 
 
-def test_a_batch_that_is_not_settled_yet_is_no_difference(
-    cli: Cli, games: SettledLake
-) -> None:
+def test_a_batch_that_is_not_settled_yet_is_no_difference(cli: Cli, games: SettledLake) -> None:
     games.batch({"chess": 8}, settled=False)
     found = verified(cli, CHESS, code=0)[CHESS]
     assert (found["rows"], found["rows_by_ledger"], len(found["notes"])) == (38, 30, 1)
@@ -194,7 +202,10 @@ def test_plain_parquet_tables(cli: Cli, own_folder: Path) -> None:
     lake.batch({"chess": 10})
     tables = verified(cli, "--all", "--deep", code=0)
     assert {name: t["rows"] for name, t in tables.items()} == {
-        **{CHESS: 20, GO: 5, BRONZE: 26, LETTERS: 1}
+        CHESS: 20,
+        GO: 5,
+        BRONZE: 26,
+        LETTERS: 1,
     }
     next((lake.lake / GO).glob("part-*.parquet")).unlink()
     newest = sorted((lake.lake / CHESS / "_distributary" / "log").iterdir())[-1]
@@ -237,9 +248,7 @@ def test_a_row_that_only_bronze_has(cli: Cli, games: SettledLake) -> None:
     assert any("bronze_events" in each for each in found["compared"])
 
 
-def test_without_bronze_the_ledgers_ranges_are_the_measure(
-    cli: Cli, own_folder: Path
-) -> None:
+def test_without_bronze_the_ledgers_ranges_are_the_measure(cli: Cli, own_folder: Path) -> None:
     lake = SettledLake(own_folder, bronze=False)
     lake.batch({"chess": 5})
     lake.batch({"chess": 5})

@@ -283,8 +283,14 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
             assert lacking(known[-1], options) is None
         one = LastCommit(
             *("games", "life1", "stream", CHESS, "each", "chess", known[0].path),
-            **{"batch": 1, "version": 1, "accepted": None, "accepted_version": None},
-            **{"since": NOON, "records": 4, "written": 4, "rows": 4},
+            batch=1,
+            version=1,
+            accepted=None,
+            accepted_version=None,
+            since=NOON,
+            records=4,
+            written=4,
+            rows=4,
         )
         (table,) = written_tables(address, [one], parked={}, files={})
         found = check_table(table, options)

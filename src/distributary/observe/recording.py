@@ -202,9 +202,21 @@ def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
     known = taken.commit
     row = {
         **{name: getattr(known, name) for name in ("pipeline", "life", "lane", "table", "role")},
-        **{"type": known.type, "path": known.path, "batch": taken.batch, "at": at, "since": at},
-        **{"records": 0, "counted": False, "rows": taken.rows, "bytes": 0, "files": []},
-        **{"columns": 0, "schema_ids": [], "error": "", "batches": 0, "outcome": ACCEPTED},
+        "type": known.type,
+        "path": known.path,
+        "batch": taken.batch,
+        "at": at,
+        "since": at,
+        "records": 0,
+        "counted": False,
+        "rows": taken.rows,
+        "bytes": 0,
+        "files": [],
+        "columns": 0,
+        "schema_ids": [],
+        "error": "",
+        "batches": 0,
+        "outcome": ACCEPTED,
         "version": NO_TABLE if taken.version is None else taken.version,
     }
     return pa.Table.from_pylist([row], schema=TABLES)

@@ -178,9 +178,7 @@ def _one(
         records_per_second=our_rate([b for b in current if b.batches == 1]),
         lag=lag,
         lag_in_words=lag.words(now=now, tz=tz),
-        tables=rank(
-            facts.tables, as_of=as_of or now, shown=shown, losses=facts.losses
-        ),
+        tables=rank(facts.tables, as_of=as_of or now, shown=shown, losses=facts.losses),
         dead_letters=facts.dead_letters,
         parked=parked_tables(facts.parked),
         failure=read_failure(checkpoint) if checkpoint else None,

@@ -128,9 +128,7 @@ def _has_commit(folder: str, expected: Expected) -> bool:
     return os.path.isfile(f"{folder}/{HOME}/log/{name}")
 
 
-def _held(
-    folder: str | None, expected: Expected, options: Mapping[str, str] | None
-) -> Held | None:
+def _held(folder: str | None, expected: Expected, options: Mapping[str, str] | None) -> Held | None:
     if folder is not None and os.path.isfile(f"{folder}/{HOME}/table.json"):
         log = ParquetTable(folder).log()
         return Held(True, log.version, log.newest(expected.app_id))

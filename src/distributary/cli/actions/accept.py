@@ -68,4 +68,6 @@ def _summary(plan: Acceptance) -> str:
     if not plan.difference:
         return f"{check.table} ({has})"
     rows = counted(abs(plan.difference), "row")
-    return f"{check.table} ({has}), {rows} {'fewer' if plan.difference < 0 else 'more'} than written"
+    return (
+        f"{check.table} ({has}), {rows} {'fewer' if plan.difference < 0 else 'more'} than written"
+    )

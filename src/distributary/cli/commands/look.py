@@ -216,14 +216,12 @@ def _declare_verify(app: typer.Typer) -> None:
                 autocompletion=complete_tables,
             ),
         ] = None,
-        everything: Annotated[
-            bool, typer.Option("--all", help="Every table of the lake.")
-        ] = False,
+        everything: Annotated[bool, typer.Option("--all", help="Every table of the lake.")] = False,
         deep: Annotated[
             bool,
             typer.Option(
                 "--deep",
-                help="Look at each row's topic, partition and offset too: none twice, none missing.",
+                help="Look at where each row came from, too: no record twice, none missing.",
             ),
         ] = False,
         as_of: AsOf = None,
