@@ -13,6 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.observe.deadletters import DeadLetters
+from distributary.upkeep.letters import Expiry, expire_letters
+from distributary.upkeep.state import load
 from tests.cli.conftest import Cli
 from tests.run.settled_lakes import (
     BRONZE,
@@ -164,6 +166,18 @@ def test_a_letter_that_is_called_replayed_must_be_in_its_table(
     letters = DeadLetters(str(games.lake / LETTERS))
     letters.mark_replayed(letters.select(columns=["id"])["id"].to_pylist(), replay=0)
     assert kinds(verified(cli, CHESS, "--deep", code=1)[CHESS]) == ["lost"]
+
+
+def test_letters_that_maintenance_has_removed(cli: Cli, games: SettledLake) -> None:
+    letters = DeadLetters(str(games.lake / LETTERS))
+    letters.discard(letters.select(columns=["id"])["id"].to_pylist()[:2], note="old")
+    state = load(str(games.lake / LETTERS))
+    assert state is not None
+    expire_letters(state, Expiry(NOON + timedelta(days=1)))
+    tables = verified(cli, "--all", "--deep", code=0)
+    assert (tables[LETTERS]["rows"], tables[LETTERS]["rows_by_ledger"]) == (1, 3)
+    # bronze alone has them now, which is what was wanted
+    assert any("maintain" in note for note in tables[CHESS]["notes"])
 
 
 @pytest.mark.parametrize("minutes", [1.5, 60])

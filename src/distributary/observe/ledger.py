@@ -296,7 +296,7 @@ class Ledger:
         )
 
     def covered(self) -> pa.Table:
-        """What each life of each pipeline has read: pipeline, life, topic, partition, start, end."""
+        """What each life of each pipeline has read: its topics, partitions, starts and ends."""
         rows = self._batches.read(["pipeline", "life", "ranges"], same(lane="stream"))
         ranges = rows["ranges"].combine_chunks()
         flat = pa.Table.from_struct_array(pc.list_flatten(ranges))

@@ -20,7 +20,8 @@ from distributary.observe.rows import ACCEPTED, BatchKey, BatchRow, TableRow
 # the engine sums: a year of old rows need not fit into memory
 TABLES_SQL = """
 SELECT pipeline, life, lane, "table", outcome = 'accepted' AS accepted,
-       coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch, max(at) AS at, min(since) AS since, max(role) AS role,
+       coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch,
+       max(at) AS at, min(since) AS since, max(role) AS role,
        max(type) AS type, max(path) AS path, sum(records) AS records, bool_or(counted) AS counted,
        sum(rows) AS rows, sum(bytes) AS bytes,
        min(first_offset) AS first_offset, max(last_offset) AS last_offset,

@@ -1,8 +1,8 @@
 """Does a table hold what the ledger says was written to it? By logs and statistics, no row is read.
 
-Four questions: is the table there; does it carry the newest batch of everybody who writes to it; has
-it as many rows; is every file there that its log names. Rows that differ are explained, where the
-log still tells: by batches that are not settled yet, by our own upkeep, or by others, by name.
+Four questions: is the table there; does it carry the newest batch of everybody who writes to it;
+has it as many rows; is every file there that its log names. Rows that differ are explained, where
+the log still tells: by batches that are not settled yet, by our own upkeep, or by others, by name.
 """
 
 from __future__ import annotations

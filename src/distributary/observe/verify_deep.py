@@ -181,13 +181,14 @@ class Coordinates:
         if "b" not in loaded.has and (check.rows or 0) > (check.rows_by_ledger or 0):
             return check.with_more(notes=["ranges were not compared: a batch is not settled yet"])
         self._cover(known)
-        if not self._ask(f"SELECT 1 FROM {loaded.name} WHERE t IN (SELECT t FROM covered) LIMIT 1"):  # noqa: S608
+        known_topics = f"SELECT 1 FROM {loaded.name} WHERE t IN (SELECT t FROM covered)"  # noqa: S608
+        if not self._ask(f"{known_topics} LIMIT 1"):
             return check
         outside = self._some(
             f"""
             SELECT t, p, o FROM {loaded.name} x
-            WHERE coalesce(b, {settled}) BETWEEN {_accepted(known)} + 1 AND {settled} AND t IN (SELECT t FROM covered)
-            AND NOT EXISTS (SELECT 1 FROM covered c
+            WHERE coalesce(b, {settled}) BETWEEN {_accepted(known)} + 1 AND {settled}
+            AND t IN (SELECT t FROM covered) AND NOT EXISTS (SELECT 1 FROM covered c
                             WHERE c.t = x.t AND c.p = x.p AND x.o >= c.low AND x.o < c.high)
             """  # noqa: S608
         )
@@ -233,7 +234,8 @@ class Coordinates:
             SELECT x.t, x.p, x.o FROM {loaded.name} x
             JOIN (SELECT t, p, min(o) AS low FROM {raw.name} GROUP BY t, p) r
             ON r.t = x.t AND r.p = x.p AND x.o >= r.low
-            WHERE NOT EXISTS (SELECT 1 FROM {raw.name} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)
+            WHERE NOT EXISTS (
+                SELECT 1 FROM {raw.name} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)
             {self._not_waiting(bronze, "x")}
             """  # noqa: S608
         )
@@ -378,6 +380,6 @@ def _accepted(known: WrittenTable) -> int:
 
 def _step(known: WrittenTable) -> str:
     return (
-        f"`distributary trace TOPIC/PARTITION/OFFSET` says where a record is; put {known.table} back "
-        f"from a copy; if it was meant to be, `{known.accept}` takes it as it is"
+        "`distributary trace TOPIC/PARTITION/OFFSET` says where a record is; put "
+        f"{known.table} back from a copy; if it was meant to be, `{known.accept}` takes it as it is"
     )

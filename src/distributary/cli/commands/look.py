@@ -221,7 +221,7 @@ def _declare_verify(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--deep",
-                help="Look at each row's topic, partition and offset too: none twice, none missing.",
+                help="Look at where each row came from, too: no record twice, none missing.",
             ),
         ] = False,
         as_of: AsOf = None,
