@@ -218,6 +218,12 @@ def test_what_is_parked_at_the_start_is_due_at_once_and_then_less_and_less_often
     assert patience.due() == ["go"]
 
 
+def test_a_parking_folder_that_cannot_be_listed_is_nothing_to_try(lake: _Lake) -> None:
+    Path(lake.parking).write_text("not a folder")
+    config: Any = SimpleNamespace(cdc=None)
+    assert Patience(lake.parking, config).due() == []
+
+
 def test_tables_of_one_log_are_tried_together(lake: _Lake) -> None:
     config: Any = SimpleNamespace(cdc=SimpleNamespace())
     for table in ("orders", "orders_log", "orders_history", "users"):

@@ -18,6 +18,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ class Manifests:
         The old manifest is kept for a while, for whoever wants to know what has happened.
         """
         path = self._path(manifest.batch)
-        path.with_suffix(f".broken-{uuid.uuid4().hex[:8]}").hardlink_to(path)
+        with suppress(OSError):
+            path.with_suffix(f".broken-{uuid.uuid4().hex[:8]}").hardlink_to(path)
         replace_atomically(path, manifest.to_json())
 
     def settle(self, batch: int) -> None:

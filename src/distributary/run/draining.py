@@ -45,7 +45,11 @@ class Patience:
     def due(self, *, everything: bool = False) -> list[str]:
         """The tables whose turn it is, of change data by their logs."""
         now = self._clock()
-        waiting = {family(self._config, name)[0] for name in Folder(self._folder).folders()}
+        try:
+            waiting = {family(self._config, name)[0] for name in Folder(self._folder).folders()}
+        except OSError:
+            # a batch meets it too, and says so
+            return []
         self._turns = {name: turn for name, turn in self._turns.items() if name in waiting}
         for name in waiting - self._turns.keys():
             at = now if self._first_look else now + FIRST_WAIT

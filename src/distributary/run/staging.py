@@ -232,9 +232,12 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     names = {name for load in loads for name in load.tables} | {planned.unified}
     tables = [planned.tables[n] for n in (*names, planned.dead_letters) if n in planned.tables]
     landed = _hop(partial(run_land, context.spark, loads, catalog), order, tables)
-    if copies:
-        _drop_copies(landed, planned.tables, order)
-    staged.merge(landed)
+    try:
+        if copies:
+            _drop_copies(landed, planned.tables, order)
+    finally:
+        # also where that failed: then it is known what to remove
+        staged.merge(landed)
 
 
 def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> None:
