@@ -202,3 +202,18 @@ def check(this: Case, payloads: list[bytes]) -> None:
             continue
         assert (index in broken) == any(strange), payload.hex()
         assert (index in lenient.unknown) == (bool(strange) and not any(strange)), payload.hex()
+
+
+def test_text_that_is_not_utf8_is_found_beside_fields_that_are_dropped(compiled: Compile) -> None:
+    body = compiled(
+        """syntax = "proto2"; message Sub { optional string s = 1; }
+        message M { repeated Sub subs = 1; }"""
+    )
+    good, beyond, broken = (
+        b"\x0a\x03\x0a\x01a",
+        b"\x0a\x05\x0a\x01a\x78\x01",
+        b"\x0a\x03\x0a\x01\xff",
+    )
+    found = decode(body, good, beyond, broken, drop=True)
+    assert [(f.index, f.code) for f in found.failed] == [(2, ErrorCode.INVALID_UTF8)]
+    assert found.unknown == (1,)

@@ -127,8 +127,11 @@ class ProtobufDecoder:
                     if fault.code is ErrorCode.NESTING_TOO_DEEP:
                         refused[index] = fault
         unknown: list[int] = []
-        for index in foreign:
+        for index, doubtful in foreign.items():
             if index in refused:
+                continue
+            if self._limits.drop_unknown_fields and not doubtful:
+                unknown.append(index)
                 continue
             wire, number = find_foreign(data[index], self._descriptor)
             if wire is not None:

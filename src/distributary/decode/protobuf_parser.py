@@ -9,6 +9,9 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError as ParseError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from distributary.decode.protobuf_wire import may_be_extended
 
 _BYTES_PER_MESSAGE = 4 * 1024 * 1024
 _PAYLOADS_PER_MESSAGE = 4_096
@@ -19,8 +22,9 @@ class Judged(NamedTuple):
 
     rejected: list[int]
     """They do not parse."""
-    foreign: list[int]
-    """They parse, and hold something that is no field of the type, or a field of another type."""
+    foreign: dict[int, bool]
+    """They parse, and hold a field that the type does not have or has otherwise; False where it is
+    certain that it does not have it."""
 
 
 def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: int) -> Judged:
@@ -35,7 +39,7 @@ def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: in
     # it keeps the memory of all of them
     share = _BYTES_PER_MESSAGE * len(payloads) // (size + 1)
     step = max(1, min(_PAYLOADS_PER_MESSAGE, share))
-    judged = Judged([], [])
+    judged = Judged([], {})
     left = iter(payloads)
     start = 0
     while length_hint(left):
@@ -49,11 +53,14 @@ def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: in
             parsed = end - 1
             judged.rejected.append(parsed)
         if parsed > start and _holds_unknown(message):
+            message = new_message()
+            deque(map(message.MergeFromString, payloads[start:parsed]), maxlen=0)
+            doubtful = not _only_beyond(message)
             for index in range(start, parsed):
                 message = new_message()
                 message.MergeFromString(payloads[index])
                 if _holds_unknown(message):
-                    judged.foreign.append(index)
+                    judged.foreign[index] = doubtful
         start = end
     return judged
 
@@ -63,3 +70,14 @@ def _holds_unknown(message: Any) -> bool:
     size = len(message.SerializePartialToString())
     message.DiscardUnknownFields()
     return size != len(message.SerializePartialToString())
+
+
+def _only_beyond(message: Any) -> bool:
+    """Whether all unknown fields of a message have numbers that mean nothing in its types."""
+    type_ = message.DESCRIPTOR
+    numbers = {field.field_number for field in UnknownFieldSet(message)}
+    if any(n in type_.fields_by_number or may_be_extended(type_, n) for n in numbers):
+        return False
+    below = [(f, content) for f, content in message.ListFields() if f.message_type is not None]
+    # of extensions nothing is asked, and lists are there only where nobody asks
+    return all(not (f.is_extension or f.is_repeated) and _only_beyond(c) for f, c in below)

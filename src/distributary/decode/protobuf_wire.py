@@ -181,7 +181,7 @@ class _Walk:
                     f" and is written as {_WIRE_NAMES[usual]}"
                 )
                 raise StoppedAtError(position, reason)
-        elif self.unknown is None and not _may_be_extended(descriptor, number):
+        elif self.unknown is None and not may_be_extended(descriptor, number):
             reason = f"{descriptor.full_name} has no field #{number}"
             self.unknown = Fault(ErrorCode.PAYLOAD_MISMATCH, reason, position)
 
@@ -217,7 +217,8 @@ def _group_type(field: FieldDescriptor | None) -> Descriptor | None:
     return None
 
 
-def _may_be_extended(descriptor: Descriptor, number: int) -> bool:
+def may_be_extended(descriptor: Descriptor, number: int) -> bool:
+    """Whether a message keeps a number for fields that others declare."""
     if any(start <= number < end for start, end in descriptor.extension_ranges):
         return True
     # the old form in which extensions come as groups of type and content
