@@ -305,3 +305,24 @@ def test_none_of_it_imports_spark(lake: Path) -> None:
             check=False,
         )
         assert ended.returncode == 0, ended.stderr
+
+
+def test_the_message_of_a_subject_is_the_one_that_payloads_are(
+    lake: Path, file: Path, registry: FileRegistry, cli: Cli
+) -> None:
+    helper, event = "message Item { int32 n = 1; }", "message event { repeated Item items = 1; }"
+    other = "message Other { string name = 1; }"
+    registry.register("go-value", f'syntax = "proto3"; {helper} {event}')
+    shown = cli("schema", "show", "go-value", "--json").json
+    assert shown["message"] == "event"
+    assert [column["name"] for column in shown["columns"]] == ["items"]
+    registry.register("go-value", f'syntax = "proto3"; {helper} {event} {other}')
+    unclear = cli("schema", "show", "go-value", "--json").json
+    assert (unclear["message"], unclear["columns"]) == ("", [])
+    assert unclear["error"]
+    file.write_text(
+        file.read_text().replace("{format: protobuf}", "{format: protobuf, message: Other}")
+    )
+    named = cli("schema", "show", "go-value", "--json").json
+    assert named["message"] == "Other"
+    assert [column["name"] for column in named["columns"]] == ["name"]

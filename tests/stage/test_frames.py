@@ -129,7 +129,8 @@ def wrapped(number: int, payload: bytes) -> bytes:
 def test_a_payload_may_be_framed_inside_of_its_envelope(tmp_path: Path) -> None:
     for framing, dead in (("auto", {}), ("confluent", {"BAD_MAGIC": 2})):
         root = tmp_path / framing
-        one = make(root, f"{{format: protobuf, framing: {framing}}}", "{each: '{type}'}", ENVELOPE)
+        payload = f"{{format: protobuf, framing: {framing}, message: Person}}"
+        one = make(root, payload, "{each: '{type}'}", ENVELOPE)
         one.registry.register("w", WRAPPER)
         number = one.registry.register("p-value", PEOPLE)
         values: list[bytes | None] = [

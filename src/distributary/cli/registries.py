@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from distributary.cli.lakes import find_lake, load_file, loaded_of
 from distributary.cli.logs import log_retry
 from distributary.cli.verb import Invocation
+from distributary.config.pipeline import PipelineConfig
 from distributary.config.registry import Registry as Settings
 from distributary.config.secrets import hide_credentials
 from distributary.errors import ConfigError, ErrorCode
@@ -30,6 +31,8 @@ class FoundRegistry:
     where: str
     """Its folder or address, without anything secret."""
     found_by: str
+    config: PipelineConfig | None = None
+    """The pipeline that it was found by, if it was."""
 
     def of(self, subject: str) -> FoundRegistry:
         """The same, asked about the context that a subject's name says: ids are those of one."""
@@ -53,18 +56,21 @@ class Whose:
 def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
     stamina.instrumentation.set_on_retry_hooks([log_retry])
+    config: PipelineConfig | None = None
     if whose.registry is not None:
         settings, found_by = _named(whose.registry), "--registry"
     elif whose.file is not None:
-        settings, found_by = _needed(load_file(call, whose.file).config.registry), str(whose.file)
+        config, found_by = load_file(call, whose.file).config, str(whose.file)
+        settings = _needed(config.registry)
     else:
         lake = find_lake(call, whose.lake)
         loaded = loaded_of(call, lake, name=whose.pipeline)
-        settings, found_by = _needed(loaded.config.registry), loaded.file
+        config, found_by = loaded.config, loaded.file
+        settings = _needed(config.registry)
     where = settings.path or ", ".join(map(hide_credentials, settings.places))
     call.out.step(f"registry {where} ({found_by})")
     if settings.path is None:
-        return FoundRegistry(HttpRegistry(settings), where, found_by)
+        return FoundRegistry(HttpRegistry(settings), where, found_by, config)
     if not Path(settings.path).is_dir():
         raise ConfigError(
             "there is no registry in this folder",
@@ -72,7 +78,7 @@ def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
             where=f"{settings.path} ({found_by})",
             next_step="go to the folder that the pipeline runs in, or name it with --registry",
         )
-    return FoundRegistry(FileRegistry(settings.path), where, found_by)
+    return FoundRegistry(FileRegistry(settings.path), where, found_by, config)
 
 
 def no_such_subject(found: FoundRegistry, name: str, known: tuple[str, ...]) -> ConfigError:

@@ -29,7 +29,8 @@ class Envelope(Section):
     payload: FieldName = "payload"
     """Field that holds the payload's bytes."""
     message: FieldName | None = None
-    """Full name of the envelope's message; the first of its file when left out."""
+    """Name of the envelope's message, with its package or without. When left out: the one that has
+    the three fields, is named like the subject, or is a part of no other."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """A bare envelope can only be read by the schema of a named subject."""
@@ -55,4 +56,11 @@ class Payload(Section):
     """registry: the id must belong to the subject, else the record is dead-lettered as
     WRONG_SUBJECT."""
     message: FieldName | None = None
-    """Full name of the payload's message; the first of its file when left out."""
+    """Name of the message that a payload without a message index is, with its package or without,
+    because that may differ by type. When left out: the one that is named like the type, or the only
+    one of its file that is a part of no other; where that leaves several, records are dead-lettered
+    as AMBIGUOUS_MESSAGE."""
+    unknown_fields: Literal["dead_letter", "drop"] = "dead_letter"
+    """Protobuf payloads with fields that their schema does not have, which therefore is not the one
+    that they were written with: dead_letter as PAYLOAD_MISMATCH, or drop the fields and count the
+    records."""

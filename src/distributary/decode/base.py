@@ -20,6 +20,8 @@ class DecodeLimits:
     """Nesting of messages in one payload, as the official runtimes limit it."""
     recursion_depth: int = 3
     """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
+    drop_unknown_fields: bool = False
+    """Protobuf: fields that the schema does not have are left out, and only counted."""
     raw_bytes: bool = False
     """Avro: a payload that is bytes at the top comes as it is, without its length before it."""
 

@@ -25,6 +25,7 @@ class Gathered:
         self._parts: list[tuple[pa.RecordBatch, Positions]] = []
         self._failures: list[Failure] = []
         self._empty = 0
+        self._unknown: list[int] = []
 
     def add(self, batch: pa.RecordBatch, positions: Positions, *, empty: int = 0) -> None:
         """Rows, and which payloads they come from; some payloads may give no row."""
@@ -36,6 +37,10 @@ class Gathered:
     ) -> None:
         """A payload that is no row."""
         self._failures.append(Failure(int(position), code, reason, at_byte))
+
+    def note_unknown(self, position: int) -> None:
+        """A payload with fields that its schema does not have, and that no column is for."""
+        self._unknown.append(int(position))
 
     def decoded(self) -> Decoded:
         """Everything, in the order of the payloads."""
@@ -60,6 +65,7 @@ class Gathered:
             origin=None if self._is_complete(positions) else pa.array(positions, pa.int64()),
             failed=tuple(sorted(self._failures, key=lambda failure: failure.index)),
             empty=self._empty,
+            unknown=tuple(sorted(set(self._unknown) - {f.index for f in self._failures})),
         )
 
     def _is_complete(self, positions: Positions) -> bool:

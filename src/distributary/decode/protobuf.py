@@ -1,14 +1,16 @@
 """Protobuf payloads to Arrow columns.
 
-A payload becomes a row if and only if the official parser accepts it and the lake can hold its
-values. Every array is therefore parsed twice: by the official parser, which only says yes or no
-and is quick at that, and by the engine, which makes the columns and is not strict.
+A payload becomes a row if and only if the official parser accepts it, every field in it is one of
+the schema's, and the lake can hold its values. Every array is therefore parsed twice: by the
+official parser, which only says yes or no and is quick at that, and by the engine, which makes the
+columns and is not strict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +23,16 @@ from distributary.decode.protobuf_descriptors import (
     find_message,
     message_class,
     open_pool,
+    replaces_nothing,
+    with_nothing_replaced,
 )
 from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engine_supports
 from distributary.decode.protobuf_json import JsonText
-from distributary.decode.protobuf_parser import rejected
+from distributary.decode.protobuf_parser import judge
 from distributary.decode.protobuf_rows import RowReader
 from distributary.decode.protobuf_shape import Value
 from distributary.decode.protobuf_types import can_nest_deeper, columns_of, plan_message
-from distributary.decode.protobuf_wire import Fault, find_fault
+from distributary.decode.protobuf_wire import Fault, find_fault, find_foreign
 from distributary.errors import ErrorCode
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
@@ -78,25 +82,43 @@ class ProtobufDecoder:
         """Fields of the message, at its top, without which a payload is none."""
         return frozenset(f.name for f in self._descriptor.fields if f.is_required)
 
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls; what cannot be a row is in `failed`."""
+    def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
+        """Decode an array without nulls; what cannot be a row is in `failed`.
+
+        `accepted` says that the payloads were found to be messages of this type already.
+        """
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._finish.schema, len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
-        data = array.to_pylist()
-        refused = self._refused(data, array.nbytes)
-        if refused:
-            for index, fault in refused.items():
-                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-            array, positions = without(refused, array, positions)
+        if not accepted:
+            array, positions = self._accepted(array, positions, gathered)
         if self._engine is None:
             self._carefully(array, positions, gathered)
         else:
             self._quickly(self._engine, array, positions, gathered)
         return gathered.decoded()
 
-    def _refused(self, data: Sequence[bytes], size: int) -> dict[int, Fault]:
-        refused = {i: self._fault(data[i]) for i in rejected(self._class, data, size=size)}
+    def accepts(self, payloads: pa.BinaryArray) -> bool:
+        """Whether every payload is a message of this type, and nothing more than that."""
+        refused, unknown = self._judged(payloads.to_pylist(), payloads.nbytes)
+        return not refused and not unknown
+
+    def _accepted(
+        self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> tuple[pa.BinaryArray, Positions]:
+        refused, unknown = self._judged(array.to_pylist(), array.nbytes)
+        for index in unknown:
+            gathered.note_unknown(positions[index])
+        if refused:
+            for index, fault in refused.items():
+                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+            array, positions = without(refused, array, positions)
+        return array, positions
+
+    def _judged(self, data: Sequence[bytes], size: int) -> tuple[dict[int, Fault], list[int]]:
+        """Payloads that are refused, and others with fields that are left out of their rows."""
+        rejected, foreign = judge(self._judge, data, size=size)
+        refused = {index: self._fault(data[index]) for index in rejected}
         if self._watch_depth:
             for index, payload in enumerate(data):
                 # a level costs two bytes at least
@@ -104,7 +126,21 @@ class ProtobufDecoder:
                     fault = self._fault(payload)
                     if fault.code is ErrorCode.NESTING_TOO_DEEP:
                         refused[index] = fault
-        return refused
+        unknown: list[int] = []
+        for index, doubtful in foreign.items():
+            if index in refused:
+                continue
+            if self._limits.drop_unknown_fields and not doubtful:
+                unknown.append(index)
+                continue
+            wire, number = find_foreign(data[index], self._descriptor)
+            if wire is not None:
+                refused[index] = wire
+            elif number is not None and self._limits.drop_unknown_fields:
+                unknown.append(index)
+            elif number is not None:
+                refused[index] = number
+        return refused, unknown
 
     def _fault(self, payload: bytes) -> Fault:
         found = find_fault(payload, self._descriptor, max_depth=self._max_depth)
@@ -154,6 +190,14 @@ class ProtobufDecoder:
         batch, problems = self._rows.read(array.to_pylist())
         _report(problems, positions, gathered)
         gathered.add(batch, np.delete(positions, [p.index for p in problems]))
+
+    @cached_property
+    def _judge(self) -> Any:
+        """The class whose parser judges; made at the first payload, which a driver never sees."""
+        if replaces_nothing(self._descriptor):
+            return self._class
+        pool = open_pool(self._body, self._descriptor.full_name, change=with_nothing_replaced)
+        return message_class(find_message(pool, self._descriptor.full_name))
 
     @cached_property
     def _rows(self) -> RowReader:

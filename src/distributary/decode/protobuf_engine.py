@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from distributary.decode.protobuf_descriptors import find_message, message_class
-from distributary.decode.protobuf_parser import rejected
+from distributary.decode.protobuf_parser import judge
 from distributary.decode.protobuf_shape import TEXT_KINDS, Field, Kind, Value
 
 MAX_TAG_SLOTS = 100_000
@@ -61,7 +61,7 @@ class Engine:
         """The payloads whose text is not UTF-8: the parser checks it in the private types."""
         # built anew, because it is seldom asked for and would double the memory of every decoder
         strict = message_class(_private_type(self._message))
-        return rejected(strict, payloads, size=size)
+        return judge(strict, payloads, size=size).rejected
 
 
 def engine_supports(message: Value) -> bool:

@@ -14,7 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.decode.protobuf_columns import Problem
-from distributary.decode.protobuf_descriptors import find_message, message_class, open_pool
+from distributary.decode.protobuf_descriptors import (
+    find_message,
+    message_class,
+    open_pool,
+    with_open_enums,
+)
 from distributary.decode.protobuf_json import JsonText
 from distributary.decode.protobuf_ranges import UnfitValueError, microseconds
 from distributary.decode.protobuf_shape import Field, Kind, Value
@@ -33,7 +38,7 @@ class RowReader:
     """Reads payloads that the official parser accepts."""
 
     def __init__(self, body: bytes, message: Value, json_text: JsonText) -> None:
-        pool = open_pool(body, message.message, open_enums=True)
+        pool = open_pool(body, message.message, change=with_open_enums)
         self._class = message_class(find_message(pool, message.message))
         self._message = message
         self._json = json_text

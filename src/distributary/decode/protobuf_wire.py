@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from distributary.decode.protobuf_descriptors import OFFICIAL_MAX_DEPTH
 from distributary.errors import ErrorCode
 
 VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
@@ -25,6 +27,20 @@ _PACKED = {
     ),
 }
 _NEVER_PACKED = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_GROUP)
+_WIRE_NAMES = ("a varint", "8 bytes", "a length and bytes", "a group", "a group's end", "4 bytes")
+_WIRES = {
+    FieldDescriptor.TYPE_GROUP: START_GROUP,
+    **{type_: FIXED64 if width == 8 else FIXED32 for type_, width in _PACKED.items()},
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_BYTES,
+            FieldDescriptor.TYPE_STRING,
+            FieldDescriptor.TYPE_MESSAGE,
+        ),
+        BYTES,
+    ),
+}
+"""How a field of a type is written; all others as a varint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,28 @@ def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> Fau
     except StoppedAtError as stopped:
         return stopped.fault
     return None
+
+
+class Foreign(NamedTuple):
+    """What a payload holds that its type does not account for; None: nothing of the kind."""
+
+    wire: Fault | None
+    """A field of the type, written as a field of its type never is."""
+    number: Fault | None
+    """A field that the type does not have."""
+
+
+def find_foreign(payload: bytes, descriptor: Descriptor) -> Foreign:
+    """The first fields of a payload that parses which are not those of the type.
+
+    Numbers that a message keeps free for extensions are nobody's fault.
+    """
+    walk = _Walk(payload, OFFICIAL_MAX_DEPTH, judges=True)
+    try:
+        walk.message(0, len(payload), descriptor, 0)
+    except StoppedAtError as stopped:
+        return Foreign(stopped.fault, walk.unknown)
+    return Foreign(None, walk.unknown)
 
 
 def read_varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
@@ -93,9 +131,11 @@ def read_span(payload: bytes, wire: int, position: int, end: int) -> tuple[int, 
 
 
 class _Walk:
-    def __init__(self, payload: bytes, max_depth: int) -> None:
+    def __init__(self, payload: bytes, max_depth: int, *, judges: bool = False) -> None:
         self._payload = payload
         self._max_depth = max_depth
+        self._judges = judges
+        self.unknown: Fault | None = None
 
     def message(
         self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
@@ -111,6 +151,8 @@ class _Walk:
                     raise StoppedAtError(position, f"a group #{number} ends that was not started")
                 return after
             field = descriptor.fields_by_number.get(number) if descriptor is not None else None
+            if self._judges and descriptor is not None:
+                self._judge(position, number, wire, field, descriptor)
             if wire == START_GROUP:
                 below = _group_type(field)
                 position = self.message(after, end, below, depth + 1, number)
@@ -121,6 +163,27 @@ class _Walk:
         if group:
             raise StoppedAtError(position, f"the group #{group} does not end")
         return position
+
+    def _judge(
+        self,
+        position: int,
+        number: int,
+        wire: int,
+        field: FieldDescriptor | None,
+        descriptor: Descriptor,
+    ) -> None:
+        if field is not None:
+            usual = _WIRES.get(field.type, VARINT)
+            packed = wire == BYTES and field.is_repeated and field.type not in _NEVER_PACKED
+            if wire != usual and not packed:
+                reason = (
+                    f"field {field.full_name} (#{number}) comes as {_WIRE_NAMES[wire]},"
+                    f" and is written as {_WIRE_NAMES[usual]}"
+                )
+                raise StoppedAtError(position, reason)
+        elif self.unknown is None and not may_be_extended(descriptor, number):
+            reason = f"{descriptor.full_name} has no field #{number}"
+            self.unknown = Fault(ErrorCode.PAYLOAD_MISMATCH, reason, position)
 
     def _content(self, start: int, end: int, field: FieldDescriptor, depth: int) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -152,3 +215,11 @@ def _group_type(field: FieldDescriptor | None) -> Descriptor | None:
     if field is not None and field.type == FieldDescriptor.TYPE_GROUP:
         return field.message_type
     return None
+
+
+def may_be_extended(descriptor: Descriptor, number: int) -> bool:
+    """Whether a message keeps a number for fields that others declare."""
+    if any(start <= number < end for start, end in descriptor.extension_ranges):
+        return True
+    # the old form in which extensions come as groups of type and content
+    return bool(descriptor.GetOptions().message_set_wire_format)

@@ -28,14 +28,14 @@ class _Cover:
     def __init__(self, decoders: tuple[Decoder, ...]) -> None:
         self.widest: ProtobufDecoder | None = None
         self.picks: list[list[int]] = []
-        versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
-        widest = max(versions, key=lambda d: len(d.columns), default=None)
-        if widest is None or len(versions) < len(decoders):
+        self.versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
+        widest = max(self.versions, key=lambda d: len(d.columns), default=None)
+        if widest is None or len(self.versions) < len(decoders):
             return
-        if all(d is widest or _covers(widest, d) for d in versions):
+        if all(d is widest or _covers(widest, d) for d in self.versions):
             self.widest = widest
             place = {column.name: index for index, column in enumerate(widest.columns)}
-            self.picks = [[place[c.name] for c in d.columns] for d in versions]
+            self.picks = [[place[c.name] for c in d.columns] for d in self.versions]
 
 
 _COVERS: ByIdentity[_Cover] = ByIdentity(_MOST_COVERS)
@@ -49,7 +49,10 @@ def decode_together(
     cover = _COVERS.get(decoders, lambda: _Cover(decoders))
     if cover.widest is None:
         return None
-    decoded = cover.widest.decode(pa.concat_arrays(arrays))
+    # judged by the schema of each: the widest one knows fields that others do not
+    if not all(d.accepts(a) for d, a in zip(cover.versions, arrays, strict=True)):
+        return None
+    decoded = cover.widest.decode(pa.concat_arrays(arrays), accepted=True)
     if decoded.failed or decoded.origin is not None:
         return None
     results, start = [], 0

@@ -33,3 +33,5 @@ class Decoded:
     failed: tuple[Failure, ...] = ()
     empty: int = 0
     """Payloads that are valid and give no row."""
+    unknown: tuple[int, ...] = ()
+    """Payloads with fields that their schema does not have, which are left out of their rows."""

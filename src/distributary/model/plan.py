@@ -101,6 +101,7 @@ class Catalog:
     max_payload_bytes: int = 16 * 1024 * 1024
     max_depth: int = 100
     recursion_depth: int = 3
+    drop_unknown_fields: bool = False
     strict_names: bool = True
     changes: ChangeSettings | None = None
     """How to understand records that are changes of rows; None: they are not."""

@@ -34,7 +34,8 @@ class WriterSchema:
     Avro: the schema's JSON with all that it refers to, every named type defined once.
     """
     message: str
-    """Protobuf: full name of the first message of the file, the one a bare payload is.
+    """Protobuf: full name of the first message of the file; which one a payload is without saying
+    so, `registry.messages` decides.
 
     Avro: full name of the record, of the records in an array, or of a union's first record.
     """

@@ -63,7 +63,7 @@ class CompiledProto:
 
     @property
     def message(self) -> str:
-        """The message that a bare payload is; empty when the file declares none."""
+        """The first of them; empty when the file declares none."""
         return self.messages[0] if self.messages else ""
 
 

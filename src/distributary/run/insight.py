@@ -11,12 +11,16 @@ import pyarrow as pa
 from distributary.decode import VIEWS
 from distributary.decode.protobuf_view import best_effort_text
 from distributary.errors import RegistryError
+from distributary.model.plan import Rejected
 from distributary.model.record import RAW
-from distributary.model.schema import WriterSchema
+from distributary.model.schema import Format, WriterSchema
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.wire import Framed, parse
 from distributary.run.pipeline import Pipeline
+from distributary.run.schema_lookup import SchemaLookup, choose_envelope
+from distributary.stage.group import group
 from distributary.stage.unwrap import unwrap
+from distributary.stage.unwrapped import Unwrapped
 
 _MOST_CHARACTERS = 4000
 
@@ -42,10 +46,17 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
     if pipeline is None or registry is None:
         return _without_schemas(value, letter)
     schema = _schema(registry, letter["schema_id"])
-    payload = _payload(pipeline, registry, letter) if value else None
+    found = _unwrapped(pipeline, letter) if value else None
+    payload = found.payloads[0].as_py() if found is not None and len(found.rows) else None
     start = value.rfind(payload) if payload else _after_frame(value)
     writer = schema if payload else _envelope(pipeline, registry)
-    text = _readable(writer, payload or value[start:]) if value else ""
+    message: str | Rejected = ""
+    if writer is not None and payload and found is not None:
+        lookup = SchemaLookup(pipeline.config, registry, None)
+        message = lookup.message(group(found).keys[0], writer)
+    elif writer is not None and pipeline.config.envelope is not None:
+        message = choose_envelope(pipeline.config.envelope, writer)
+    text = _readable(writer, message, payload or value[start:]) if value else ""
     position = letter["error_position"]
     return Insight(
         schema=_named(letter["schema_id"], schema),
@@ -58,12 +69,13 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
     )
 
 
-def _readable(writer: WriterSchema | None, payload: bytes) -> str:
-    if writer is None:
+def _readable(writer: WriterSchema | None, message: str | Rejected, payload: bytes) -> str:
+    if writer is None or (isinstance(message, Rejected) and writer.format is Format.PROTOBUF):
         # protobuf can be told field by field without a schema
         return best_effort_text(None, "", payload)
     view = VIEWS.get(writer.format)
-    return view(writer.body, writer.message, payload) if view else ""
+    name = writer.message if isinstance(message, Rejected) else message
+    return view(writer.body, name, payload) if view else ""
 
 
 def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
@@ -78,13 +90,9 @@ def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
     )
 
 
-def _payload(
-    pipeline: Pipeline, registry: SchemaRegistry, letter: Mapping[str, Any]
-) -> bytes | None:
-    planner = pipeline.planner()
+def _unwrapped(pipeline: Pipeline, letter: Mapping[str, Any]) -> Unwrapped:
     raw = pa.RecordBatch.from_pylist([{name: letter[name] for name in RAW.names}], schema=RAW)
-    unwrapped = unwrap(raw, planner.catalog())
-    return unwrapped.payloads[0].as_py() if len(unwrapped.rows) else None
+    return unwrap(raw, pipeline.planner().catalog())
 
 
 def _after_frame(value: bytes) -> int:

@@ -47,7 +47,7 @@ from distributary.run.change_plan import ChangePlan
 from distributary.run.change_tables import change_settings
 from distributary.run.names import Names, Wanted
 from distributary.run.origins import qualified
-from distributary.run.schema_lookup import SchemaLookup
+from distributary.run.schema_lookup import SchemaLookup, envelope_message
 from distributary.run.tables import TableBook, fixed_tables
 from distributary.stage.group import Groups, group
 from distributary.stage.job import Unresolved
@@ -93,6 +93,7 @@ class Planner:
             max_payload_bytes=config.limits.max_payload_bytes,
             max_depth=config.limits.max_depth,
             recursion_depth=config.limits.recursion_depth,
+            drop_unknown_fields=self._payload.unknown_fields == "drop",
         )
         self.book = TableBook(config, publisher, names=names or Names())
         self._change_plan: ChangePlan | None = None
@@ -131,6 +132,7 @@ class Planner:
                 max_payload_bytes=self._limits.max_payload_bytes,
                 max_depth=self._limits.max_depth,
                 recursion_depth=self._limits.recursion_depth,
+                drop_unknown_fields=self._limits.drop_unknown_fields,
                 strict_names=tables.names == "strict",
                 changes=self._changes,
                 infer=self._infers,
@@ -198,7 +200,7 @@ class Planner:
             schema = self._lookup.latest(envelope.subject or "")
             self._envelope = EnvelopePlan(
                 schema=schema,
-                message=envelope.message or schema.message,
+                message=envelope_message(envelope, schema),
                 framing=envelope.framing,
                 type_field=envelope.type,
                 schema_id_field=envelope.schema_id,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from distributary.config.message import Payload
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.cache import decoder_for
 from distributary.errors import ConfigError, DecodeError, EvolutionError, SchemaNotFoundError
@@ -15,6 +16,7 @@ from distributary.model.schema import Format, WriterSchema
 from distributary.model.table import Change, ChangeKind, Column
 from distributary.registry.compatibility import Level
 from distributary.registry.hostile import printable
+from distributary.registry.messages import choose_message
 from distributary.run.pipeline import Pipeline
 from distributary.run.planner import Planner
 from distributary.run.preview import Preview, TablePreview
@@ -113,7 +115,7 @@ def propose(
         subject=subject,
         version=schema.version_in(subject) or 1,
         format=str(schema.format),
-        message=schema.message,
+        message=_message(config, schema, subject, routes.values()),
         level=registry.compatibility(subject),
         problems=tuple(problems),
         tables=tables,
@@ -156,7 +158,7 @@ def _placed(
     keys: dict[RouteKey, RouteKey] = {one.key: _proposed_key(one.key, schema) for one in slices}
     if not keys:
         claims = types_of_subject(config, schema, subject)
-        keys = {key: key for claim in claims for key in _keys_of(claim, schema)}
+        keys = {key: key for claim in claims for key in _keys_of(claim, schema, config.records)}
     answers = {key: _answer(planner, key) for key in dict.fromkeys(keys.values())}
     refusals = tuple(each for each in answers.values() if isinstance(each, Refusal))
     routes = {key: answers[new] for key, new in keys.items()}
@@ -185,7 +187,13 @@ def _proposed_key(key: RouteKey, schema: WriterSchema) -> RouteKey:
     return key._replace(schema_id=PROPOSED_ID, guid="", message_index=index)
 
 
-def _keys_of(claim: str, schema: WriterSchema) -> Iterable[RouteKey]:
+def _keys_of(claim: str, schema: WriterSchema, payload: Payload) -> Iterable[RouteKey]:
+    if schema.format is Format.PROTOBUF and payload.framing == "confluent":
+        # a frame names any of them; the likely one where that can be told
+        likely = choose_message(schema, names=(claim,))
+        messages = [likely] if isinstance(likely, str) else list(schema.messages)
+        indexes = (str(schema.messages.index(name)) for name in messages)
+        return [RouteKey(claim, PROPOSED_ID, index) for index in indexes]
     if schema.format is Format.AVRO and len(schema.messages) > 1:
         branches = (str(at) for at, name in enumerate(schema.messages) if name)
         return [RouteKey(claim, PROPOSED_ID, branch) for branch in branches]
@@ -203,8 +211,27 @@ def _answer(planner: Planner, key: RouteKey) -> Route | Refusal | None:
     return answer
 
 
+def _message(
+    config: PipelineConfig, schema: WriterSchema, subject: str, routes: Iterable[Route]
+) -> str:
+    """The messages that records are, or would be; empty if nobody knows."""
+    routed = {route.message for route in routes}
+    if schema.format is not Format.PROTOBUF or routed:
+        return ", ".join(sorted(routed)) or schema.message
+    names = types_of_subject(config, schema, subject)
+    found = choose_message(schema, wanted=config.records.message, names=names)
+    return found if isinstance(found, str) else ""
+
+
 def _columns(planner: Planner, schema: WriterSchema, message: str) -> tuple[Column, ...]:
-    wanted = message if message in schema.messages or not schema.messages else schema.message
+    if schema.format is Format.PROTOBUF:
+        # a message of another name is still the only one that it could be
+        found = choose_message(schema, wanted=message)
+        wanted = found if isinstance(found, str) else choose_message(schema, names=(message,))
+    else:
+        wanted = message if message in schema.messages or not schema.messages else schema.message
+    if isinstance(wanted, Rejected):
+        return ()
     try:
         return decoder_for(schema, wanted, limits_of(planner.catalog())).columns
     except DecodeError:

@@ -10,6 +10,7 @@ from distributary.errors import ConfigError, InvalidSchemaError, RegistryError
 from distributary.model.plan import RouteKey
 from distributary.model.schema import Format, WriterSchema
 from distributary.registry.hostile import printable
+from distributary.registry.messages import choose_message
 from distributary.route.subjects import ANY, AUTO, own_subject, subject_verdict, topic_verdict
 from distributary.run.proposal_registry import Judge, compile_proposed
 
@@ -105,20 +106,28 @@ def _by_message(
 ) -> list[str]:
     try:
         format = Format(config.records.format)
-        message = compile_proposed(registry, "", text, format).schema.message
+        schema = compile_proposed(registry, "", text, format).schema
     except InvalidSchemaError:
         # perhaps for lack of references, which only the subject knows
+        return []
+    message = _message_of(schema, config)
+    if not message:
         return []
     short = message.rpartition(".")[2]
     named = _named_after({message, short}, subjects)
     named += [s for s in subjects if s.endswith(f"-{message}") and s not in named]
     if named or len(subjects) > _MOST_ASKED:
         return named
-    return [s for s in subjects if _newest_message(registry, s) == message]
+    return [s for s in subjects if _newest_message(registry, config, s) == message]
 
 
-def _newest_message(registry: Judge, subject: str) -> str:
+def _newest_message(registry: Judge, config: PipelineConfig, subject: str) -> str:
     try:
-        return registry.latest(subject).message
+        return _message_of(registry.latest(subject), config)
     except RegistryError:
         return ""
+
+
+def _message_of(schema: WriterSchema, config: PipelineConfig) -> str:
+    found = choose_message(schema, wanted=config.records.message)
+    return found if isinstance(found, str) else ""

@@ -11,14 +11,16 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
+from distributary.config.message import Envelope
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.json_infer import join
-from distributary.errors import ErrorCode, InvalidSchemaError, SchemaNotFoundError
+from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
 from distributary.model.plan import UNFRAMED, Rejected, RouteKey
 from distributary.model.schema import Format, WriterSchema
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.carried import CarriedSchemas
 from distributary.registry.inferred import InferredSchemas
+from distributary.registry.messages import choose_message
 from distributary.registry.wire import message_by_index
 from distributary.route.subjects import own_subject, subject_verdict, topic_verdict
 
@@ -112,7 +114,10 @@ class SchemaLookup:
     def message(self, key: RouteKey, schema: WriterSchema) -> str | Rejected:
         """Which message or record of the schema it is."""
         if not key.message_index:
-            return self._payload.message or schema.message
+            # a subject with a dot may be named after the record
+            subjects = (s.subject for s in schema.subjects if "." in s.subject)
+            names = (key.claim, *subjects)
+            return choose_message(schema, wanted=self._payload.message, names=names)
         if schema.format is Format.AVRO:
             return _branch(key.message_index, schema)
         found = message_by_index(schema.body, tuple(map(int, key.message_index.split(","))))
@@ -182,6 +187,31 @@ class SchemaLookup:
         except InvalidSchemaError:
             return True
         return True
+
+
+def choose_envelope(envelope: Envelope, schema: WriterSchema) -> str | Rejected:
+    """Which message of its schema the envelope is, or why it is none."""
+    return choose_message(
+        schema,
+        wanted=envelope.message,
+        names=((envelope.subject or "").removesuffix("-value"),),
+        fields=(envelope.type, envelope.schema_id, envelope.payload),
+        setting="envelope.message",
+    )
+
+
+def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
+    """Which message of its schema the envelope is; ConfigError when that is not clear."""
+    found = choose_envelope(envelope, schema)
+    if isinstance(found, Rejected):
+        raise ConfigError(
+            "the schema does not say which of its messages is the envelope",
+            code=found.code,
+            where="envelope.message",
+            evidence=found.message,
+            next_step="set envelope.message to one of the messages",
+        )
+    return found
 
 
 def _branch(index: str, schema: WriterSchema) -> str | Rejected:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from distributary.config.problems import printable
 from distributary.errors import ErrorCode
 from distributary.model.compact_json import compact
+from distributary.model.decoded import Decoded
 from distributary.model.expectation import (
     Action,
     Coordinates,
@@ -29,6 +30,9 @@ from distributary.stage.refusing import Flags, columns_as_written, without_recor
 if TYPE_CHECKING:
     from distributary.stage.parts import Part
     from distributary.stage.rule_engine import Checks, Verdict
+
+UNKNOWN_FIELDS = "unknown fields"
+"""Stands among the names of rules, and can be none: they have no spaces."""
 
 _STREAM = "stream"
 _WITHOUT_A_ROW = pa.array(["delete", "truncate"])
@@ -98,6 +102,13 @@ def count_facts(table: str, counts: Iterable[RuleCount]) -> list[tuple[str, str]
     """What a task tells the driver about rules."""
     told = [count.as_dict() for count in sum_counts(counts)]
     return [("rules", compact([table, told]))] if told else []
+
+
+def count_dropped(raw: pa.Table, decoded: Decoded) -> RuleCount:
+    """Records whose payloads had fields that are in no row, as a rule that says `warn`."""
+    first = _coordinates(raw, decoded.unknown[0]) if decoded.unknown else None
+    checked = raw.num_rows - len(decoded.failed)
+    return RuleCount(UNKNOWN_FIELDS, Action.WARN, checked, len(decoded.unknown), first=first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
         failed=left.failed
         + tuple(Failure(f.index + middle, f.code, f.message, f.position) for f in right.failed),
         empty=left.empty + right.empty,
+        unknown=left.unknown + tuple(index + middle for index in right.unknown),
     )
 
 

@@ -17,7 +17,7 @@ from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.identity import ByIdentity
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.table import Role, TablePlan
-from distributary.stage.expectations import count_changes, held_to_rules
+from distributary.stage.expectations import count_changes, count_facts, held_to_rules
 from distributary.stage.facts import change_fact, file_fact
 from distributary.stage.heap import settle
 from distributary.stage.loads import Load
@@ -44,6 +44,7 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
         parts, letters = decode_shares(shares, runs, catalog, order)
         dead += letters
         skipped += passed_over(shares, catalog)
+        facts += _dropped(parts, catalog)
         parts, refused = within_limits(parts, catalog, order)
         dead += refused
         if catalog.expectations:
@@ -62,6 +63,13 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     settle(catalog)
     UPLOADS.finish()
     yield facts_batch(facts)
+
+
+def _dropped(parts: Sequence[Part], catalog: Catalog) -> list[tuple[str, str]]:
+    counts = [part.dropped for part in parts if part.dropped is not None]
+    if not any(count.violated for count in counts):
+        return []
+    return count_facts(parts[0].route.table or catalog.unified, counts)
 
 
 @dataclass(frozen=True, slots=True)

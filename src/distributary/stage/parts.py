@@ -14,10 +14,12 @@ from distributary.decode.together import decode_together
 from distributary.evolve.merge import merge
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded, Failure
+from distributary.model.expectation import RuleCount
 from distributary.model.identity import ByIdentity
 from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Fill, TablePlan
+from distributary.stage.expectations import count_dropped
 from distributary.stage.guard import GuardedChanges, GuardedDecoder
 from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.loads import Share, Slice
@@ -39,6 +41,8 @@ class Part:
     raw: pa.Table
     """The raw record of each row of `batch`."""
     records: int
+    dropped: RuleCount | None = None
+    """Records of which something is in no row, where that is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +227,12 @@ def _part(
     raw: pa.Table, decoded: Decoded, route: Route, decoder: HasColumns, catalog: Catalog
 ) -> Part:
     records = raw.num_rows - len(decoded.failed)
+    dropped = count_dropped(raw, decoded) if catalog.drop_unknown_fields else None
     if decoded.origin is not None:
         raw = raw.take(decoded.origin)
     table = catalog.tables.get(route.table)
     fills = fills_for(table, decoder, catalog) if table is not None else ()
-    return Part(route, decoded.ok, fills, raw, records)
+    return Part(route, decoded.ok, fills, raw, records, dropped)
 
 
 def _refused(count: int, key: RouteKey, why: Rejected) -> list[Letter]:

@@ -39,6 +39,7 @@ def limits_of(catalog: Catalog) -> DecodeLimits:
         max_payload_bytes=catalog.max_payload_bytes,
         max_depth=catalog.max_depth,
         recursion_depth=catalog.recursion_depth,
+        drop_unknown_fields=catalog.drop_unknown_fields,
     )
 
 
@@ -105,7 +106,8 @@ def _unwrapped(
     raw: pa.RecordBatch, rows: Rows, letters: list[Letter], catalog: Catalog, *, guarded: bool
 ) -> Unwrapped:
     if catalog.envelope is not None:
-        envelope, limits = catalog.envelope, limits_of(catalog)
+        # its newest schema is known, not the one that it was written with
+        envelope, limits = catalog.envelope, replace(limits_of(catalog), drop_unknown_fields=True)
         decoder: Decoder = decoder_for(envelope.schema, envelope.message, limits)
         if guarded:
             decoder = GuardedDecoder(decoder, envelope.schema, envelope.message, limits)
@@ -284,7 +286,7 @@ def _marks(frames: SplitFrames, *, protobuf: bool) -> pa.StringArray | None:
     if not protobuf and not frames.guids:
         return None
     paths = [",".join(map(str, path)) if protobuf else "" for path in frames.paths]
-    # a bare record has no path: it is the first message of the schema
+    # a bare record has no path: which message it is follows from its name and its schema
     paths.append("")
     codes = np.where(frames.framed, frames.path_codes, len(paths) - 1).astype(np.int64)
     names = paths

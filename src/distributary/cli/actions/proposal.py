@@ -58,7 +58,8 @@ def show_proposal(
 
 
 def _draw(paper: Paper, found: Proposal, name: str) -> None:
-    about = f" as {found.subject} v{found.version} ({found.format}, {found.message})"
+    kind = ", ".join(filter(None, (found.format, found.message)))
+    about = f" as {found.subject} v{found.version} ({kind})"
     paper.line(styled(name, "bold"), about)
     if found.compatible:
         paper.line(styled(f"compatible at level {found.level}", "green"))

@@ -9,7 +9,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from distributary.cli.actions.subjects import columns_of, schema_of
+from distributary.cli.actions.subjects import columns_of, message_of, schema_of
 from distributary.cli.output import Paper, styled
 from distributary.cli.registries import FoundRegistry
 from distributary.cli.verb import Invocation
@@ -76,9 +76,9 @@ def diff_versions(
     history = [Version(older_number, older.format, older.body)]
     reasons = problems(newer.body, format=newer.format, history=history, level=level)
     texts = [found.registry.text(each.id) for each in (older, newer)]
-    sides = (_side(older, older_number), _side(newer, newer_number))
+    sides = (_side(found, older, older_number, subject), _side(found, newer, newer_number, subject))
     verdict = Verdict(level, not reasons, tuple(reasons))
-    _show(call, subject, sides, (older, newer), texts, verdict)
+    _show(call, found, subject, sides, (older, newer), texts, verdict)
 
 
 def diff_file(
@@ -106,28 +106,30 @@ def diff_file(
     )
     reasons = found.registry.check(subject, text, named, format=format)
     level = found.registry.compatibility(subject)
-    after = Side(file.name, None, None, format, newer.message)
+    after = Side(file.name, None, None, format, message_of(found, newer, subject))
     first = Side("nothing", None, None, format, "")
-    sides = (_side(older, number) if older is not None else first, after)
+    sides = (_side(found, older, number, subject) if older is not None else first, after)
     old_text = found.registry.text(older.id) if older is not None else ""
     verdict = Verdict(level, not reasons, tuple(reasons))
-    _show(call, subject, sides, (older, newer), [old_text, text], verdict)
+    _show(call, found, subject, sides, (older, newer), [old_text, text], verdict)
     return 0 if verdict.compatible else 1
 
 
-def _side(schema: WriterSchema, version: int) -> Side:
-    return Side(f"v{version}", version, schema.id, schema.format, schema.message)
+def _side(found: FoundRegistry, schema: WriterSchema, version: int, subject: str) -> Side:
+    message = message_of(found, schema, subject)
+    return Side(f"v{version}", version, schema.id, schema.format, message)
 
 
 def _show(
     call: Invocation,
+    found: FoundRegistry,
     subject: str,
     sides: tuple[Side, Side],
     schemas: tuple[WriterSchema | None, WriterSchema],
     texts: Sequence[str],
     verdict: Verdict,
 ) -> None:
-    old, new = (() if each is None else columns_of(each)[0] for each in schemas)
+    old, new = (() if each is None else columns_of(found, each, subject)[0] for each in schemas)
     changes = _changes(old, new)
     format = schemas[1].format
     lines = list(

@@ -14,10 +14,13 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.cache import decoder_for
 from distributary.errors import ConfigError, DecodeError, RegistryError, RegistryUnavailableError
 from distributary.evolve.types import sql_name
+from distributary.model.plan import Rejected
 from distributary.model.schema import WriterSchema
 from distributary.model.table import Column
 from distributary.registry.http import HttpRegistry
 from distributary.registry.http_reader import Listed
+from distributary.registry.messages import choose_message
+from distributary.run.schema_lookup import choose_envelope
 
 _AT_ONCE = 8
 
@@ -47,7 +50,8 @@ def show_subject(call: Invocation, found: FoundRegistry, name: str, version: str
     """One version of a subject: where it is, its text, and the columns it becomes."""
     found = found.of(name)
     schema, number_ = schema_of(found, name, version)
-    columns, reason = columns_of(schema)
+    message = message_of(found, schema, name)
+    columns, reason = columns_of(found, schema, name)
     text = found.registry.text(schema.id)
     level = found.registry.compatibility(name)
     data = {
@@ -57,7 +61,7 @@ def show_subject(call: Invocation, found: FoundRegistry, name: str, version: str
         "versions": found.registry.versions(name),
         "id": schema.id,
         "format": schema.format,
-        "message": schema.message,
+        "message": message,
         "messages": schema.messages,
         "compatibility": level,
         "columns": [
@@ -68,7 +72,8 @@ def show_subject(call: Invocation, found: FoundRegistry, name: str, version: str
     }
 
     def draw(paper: Paper) -> None:
-        about = f" v{number_}, id {schema.id}, {schema.format}, {schema.message}, {level}"
+        parts = (f"v{number_}", f"id {schema.id}", str(schema.format), message, str(level))
+        about = f" {', '.join(filter(None, parts))}"
         paper.line(styled(name, "bold"), about)
         if reason:
             paper.line(styled(f"it becomes no columns: {reason}", "red"))
@@ -90,10 +95,29 @@ def schema_of(found: FoundRegistry, name: str, version: str | None) -> tuple[Wri
     return found.registry.version(name, wanted), wanted
 
 
-def columns_of(schema: WriterSchema) -> tuple[tuple[Column, ...], str]:
+def message_of(found: FoundRegistry, schema: WriterSchema, subject: str) -> str:
+    """The message that a payload is which does not say so itself; empty if it could be several."""
+    message = _message(found, schema, subject)
+    return message if isinstance(message, str) else ""
+
+
+def _message(found: FoundRegistry, schema: WriterSchema, subject: str) -> str | Rejected:
+    config = found.config
+    if config is not None and config.envelope is not None and subject == config.envelope.subject:
+        return choose_envelope(config.envelope, schema)
+    wanted = config.records.message if config is not None else None
+    return choose_message(schema, wanted=wanted, names=(subject.removesuffix("-value"), subject))
+
+
+def columns_of(
+    found: FoundRegistry, schema: WriterSchema, subject: str
+) -> tuple[tuple[Column, ...], str]:
     """The columns that a schema becomes, or why it becomes none."""
+    message = _message(found, schema, subject)
+    if isinstance(message, Rejected):
+        return (), message.message
     try:
-        return decoder_for(schema, schema.message, DecodeLimits()).columns, ""
+        return decoder_for(schema, message, DecodeLimits()).columns, ""
     except DecodeError as error:
         return (), error.what
 
@@ -121,19 +145,22 @@ def _by_listing(found: FoundRegistry, matching: str) -> list[Subject]:
             last = newest.get(each.subject)
             newest[each.subject] = each if last is None or each.version > last.version else last
     return [
-        _listed(found.registry, newest[name], tuple(sorted(versions[name])))
+        _listed(found, found.registry, newest[name], tuple(sorted(versions[name])))
         for name in sorted(newest)
     ]
 
 
-def _listed(registry: HttpRegistry, newest: Listed, versions: tuple[int, ...]) -> Subject:
+def _listed(
+    found: FoundRegistry, registry: HttpRegistry, newest: Listed, versions: tuple[int, ...]
+) -> Subject:
     try:
         schema = registry.compiled(newest)
     except RegistryUnavailableError:
         raise
     except RegistryError as error:
         return Subject(newest.subject, versions, newest.id, error=error.what)
-    return Subject(newest.subject, versions, newest.id, schema.format, schema.message)
+    message = message_of(found, schema, newest.subject)
+    return Subject(newest.subject, versions, newest.id, schema.format, message)
 
 
 def _by_name(found: FoundRegistry, matching: str) -> list[Subject]:
@@ -150,7 +177,7 @@ def _subject(found: FoundRegistry, name: str) -> Subject:
         raise
     except RegistryError as error:
         return Subject(name, versions, error=error.what)
-    return Subject(name, versions, newest.id, newest.format, newest.message)
+    return Subject(name, versions, newest.id, newest.format, message_of(found, newest, name))
 
 
 def _draw_subjects(paper: Paper, subjects: Sequence[Subject]) -> None:

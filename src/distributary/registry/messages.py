@@ -1,0 +1,179 @@
+"""Which message of a schema a payload is that does not say so itself.
+
+A frame of the registry has the index of the message in it. A payload without one is, in this order:
+the message that a setting names; the one that is named like the type of record; the only one of its
+file that no other is made of. Where that leaves several, nobody knows, and guessing would fill
+tables with nonsense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+
+from distributary.errors import ErrorCode
+from distributary.model.plan import Rejected
+from distributary.model.schema import Format, WriterSchema
+
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """What a compiled schema declares."""
+
+    top: dict[str, frozenset[str]]
+    """The messages of the schema's own file and their fields, by full name, in file order."""
+    nested: tuple[str, ...]
+    """The messages inside of these."""
+    imported: frozenset[str]
+    """All messages of all other files."""
+    parts: frozenset[str]
+    """Messages that another one of the file is made of."""
+
+
+def choose_message(
+    schema: WriterSchema,
+    *,
+    wanted: str | None = None,
+    names: Iterable[str] = (),
+    fields: Collection[str] = (),
+    setting: str = "payload.message",
+) -> str | Rejected:
+    """The full name of the message that payloads of a schema are, or why they are none.
+
+    Args:
+        schema: The writer's schema; of a format without a choice it is its one record.
+        wanted: The name that a setting gives, with its package or without.
+        names: What the records are called, the most telling name first.
+        fields: Fields that the message must have, as far as any message has them.
+        setting: Named in the refusal.
+    """
+    if schema.format is not Format.PROTOBUF:
+        return wanted or schema.message
+    known = _messages(schema.body)
+    if wanted:
+        return _wanted(wanted, known, schema, setting)
+    having = [name for name, own in known.top.items() if own.issuperset(fields)]
+    candidates = having or list(known.top)
+    if not candidates:
+        return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"schema {schema.id} declares no message")
+    if len(candidates) > 1:
+        for name in names:
+            found = _named_like(name, candidates)
+            if found:
+                return found
+        candidates = [name for name in candidates if name not in known.parts] or candidates
+    return candidates[0] if len(candidates) == 1 else _ambiguous(candidates, schema, setting)
+
+
+def _wanted(wanted: str, known: _Messages, schema: WriterSchema, setting: str) -> str | Rejected:
+    own = (*known.top, *known.nested)
+    if wanted in own or wanted in known.imported:
+        return wanted
+    found = [name for name in own if name.endswith(f".{wanted}")]
+    # `Event` is the message of the file before it is a part of another one
+    found = [name for name in found if name in known.top] or found
+    if len(found) > 1:
+        return _ambiguous(found, schema, setting)
+    if found:
+        return found[0]
+    text = f"schema {schema.id} has no message {wanted} ({setting}), but {_listed(list(known.top))}"
+    return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
+
+
+def _named_like(name: str, messages: Sequence[str]) -> str | None:
+    """The only message of this name: as it is spelled, or else but for case and punctuation."""
+    short = name.rpartition(".")[2]
+    for same in (
+        [m for m in messages if m == name],
+        [m for m in messages if _short(m) == name],
+        [m for m in messages if _folded(m) == _folded(name)],
+        [m for m in messages if _folded(_short(m)) in (_folded(name), _folded(short))],
+    ):
+        if same:
+            return same[0] if len(same) == 1 else None
+    return None
+
+
+def _short(message: str) -> str:
+    return message.rpartition(".")[2]
+
+
+def _folded(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def _ambiguous(candidates: Sequence[str], schema: WriterSchema, setting: str) -> Rejected:
+    return Rejected(
+        ErrorCode.AMBIGUOUS_MESSAGE,
+        f"schema {schema.id} ({schema.label()}) has several messages that it could be: "
+        f"{_listed(candidates)}; set {setting}",
+    )
+
+
+def _listed(messages: Sequence[str]) -> str:
+    more = len(messages) - _MOST_LISTED
+    return ", ".join(messages[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+@lru_cache(maxsize=4096)
+def _messages(descriptor_set: bytes) -> _Messages:
+    files = FileDescriptorSet.FromString(descriptor_set).file
+    own = files[-1]
+    top = {
+        f"{_prefix(own)}{message.name}": frozenset(field.name for field in message.field)
+        for message in own.message_type
+    }
+    below = {name for name, _ in _walk(_prefix(own), own.message_type)} - set(top)
+    others = (name for file in files[:-1] for name, _ in _walk(_prefix(file), file.message_type))
+    return _Messages(top, tuple(sorted(below)), frozenset(others), frozenset(_parts(own)))
+
+
+def _prefix(file: FileDescriptorProto) -> str:
+    return f"{file.package}." if file.package else ""
+
+
+def _walk(
+    prefix: str, messages: Iterable[DescriptorProto]
+) -> Iterator[tuple[str, DescriptorProto]]:
+    for message in messages:
+        name = f"{prefix}{message.name}"
+        if not message.options.map_entry:
+            yield name, message
+        yield from _walk(f"{name}.", message.nested_type)
+
+
+def _parts(file: FileDescriptorProto) -> Iterator[str]:
+    """Types of fields, less those of a message's own fields: a tree is not a part of itself."""
+    extensions = list(file.extension)
+    for message in file.message_type:
+        name = f"{_prefix(file)}{message.name}"
+        for field in _fields(message, extensions):
+            if _type(field) != name:
+                yield _type(field)
+    for field in extensions:
+        if field.type_name != field.extendee:
+            yield _type(field)
+
+
+def _fields(
+    message: DescriptorProto, extensions: list[FieldDescriptorProto]
+) -> Iterator[FieldDescriptorProto]:
+    """The fields of a message and of all that is declared in it; extensions belong to others."""
+    extensions += message.extension
+    yield from message.field
+    for nested in message.nested_type:
+        yield from _fields(nested, extensions)
+
+
+def _type(field: FieldDescriptorProto) -> str:
+    return str(field.type_name).removeprefix(".")
