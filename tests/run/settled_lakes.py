@@ -203,7 +203,7 @@ lake: {{path: {self.lake}}}
     def _letters(self, offsets: Sequence[int], number: int) -> TableEntry:
         values = [
             {
-                "id": dead_letter_id(self.name, "wrapper", 0, offset),
+                "id": dead_letter_id(self.name, "life", "wrapper", 0, offset),
                 "pipeline": self.name,
                 "topic": "wrapper",
                 "partition": 0,

@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.errors import CheckpointError, DivergedError
+from distributary.errors import CheckpointError, SourceError
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, SchemaSeen
 from distributary.run.checkpoint import ManifestCopy
@@ -142,7 +142,7 @@ def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(
     other.send_round()
     shutil.rmtree(games.lake / "wrapper")
     shutil.copytree(other.lake / "wrapper", games.lake / "wrapper")
-    with pytest.raises(DivergedError):
+    with pytest.raises(SourceError):
         games.pipeline().run(spark=spark)
     counted = Counter(games.offsets())
     assert set(counted.values()) == {1}
