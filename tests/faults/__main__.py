@@ -1,6 +1,6 @@
 """`make faults`: rounds of faults for as long as one likes, and what they found.
 
-    python -m tests.faults --minutes 30 --seed 7 --only kill,stop --shapes delta,kafka
+python -m tests.faults --minutes 30 --seed 7 --only kill,stop --shapes delta,kafka
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play rounds until the time is over; 1 if anything was found."""
     asked = _parse(arguments)
     _with_own_mounts()
+    # so that what was started is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reports: list[Report] = []
     deadline = time.monotonic() + asked.minutes * 60
     keep = Path(asked.keep).absolute()
@@ -80,7 +83,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _names(known: dict[str, object]) -> object:
     def parse(text: str) -> frozenset[str]:
         names = frozenset(text.split(","))
-        if unknown := names - known.keys():
+        # a variant of a fault may follow: stop:after_ledger
+        if unknown := {name.partition(":")[0] for name in names} - known.keys():
             raise argparse.ArgumentTypeError(f"{sorted(unknown)}; there are {', '.join(known)}")
         return names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import psutil
 
 COMMAND = Path(sys.executable).with_name("distributary")
+_TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+"""The end of the harness, however it comes, is the end of what it started."""
 _LIMIT = 420.0
 """Seconds after which a run that should have ended by itself is called stuck."""
 
@@ -53,7 +56,7 @@ class Driver:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*prefix, str(COMMAND), *arguments],
+                [*_TIED, *prefix, str(COMMAND), *arguments],
                 env={**os.environ, "COLUMNS": "200", **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -18,7 +18,7 @@ from distributary.run.chaos import KILL, PAUSE, Moment
 from tests.faults.drivers import Driver
 from tests.faults.feeds import Shape
 from tests.faults.oracle import ids_of
-from tests.faults.rounds import Round, mounts_permitted
+from tests.faults.rounds import Order, Round, mounts_permitted
 
 _KILLED = [m for m in Moment if m is not Moment.BEFORE_MERGE]
 _LEASE = 5.0
@@ -28,8 +28,9 @@ _LEASE = 5.0
 def kill(one: Round) -> None:
     """SIGKILL at a named moment of a batch, or at any moment of a run that goes on."""
     one.send(fresh_type=one.dice.random() < 0.3)
-    if one.dice.random() < 0.5:
-        moment = one.dice.choice(list(Moment) if one.shape.is_change_data else _KILLED)
+    moments = list(Moment) if one.shape.is_change_data else _KILLED
+    moment = one.choose(*moments, *["any_moment"] * len(moments))
+    if moment != "any_moment":
         one.done(one.start(variables={KILL: moment}))
         return
     driver = one.start(continuous=True)
@@ -67,13 +68,13 @@ def stop_reset(one: Round) -> None:
 
 def _stopped(one: Round) -> Driver | None:
     """A run that goes on, stopped at a named moment, as it settles a batch, or at any moment."""
-    how = one.dice.choice(["moment", "ledger", "time"])
-    if how == "moment":
-        moment = one.dice.choice([Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE])
-        driver = one.start(continuous=True, variables={PAUSE: moment})
+    moments = [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
+    how = one.choose(*moments, "any_moment", *([] if one.shape.on_store else ["after_ledger"]))
+    if how in moments:
+        driver = one.start(continuous=True, variables={PAUSE: how})
         return driver if driver.wait_until_stopped() else _gone(one, driver)
     driver = one.start(continuous=True)
-    if how == "ledger" and not one.shape.on_store:
+    if how == "after_ledger":
         # the batch is in the ledger and not yet in the checkpoint
         log = one.site.lake / "_distributary" / "ledger" / "batches" / "_delta_log"
         before, deadline = _entries(log), time.monotonic() + 180
@@ -95,8 +96,11 @@ def _entries(folder: Path) -> int:
 
 def _wake(one: Round, driver: Driver) -> None:
     driver.signal(signal.SIGCONT)
+    time.sleep(2)
+    # one that has nothing to do looks for nothing: now it has
+    one.send(30)
     try:
-        driver.process.wait(90)
+        driver.process.wait(60)
     except subprocess.TimeoutExpired:
         one.broken("a run that was overtaken goes on after it woke up")
         driver.signal(signal.SIGTERM)
@@ -106,8 +110,9 @@ def _wake(one: Round, driver: Driver) -> None:
 
 def second(one: Round) -> None:
     """Another instance while one runs: it must be turned away, by name."""
+    one.send()
     driver = one.start(continuous=True)
-    if driver.wait_for("batch_settled") or not driver.ended:
+    if driver.wait_for("batch_settled"):
         one.send()
         _turned_away(one, driver)
     one.done(driver, driver.stop())
@@ -123,10 +128,10 @@ def _turned_away(one: Round, driver: Driver) -> None:
 def old_state(one: Round) -> None:
     """An old copy of the checkpoint is put back; in between a run may have been killed."""
     old = one.copy_state("old")
-    one.send()
-    moments = [None, Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_SETTLE]
-    moment = one.dice.choice(moments)
-    one.done(one.start(variables={KILL: moment} if moment else {}))
+    # less than a batch holds: with what comes later it is cut in another place
+    one.send(one.dice.choice([12, 25, 80]))
+    moments = [Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_SETTLE]
+    one.done(one.start(variables={KILL: one.choose("settled", *moments)}))
     newest = one.copy_state("newest")
     one.mends["state"] = lambda: one.put_state_back(newest)
     one.put_state_back(old)
@@ -152,9 +157,7 @@ def emptied(one: Round) -> None:
         "claim": max((folder / "claims").glob("*.json")),
         "manifest": max((folder / "manifests").glob("*.json")),
     }
-    name = one.dice.choice(list(files))
-    one.report.faults[-1] += f":{name}"
-    files[name].write_bytes(b"")
+    files[one.choose(*files)].write_bytes(b"")
     one.send()
 
 
@@ -177,9 +180,7 @@ def source_replaced(one: Round) -> None:
     before = one.feed.made
     one.source_was_replaced()
     one.feed.replace_source()
-    longer = one.dice.random() < 0.5
-    one.report.faults[-1] += ":longer" if longer else ":shorter"
-    one.send(before + 60 if longer else 30)
+    one.send(before + 60 if one.choose("longer", "shorter") == "longer" else 30)
 
 
 def reset_killed(one: Round) -> None:
@@ -196,8 +197,7 @@ def reset_killed(one: Round) -> None:
             break
         time.sleep(0.0002)
     one.done(driver)
-    if one.dice.random() < 0.5:
-        one.report.faults[-1] += ":again"
+    if one.choose("reset_again", "run_next") == "reset_again":
         one.done(one.command(["reset", str(one.site.file), "--with-tables", "--yes"]))
 
 
@@ -239,8 +239,9 @@ def read_only(one: Round) -> None:
 
 
 def _while_the_disk_is(one: Round, ill: Callable[[], None], well: Callable[[], None]) -> None:
+    one.send()
     driver = one.start(continuous=True)
-    driver.wait_for("batch_settled", seconds=30)
+    driver.wait_for("batch_settled", seconds=60)
     one.mends["disk"] = well
     ill()
     one.send()
@@ -269,8 +270,8 @@ def vacuum(one: Round) -> None:
     one.send()
     batch = max((int(p.stem) for p in _manifests(one)), default=-1) + 1
     driver = one.start(continuous=True, variables={PAUSE: f"{Moment.AFTER_MANIFEST}:{batch}"})
-    for _ in range(one.dice.randint(1, 2)):
-        if not driver.wait_until_stopped(60):
+    for _ in range(1 if one.choose("once", "twice") == "once" else 2):
+        if not driver.wait_until_stopped(120):
             break
         for table in _delta_tables(one):
             _vacuum(one, table)
@@ -378,8 +379,9 @@ def _table_put_back(one: Round, act: Callable[[Path, Path], None]) -> None:
 
 def clock_back(one: Round) -> None:
     """The owner's heartbeat looks old, as after a change of the clock: another takes over."""
+    one.send()
     driver = one.start(continuous=True)
-    driver.wait_for("batch_settled", seconds=30)
+    driver.wait_for("batch_settled", seconds=60)
     one.send()
     for beat in one.site.progress.glob("*/claims/*.beat"):
         os.utime(beat, (time.time() - 3600,) * 2)
@@ -495,12 +497,13 @@ FAULTS = {
 }
 
 
-def faults_for(shape: Shape, only: frozenset[str]) -> dict[str, Callable[[Round], None]]:
-    """What can be done to a shape here; of `only`, if something is named."""
+def faults_for(shape: Shape, only: frozenset[str]) -> dict[str, Order]:
+    """What can be done to a shape here; of `only`, if something is named: `stop:any_moment`."""
+    asked = {name.partition(":")[0]: name.partition(":")[2] for name in only}
     return {
-        name: fault.act
+        name: (fault.act, frozenset(filter(None, asked.get(name, "").split("/"))))
         for name, fault in FAULTS.items()
         if fault.fits(shape)
-        and (name in only if only else not fault.asked)
+        and (name in asked if only else not fault.asked)
         and (not fault.mounts or mounts_permitted())
     }

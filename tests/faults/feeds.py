@@ -317,9 +317,7 @@ cdc: {{format: datastream}}"""
         new.rename(folder / name)
 
 
-def feed_for(
-    shape: Shape, site: Site, book: Book, *, seed: int, dice: random.Random
-) -> Feed:
+def feed_for(shape: Shape, site: Site, book: Book, *, seed: int, dice: random.Random) -> Feed:
     """The feed of a shape."""
     if shape.source == "kafka":
         return KafkaGames(site, book, seed=seed, dice=dice)

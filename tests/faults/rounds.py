@@ -76,6 +76,9 @@ class Round:
         self.report = Report(seed, shape.name)
         self.mends: dict[str, Callable[[], None]] = {}
         """What a person can do once a message says so: put `state` or `table` back, free `disk`."""
+        self.wanted: frozenset[str] = frozenset()
+        """Variants that were asked for by name, such as `before_settle`."""
+        self._drivers: list[Driver] = []
         self._logs = 0
         self._settled: dict[str, int] = {}
         self._replaced = False
@@ -95,6 +98,14 @@ class Round:
         write_file(shape, self.site, self.feed)
 
     # what a fault does
+
+    def choose(self, *variants: str) -> str:
+        """One variant of a fault: the one that was asked for, else by chance; it is reported."""
+        # thrown in any case, so that what comes after is the same
+        thrown = self.dice.choice(variants)
+        variant = next((v for v in variants if v in self.wanted), thrown)
+        self.report.faults[-1] += f"{'/' if ':' in self.report.faults[-1] else ':'}{variant}"
+        return variant
 
     def send(self, records: int | None = None, *, fresh_type: bool = False) -> None:
         """A portion more at the source."""
@@ -125,7 +136,9 @@ class Round:
         self._logs += 1
         self.report.runs += 1
         log = self.folder / f"{self._logs:03d}-{arguments[0]}"
-        return Driver([*arguments, "--json"], log=log, variables=variables, prefix=prefix)
+        driver = Driver([*arguments, "--json"], log=log, variables=variables, prefix=prefix)
+        self._drivers.append(driver)
+        return driver
 
     def done(self, driver: Driver, outcome: Outcome | None = None) -> Outcome:
         """The end of a process, and what no process may ever do."""
@@ -184,7 +197,9 @@ class Round:
 
     def settle(self) -> bool:
         """Run to the end; a refusal is answered as its message advises. True if it got there."""
-        patient = self.dice.random() < 0.5
+        heedless = self.dice.random() < 0.5
+        if self.wanted & {"heedless", "heeding"}:
+            heedless = "heedless" in self.wanted
         for _ in range(_TRIES):
             outcome = self.run()
             if outcome.exit == 0:
@@ -192,9 +207,10 @@ class Round:
                 return True
             code = outcome.code or ("PARKED" if outcome.exit == 1 else f"EXIT_{outcome.exit}")
             self.report.refusals[code] += 1
-            if patient:
+            if heedless:
                 # whoever starts it again, a person or a scheduler, has not read the message
-                patient = False
+                heedless = False
+                self.report.faults[-1] += "/heedless"
                 continue
             if not self._advised(code):
                 self.broken(f"no way is known out of {code}: {outcome.said[:300]}")
@@ -224,6 +240,9 @@ class Round:
 
     def close(self, keep: Path) -> None:
         """Keep everything of a round that failed, nothing of one that did not."""
+        for driver in self._drivers:
+            if not driver.ended:
+                driver.kill()
         self._free_disk()
         self.book.save(self.folder / "book.json")
         if self.report.findings:
@@ -294,6 +313,10 @@ class Round:
             self.report.findings.append(text)
 
 
+Order = tuple[Callable[[Round], None], frozenset[str]]
+"""What is done, and the variants of it that were asked for."""
+
+
 def play(
     shape: str,
     seed: int,
@@ -301,7 +324,7 @@ def play(
     folder: Path,
     keep: Path,
     servers: Servers,
-    faults: Mapping[str, Callable[[Round], None]],
+    faults: Mapping[str, Order],
     count: int,
 ) -> Report:
     """One round: feed, and `count` times a fault, a run to the end, and the oracle."""
@@ -312,8 +335,9 @@ def play(
         one.report.faults.append("start")
         if one.settle() and one.check():
             for name in _order(one.dice, list(faults), count):
+                act, one.wanted = faults[name]
                 one.report.faults.append(name)
-                faults[name](one)
+                act(one)
                 if not one.settle() or not one.check():
                     break
     finally:
