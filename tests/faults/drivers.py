@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ class Driver:
         return self.end(seconds)
 
     def end(self, seconds: float = _LIMIT) -> Outcome:
-        """Wait until it and everything that it started is gone."""
+        """Wait until it is gone; what it started may live on, as after any crash."""
         stuck = False
         try:
             self.process.wait(seconds)
@@ -124,7 +125,6 @@ class Driver:
             stuck = True
             os.killpg(self.pid, signal.SIGKILL)
             self.process.wait()
-        self._sweep()
         text = self._err.read_text("utf-8", "replace")
         document = _parsed(self._out.read_text("utf-8", "replace"))
         error = document.get("error") or {}
@@ -137,14 +137,12 @@ class Driver:
             said=words if error else "\n".join(text.splitlines()[-5:]),
         )
 
-    def _sweep(self) -> None:
-        """The JVM of a killed run ends by itself; what does not is ended here."""
-        deadline = time.monotonic() + 60
-        while left := [p for p in psutil.process_iter() if _session(p.pid) == self.pid]:
-            if time.monotonic() > deadline:
-                for process in left:
+    def sweep(self) -> None:
+        """End what is left of its session: a JVM and its workers, which end by themselves later."""
+        for process in psutil.process_iter():
+            if _session(process.pid) == self.pid:
+                with suppress(psutil.NoSuchProcess):
                     process.kill()
-            time.sleep(0.1)
 
 
 def _session(pid: int) -> int:

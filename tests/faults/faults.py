@@ -61,9 +61,17 @@ def stop_reset(one: Round) -> None:
     driver = _stopped(one)
     if driver is None:
         return
+    before = _epoch(one)
     one.done(one.command(["reset", str(one.site.file), "--with-tables", "--yes"]))
     one.settle()
+    while _epoch(one) < before:
+        # until an owner has the number that the first one had
+        one.settle()
     _wake(one, driver)
+
+
+def _epoch(one: Round) -> int:
+    return max(int(p.stem) for p in one.site.checkpoint.glob("claims/*.json"))
 
 
 def _stopped(one: Round) -> Driver | None:

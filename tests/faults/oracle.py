@@ -196,11 +196,15 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
         parked.setdefault(_layer(table), Counter()).update(ids_of(rows))
     layers: dict[str, Counter[str]] = {"silver": Counter(), "bronze": Counter()}
     layers["unified"] = Counter()
-    findings = []
+    findings: list[Finding] = []
     for name in names:
         layer = _layer(name)
         if layer in layers:
-            rows = lake.read(name)
+            try:
+                rows = lake.read(name)
+            except Exception as error:
+                findings.append(Finding(Kind.BROKEN, name, 1, f"cannot be read: {error}"[:300]))
+                continue
             layers[layer] += ids_of(rows)
             if name.startswith(LETTERS):
                 findings += _letters(rows)

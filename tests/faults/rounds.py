@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -243,6 +244,7 @@ class Round:
         for driver in self._drivers:
             if not driver.ended:
                 driver.kill()
+            driver.sweep()
         self._free_disk()
         self.book.save(self.folder / "book.json")
         if self.report.findings:
@@ -340,6 +342,9 @@ def play(
                 act(one)
                 if not one.settle() or not one.check():
                     break
+    except Exception:
+        # the next rounds may still find something; this one is kept
+        one.broken(f"the harness itself failed: {traceback.format_exc()}")
     finally:
         one.report.faults = one.report.faults[1:]
         one.report.seconds = time.monotonic() - began
