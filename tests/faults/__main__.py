@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -80,7 +80,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
-def _names(known: dict[str, object]) -> object:
+def _names(known: Mapping[str, object]) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
         names = frozenset(text.split(","))
         # a variant of a fault may follow: stop:after_ledger

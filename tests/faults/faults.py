@@ -80,7 +80,7 @@ def _stopped(one: Round) -> Driver | None:
     how = one.choose(*moments, "any_moment", *([] if one.shape.on_store else ["after_ledger"]))
     if how in moments:
         driver = one.start(continuous=True, variables={PAUSE: how})
-        return driver if driver.wait_until_stopped() else _gone(one, driver)
+        return _if_stopped(one, driver)
     driver = one.start(continuous=True)
     if how == "after_ledger":
         # the batch is in the ledger and not yet in the checkpoint
@@ -91,11 +91,14 @@ def _stopped(one: Round) -> Driver | None:
     elif driver.wait_for("batch_started"):
         time.sleep(one.dice.uniform(0.0, 2.0))
     driver.signal(signal.SIGSTOP)
-    return driver if driver.wait_until_stopped() else _gone(one, driver)
+    return _if_stopped(one, driver)
 
 
-def _gone(one: Round, driver: Driver) -> None:
+def _if_stopped(one: Round, driver: Driver) -> Driver | None:
+    if driver.wait_until_stopped():
+        return driver
     one.done(driver)
+    return None
 
 
 def _entries(folder: Path) -> int:
@@ -184,11 +187,13 @@ def commit_emptied(one: Round) -> None:
 
 
 def source_replaced(one: Round) -> None:
-    """The source is made anew under its name: shorter than before, or longer."""
+    """The source is made anew under its name: shorter, longer, or by somebody who says so."""
     before = one.feed.made
-    one.source_was_replaced()
-    one.feed.replace_source()
-    one.send(before + 60 if one.choose("longer", "shorter") == "longer" else 30)
+    one.replace_source()
+    variant = one.choose("longer", "shorter", "reset")
+    one.send(30 if variant == "shorter" else before + 60)
+    if variant == "reset":
+        one.reset()
 
 
 def reset_killed(one: Round) -> None:

@@ -18,9 +18,10 @@ from tests.faults.drivers import Driver, Outcome
 from tests.faults.feeds import SHAPES, Feed, Shape, Site, feed_for, write_file
 from tests.faults.oracle import Book, Finding, Kind, Lake, judge
 
-_TRIES = 8
+_TRIES = 5
 """Runs after a fault, each followed by what its message advises, before it is called stuck."""
 _LAKE_SIZE, _LAKE_FILES = "256m", 20_000
+_DEFECTS = frozenset({"INTERNAL", "STUCK"})
 AGAIN = frozenset(
     {
         # the run itself says: run again
@@ -148,7 +149,7 @@ class Round:
             self.report.kills += 1
         if outcome.traceback:
             self.broken(f"a traceback on standard error, see {outcome.log.name}")
-        if outcome.code in ("INTERNAL", "STUCK"):
+        if outcome.code in _DEFECTS:
             self.broken(f"{outcome.code} from {driver.arguments[0]}: {outcome.said[:200]}")
         return outcome
 
@@ -191,7 +192,8 @@ class Round:
     def broken(self, what: str) -> None:
         self._found(Finding(Kind.BROKEN, self.report.faults[-1], 1, what))
 
-    def source_was_replaced(self) -> None:
+    def replace_source(self) -> None:
+        self.feed.replace_source()
         self._replaced = True
 
     # what comes after a fault
@@ -208,6 +210,8 @@ class Round:
                 return True
             code = outcome.code or ("PARKED" if outcome.exit == 1 else f"EXIT_{outcome.exit}")
             self.report.refusals[code] += 1
+            if code in _DEFECTS:
+                return False
             if heedless:
                 # whoever starts it again, a person or a scheduler, has not read the message
                 heedless = False
@@ -270,7 +274,7 @@ class Round:
         if code in LOST:
             return self._recover()
         if code in SOURCE:
-            return self._reset()
+            return self.reset()
         return acted or code in AGAIN
 
     def _mend(self, what: str) -> bool:
@@ -295,13 +299,13 @@ class Round:
         for file in self.files():
             outcome = self.done(self.command(["recover", str(file), "--yes"]))
             if outcome.exit == 2:
-                return self._reset(with_tables=True)
+                return self.reset(with_tables=True)
             if outcome.exit:
                 self.report.refusals[f"recover: {outcome.code}"] += 1
                 return False
         return True
 
-    def _reset(self, *, with_tables: bool = False) -> bool:
+    def reset(self, *, with_tables: bool = False) -> bool:
         """A new life; with a new source the rows of the old one stay, else they come again."""
         if with_tables and self._replaced:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tests.faults.oracle import Book, Change, Kind, Lake, current_rows, judge, m
 
 IDS = [make_id(10, number) for number in range(6)]
 FIRST = IDS[0]
+Columns = Mapping[str, Sequence[object]]
 
 
 def _lake(root: Path, silver: list[str], *, bronze: list[str] | None = None) -> Lake:
@@ -24,7 +26,7 @@ def _lake(root: Path, silver: list[str], *, bronze: list[str] | None = None) -> 
     return Lake(str(root))
 
 
-def _write(path: Path, columns: dict[str, list[object]]) -> None:
+def _write(path: Path, columns: Columns) -> None:
     write_deltalake(str(path), pa.table(columns), mode="append")
 
 
@@ -59,7 +61,11 @@ def test_each_layer_is_judged_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_dead_letter_is_a_place_and_its_id_is_its_own(tmp_path: Path) -> None:
-    letters = {"pipeline": ["p"] * 2, "id": ["a"] * 2, "value": [i.encode() for i in IDS[:2]]}
+    letters: Columns = {
+        "pipeline": ["p"] * 2,
+        "id": ["a"] * 2,
+        "value": [i.encode() for i in IDS[:2]],
+    }
     _write(tmp_path / "dead_letters", letters)
     lake = _lake(tmp_path, IDS[2:])
     assert _found(Book(due=set(IDS)), lake) == [(Kind.DOUBLE, "ids of dead letters", 1)]
@@ -81,7 +87,7 @@ def test_what_a_person_removed_must_not_come_back(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_was_settled_twice_is_found_in_the_ledger(tmp_path: Path) -> None:
-    row = {"pipeline": ["p"], "life": ["l"], "lane": ["stream"], "batch": [4]}
+    row: Columns = {"pipeline": ["p"], "life": ["l"], "lane": ["stream"], "batch": [4]}
     for _ in range(2):
         _write(tmp_path / "_distributary" / "ledger" / "batches", row)
     assert _found(Book(due=set(IDS)), _lake(tmp_path, IDS)) == [(Kind.DOUBLE, "ledger", 1)]
