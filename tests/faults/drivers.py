@@ -93,8 +93,9 @@ class Driver:
         """Until it has paused itself (SIGSTOP); False if it ended instead."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.ended:
-            if psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
-                return True
+            with suppress(psutil.NoSuchProcess):
+                if psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
+                    return True
             time.sleep(0.02)
         return False
 

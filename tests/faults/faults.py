@@ -106,17 +106,26 @@ def _entries(folder: Path) -> int:
 
 
 def _wake(one: Round, driver: Driver) -> None:
-    driver.signal(signal.SIGCONT)
-    time.sleep(2)
+    _go_on(driver)
     # one that has nothing to do looks for nothing: now it has
     one.send(30)
-    try:
-        driver.process.wait(60)
-    except subprocess.TimeoutExpired:
+    for _ in range(30):
+        if driver.ended:
+            break
+        _go_on(driver)
+    else:
         one.broken("a run that was overtaken goes on after it woke up")
         driver.signal(signal.SIGTERM)
     outcome = one.done(driver)
     one.report.refusals[outcome.code or f"EXIT_{outcome.exit}"] += 1
+
+
+def _go_on(driver: Driver, seconds: float = 2.0) -> None:
+    """SIGCONT, again and again: a moment at which it stops may come more than once."""
+    deadline = time.monotonic() + seconds
+    driver.signal(signal.SIGCONT)
+    while driver.wait_until_stopped(max(0.0, deadline - time.monotonic())):
+        driver.signal(signal.SIGCONT)
 
 
 def second(one: Round) -> None:
@@ -254,7 +263,7 @@ def read_only(one: Round) -> None:
 def _while_the_disk_is(one: Round, ill: Callable[[], None], well: Callable[[], None]) -> None:
     one.send()
     driver = one.start(continuous=True)
-    driver.wait_for("batch_settled", seconds=60)
+    driver.wait_for("batch_settled")
     one.mends["disk"] = well
     ill()
     one.send()
@@ -290,9 +299,7 @@ def vacuum(one: Round) -> None:
             _vacuum(one, table)
         driver.signal(signal.SIGCONT)
         time.sleep(0.3)
-    while driver.wait_until_stopped(5):
-        driver.signal(signal.SIGCONT)
-        time.sleep(0.3)
+    _go_on(driver, 10.0)
     driver.wait_for("batch_settled", seconds=60)
     if driver.ended:
         outcome = one.done(driver)
@@ -353,7 +360,7 @@ def _beside_a_run(one: Round, act: Callable[[str], object]) -> None:
                 if "ommit" not in str(error):
                     raise
         time.sleep(one.dice.uniform(0.2, 2.0))
-    driver.wait_for("batch_settled", seconds=60)
+    driver.wait_for("batch_settled")
     one.done(driver, driver.stop())
 
 
@@ -394,7 +401,7 @@ def clock_back(one: Round) -> None:
     """The owner's heartbeat looks old, as after a change of the clock: another takes over."""
     one.send()
     driver = one.start(continuous=True)
-    driver.wait_for("batch_settled", seconds=60)
+    driver.wait_for("batch_settled")
     one.send()
     for beat in one.site.progress.glob("*/claims/*.beat"):
         os.utime(beat, (time.time() - 3600,) * 2)
@@ -433,9 +440,8 @@ def bit_flip(one: Round) -> None:
     data = bytearray(file.read_bytes())
     data[place] ^= 1 << one.dice.randrange(8)
     file.write_bytes(data)
-    while driver.wait_until_stopped(5):
-        driver.signal(signal.SIGCONT)
-        time.sleep(0.3)
+    while not driver.ended:
+        _go_on(driver)
     one.done(driver)
 
 

@@ -16,19 +16,17 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("shape", "faults"),
     [
-        ("delta", "kill:after_first_commit"),
-        ("delta", "old-state:before_settle/heedless"),
-        ("delta", "state-lost"),
+        ("delta", "kill:after_first_commit,old-state:before_settle/heedless,state-lost"),
         ("delta", "source-replaced:longer"),
-        ("delta", "stop:after_manifest"),
-        ("avro", "kill:before_merge"),
+        ("avro", "kill:before_merge,stop:after_manifest"),
         ("parquet", "kill:after_first_commit"),
     ],
 )
 def test_a_fault_neither_loses_nor_doubles_nor_invents(
     tmp_path: Path, shape: str, faults: str
 ) -> None:
-    options = ["--rounds", "1", "--seed", "7", "--faults", "1", "--shapes", shape]
+    count = str(faults.count(",") + 1)
+    options = ["--rounds", "1", "--seed", "7", "--faults", count, "--shapes", shape]
     played = subprocess.run(
         [sys.executable, "-m", "tests.faults", *options, "--only", faults, "--keep", str(tmp_path)],
         cwd=ROOT,
