@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _with_own_mounts()
     # so that what was started is ended, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    shapes = [name for name in asked.shapes if faults_for(SHAPES[name], asked.only)]
+    if not shapes:
+        print("none of these faults can be done to these shapes here", file=sys.stderr)
+        return 2
     reports: list[Report] = []
     deadline = time.monotonic() + asked.minutes * 60
     keep = Path(asked.keep).absolute()
@@ -42,10 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in range(asked.rounds or sys.maxsize):
             if time.monotonic() > deadline and not asked.rounds:
                 break
-            shape = asked.shapes[number % len(asked.shapes)]
-            faults = faults_for(SHAPES[shape], asked.only)
-            if not faults:
-                continue
+            shape = shapes[number % len(shapes)]
             servers = _servers(shape, started, stack, folder)
             report = play(
                 shape,
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 folder=folder,
                 keep=keep,
                 servers=servers,
-                faults=faults,
+                faults=faults_for(SHAPES[shape], asked.only),
                 count=asked.faults,
             )
             reports.append(report)
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_table(reports, asked), file=say, flush=True)
     if asked.json:
         print(json.dumps({"version": 1, "rounds": [asdict(r) for r in reports]}, indent=2))
-    return 1 if not reports or any(r.findings for r in reports) else 0
+    return 1 if any(r.findings for r in reports) else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
