@@ -297,8 +297,10 @@ class Round:
     def _recover(self) -> bool:
         """Take the position up from the lake; where no such command is, begin anew without rows."""
         for file in self.files():
-            outcome = self.done(self.command(["recover", str(file), "--yes"]))
-            if outcome.exit == 2:
+            outcome = self.done(self.command(["recover", str(file)]))
+            if outcome.code == "CONFIRMATION_NEEDED":
+                outcome = self.done(self.command(["recover", str(file), "--yes"]))
+            if outcome.said.startswith("No such command"):
                 return self.reset(with_tables=True)
             if outcome.exit:
                 self.report.refusals[f"recover: {outcome.code}"] += 1
