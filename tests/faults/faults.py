@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from distributary.run.chaos import KILL, PAUSE, Moment
@@ -433,11 +432,10 @@ def bit_flip(one: Round) -> None:
     batch = max(int(p.stem) for p in _manifests(one))
     files = sorted(one.site.lake.glob(f"silver_*/**/*-{batch:08d}-*.parquet"))
     file = one.dice.choice(files)
-    # among the values, not in the footer
-    start, size = 4, file.stat().st_size
-    end = pq.read_metadata(file).row_group(0).total_compressed_size or size
-    place = one.dice.randrange(start, start + end)
     data = bytearray(file.read_bytes())
+    # among the values, not in the footer, whose length stands before the last four bytes
+    footer = int.from_bytes(data[-8:-4], "little")
+    place = one.dice.randrange(4, len(data) - 8 - footer)
     data[place] ^= 1 << one.dice.randrange(8)
     file.write_bytes(data)
     while not driver.ended:
