@@ -7,13 +7,14 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 BENCH_ARGS ?=
+FAULTS_ARGS ?=
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast lint format typecheck docs bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs bench bench-check clean
 
 ##@ Start
 
@@ -21,7 +22,7 @@ help: ## Show this page
 	@awk 'BEGIN {FS = ":.*##"} \
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-z-]+:.*##/ {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS=\n' '$(PYTHON)' '$(VENV)'
+	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= FAULTS_ARGS=\n' '$(PYTHON)' '$(VENV)'
 
 install: $(STAMP) ## Create .venv with everything in it (again only when a version changes)
 
@@ -65,6 +66,9 @@ test-slow: connectors services ## Run the tests that take half a minute or more 
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)
+
+faults: connectors services ## Kill, stop, fill, empty and replace for half an hour; FAULTS_ARGS="--seed 7 --only kill"
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 lint: $(STAMP) ## Style, types, layers, changelog
 	$(BIN)/ruff check .

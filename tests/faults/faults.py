@@ -1,0 +1,526 @@
+"""What is done to a pipeline, by name. Each leaves a lake that a run must bring in order again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from distributary.run.chaos import KILL, PAUSE, Moment
+from tests.faults.drivers import Driver
+from tests.faults.feeds import Shape
+from tests.faults.oracle import ids_of
+from tests.faults.rounds import Order, Round, mounts_permitted
+
+_KILLED = [m for m in Moment if m is not Moment.BEFORE_MERGE]
+_LEASE = 5.0
+"""Seconds, as the pipeline files of the harness have it."""
+
+
+def kill(one: Round) -> None:
+    """SIGKILL at a named moment of a batch, or at any moment of a run that goes on."""
+    one.send(fresh_type=one.dice.random() < 0.3)
+    moments = list(Moment) if one.shape.is_change_data else _KILLED
+    moment = one.choose(*moments, *["any_moment"] * len(moments))
+    if moment != "any_moment":
+        one.done(one.start(variables={KILL: moment}))
+        return
+    driver = one.start(continuous=True)
+    driver.wait_for("batch_started")
+    for _ in range(one.dice.randint(1, 3)):
+        time.sleep(one.dice.uniform(0.0, 1.0))
+        one.send(30)
+    time.sleep(one.dice.uniform(0.0, 2.0))
+    one.done(driver, driver.kill(group=one.dice.random() < 0.7))
+
+
+def stop(one: Round) -> None:
+    """SIGSTOP; another instance runs; the first wakes up and must leave without a trace."""
+    one.send()
+    driver = _stopped(one)
+    if driver is None:
+        return
+    one.send(fresh_type=True)
+    one.settle()
+    one.watch_settled()
+    _wake(one, driver)
+    one.watch_settled()
+
+
+def stop_reset(one: Round) -> None:
+    """SIGSTOP; everything is reset with its tables and read again; the first wakes up."""
+    one.send()
+    driver = _stopped(one)
+    if driver is None:
+        return
+    before = _epoch(one)
+    one.done(one.command(["reset", str(one.site.file), "--with-tables", "--yes"]))
+    one.settle()
+    while _epoch(one) < before:
+        # until an owner has the number that the first one had
+        one.settle()
+    _wake(one, driver)
+
+
+def _epoch(one: Round) -> int:
+    return max(int(p.stem) for p in one.site.checkpoint.glob("claims/*.json"))
+
+
+def _stopped(one: Round) -> Driver | None:
+    """A run that goes on, stopped at a named moment, as it settles a batch, or at any moment."""
+    moments = [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
+    how = one.choose(*moments, "any_moment", *([] if one.shape.on_store else ["after_ledger"]))
+    if how in moments:
+        driver = one.start(continuous=True, variables={PAUSE: how})
+        return _if_stopped(one, driver)
+    driver = one.start(continuous=True)
+    if how == "after_ledger":
+        # the batch is in the ledger and not yet in the checkpoint
+        log = one.site.lake / "_distributary" / "ledger" / "batches" / "_delta_log"
+        before, deadline = _entries(log), time.monotonic() + 180
+        while _entries(log) == before and time.monotonic() < deadline and not driver.ended:
+            time.sleep(0.0005)
+    elif driver.wait_for("batch_started"):
+        time.sleep(one.dice.uniform(0.0, 2.0))
+    driver.signal(signal.SIGSTOP)
+    return _if_stopped(one, driver)
+
+
+def _if_stopped(one: Round, driver: Driver) -> Driver | None:
+    if driver.wait_until_stopped():
+        return driver
+    one.done(driver)
+    return None
+
+
+def _entries(folder: Path) -> int:
+    return len(os.listdir(folder)) if folder.exists() else 0
+
+
+def _wake(one: Round, driver: Driver) -> None:
+    _go_on(driver)
+    # one that has nothing to do looks for nothing: now it has
+    one.send(30)
+    for _ in range(30):
+        if driver.ended:
+            break
+        _go_on(driver)
+    else:
+        one.broken("a run that was overtaken goes on after it woke up")
+        driver.signal(signal.SIGTERM)
+    outcome = one.done(driver)
+    one.report.refusals[outcome.code or f"EXIT_{outcome.exit}"] += 1
+
+
+def _go_on(driver: Driver, seconds: float = 2.0) -> None:
+    """SIGCONT, again and again: a moment at which it stops may come more than once."""
+    deadline = time.monotonic() + seconds
+    driver.signal(signal.SIGCONT)
+    while driver.wait_until_stopped(max(0.0, deadline - time.monotonic())):
+        driver.signal(signal.SIGCONT)
+
+
+def second(one: Round) -> None:
+    """Another instance while one runs: it must be turned away, by name."""
+    one.send()
+    driver = one.start(continuous=True)
+    if driver.wait_for("batch_settled"):
+        one.send()
+        _turned_away(one, driver)
+    one.done(driver, driver.stop())
+
+
+def _turned_away(one: Round, driver: Driver) -> None:
+    outcome = one.done(one.start())
+    one.report.refusals[outcome.code or f"EXIT_{outcome.exit}"] += 1
+    if not driver.ended and outcome.code != "CHECKPOINT_OWNED":
+        one.broken(f"a second instance was let in beside the first: {outcome.code or outcome.exit}")
+
+
+def old_state(one: Round) -> None:
+    """An old copy of the checkpoint is put back; in between a run may have been killed."""
+    old = one.copy_state("old")
+    # less than a batch holds: with what comes later it is cut in another place
+    one.send(one.dice.choice([12, 25, 80]))
+    moments = [Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_SETTLE]
+    one.done(one.start(variables={KILL: one.choose("settled", *moments)}))
+    newest = one.copy_state("newest")
+    one.mends["state"] = lambda: one.put_state_back(newest)
+    one.put_state_back(old)
+    # more than before, so that batches are cut in other places, and a table that is not there yet
+    one.send(fresh_type=True)
+
+
+def state_lost(one: Round) -> None:
+    """The checkpoint is gone."""
+    shutil.rmtree(one.site.progress)
+    one.send()
+
+
+def emptied(one: Round) -> None:
+    """A small file that decides much has no content any more."""
+    newest = one.copy_state("newest")
+    one.mends["state"] = lambda: one.put_state_back(newest)
+    folder = one.dice.choice(one.checkpoints())
+    files = {
+        "settled": folder / "manifests" / "settled",
+        "life": folder / "life.json",
+        "first": folder / "first.json",
+        "claim": max((folder / "claims").glob("*.json")),
+        "manifest": max((folder / "manifests").glob("*.json")),
+    }
+    files[one.choose(*files)].write_bytes(b"")
+    one.send()
+
+
+def commit_emptied(one: Round) -> None:
+    """The newest commit of a table has no content any more."""
+    log = one.site.lake / one.dice.choice(_delta_tables(one)) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    content = newest.read_bytes()
+
+    def put_back() -> None:
+        newest.write_bytes(content)
+
+    one.mends["table"] = put_back
+    newest.write_bytes(b"")
+    one.send()
+
+
+def source_replaced(one: Round) -> None:
+    """The source is made anew under its name: shorter, longer, or by somebody who says so."""
+    before = one.feed.made
+    one.replace_source()
+    variant = one.choose("longer", "shorter", "reset")
+    one.send(30 if variant == "shorter" else before + 60)
+    if variant == "reset":
+        one.reset()
+
+
+def reset_killed(one: Round) -> None:
+    """`reset --with-tables` is killed in the middle; then comes the same again, or just a run."""
+    folder = one.site.lake
+    there = len(list(folder.iterdir())) + len(list(one.site.progress.iterdir()))
+    goal = there - one.dice.randint(1, max(1, there - 4))
+    driver = one.command(["reset", str(one.site.file), "--with-tables", "--yes"])
+    while not driver.ended:
+        progress = one.site.progress
+        left = _entries(folder) + (_entries(progress) if progress.exists() else 0)
+        if left <= goal:
+            driver.signal(signal.SIGKILL, group=True)
+            break
+        time.sleep(0.0002)
+    one.done(driver)
+    if one.choose("reset_again", "run_next") == "reset_again":
+        one.done(one.command(["reset", str(one.site.file), "--with-tables", "--yes"]))
+
+
+def disk_full(one: Round) -> None:
+    """No room on the lake's disk for a while."""
+    ballast = one.site.lake / "_ballast"
+
+    def fill() -> None:
+        with ballast.open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                return
+
+    _while_the_disk_is(one, fill, ballast.unlink)
+
+
+def inodes_gone(one: Round) -> None:
+    """No room for the name of one file more."""
+    folder = one.site.lake / "_ballast"
+    folder.mkdir()
+
+    def fill() -> None:
+        try:
+            for number in range(100_000):
+                (folder / str(number)).touch()
+        except OSError:
+            return
+
+    _while_the_disk_is(one, fill, lambda: shutil.rmtree(folder))
+
+
+def read_only(one: Round) -> None:
+    """The lake can only be read for a while; then a second instance must be turned away."""
+    _while_the_disk_is(
+        one, lambda: _remount(one.site.lake, "ro"), lambda: _remount(one.site.lake, "rw")
+    )
+
+
+def _while_the_disk_is(one: Round, ill: Callable[[], None], well: Callable[[], None]) -> None:
+    one.send()
+    driver = one.start(continuous=True)
+    driver.wait_for("batch_settled")
+    one.mends["disk"] = well
+    ill()
+    one.send()
+    time.sleep(one.dice.uniform(3.0, 6.0))
+    one.mends.pop("disk")()
+    # longer than a claim holds without a heartbeat
+    time.sleep(2 * _LEASE)
+    if not driver.ended:
+        _turned_away(one, driver)
+    one.done(driver, driver.stop())
+
+
+def _remount(folder: Path, how: str) -> None:
+    for _ in range(2000):
+        # refused while a file is open for writing
+        command = ["mount", "-o", f"remount,bind,{how}", str(folder)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        time.sleep(0.005)
+    raise AssertionError(done.stderr)
+
+
+def vacuum(one: Round) -> None:
+    """Somebody's VACUUM without retention takes files that are decided and not yet committed."""
+    one.send()
+    batch = max((int(p.stem) for p in _manifests(one)), default=-1) + 1
+    driver = one.start(continuous=True, variables={PAUSE: f"{Moment.AFTER_MANIFEST}:{batch}"})
+    for _ in range(1 if one.choose("once", "twice") == "once" else 2):
+        if not driver.wait_until_stopped(120):
+            break
+        for table in _delta_tables(one):
+            _vacuum(one, table)
+        driver.signal(signal.SIGCONT)
+        time.sleep(0.3)
+    _go_on(driver, 10.0)
+    driver.wait_for("batch_settled", seconds=60)
+    if driver.ended:
+        outcome = one.done(driver)
+        one.broken(f"a run that goes on ended after a VACUUM: {outcome.code or outcome.exit}")
+    else:
+        one.done(driver, driver.stop())
+
+
+def _manifests(one: Round) -> list[Path]:
+    return list(one.checkpoints()[0].glob("manifests/*.json"))
+
+
+def _vacuum(one: Round, table: str) -> None:
+    place = _open(one, table)
+    place.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def optimize(one: Round) -> None:
+    """Somebody puts files together while batches are committed."""
+    _beside_a_run(one, lambda table: _open(one, table).optimize.compact())
+
+
+def delete(one: Round) -> None:
+    """Somebody removes rows: they stay removed, whatever comes after."""
+    table = one.dice.choice([t for t in _delta_tables(one) if t.startswith("silver_")])
+    before = set(ids_of(one.lake.read(table)))
+    _open(one, table).delete(f"n % 3 = {one.dice.randrange(3)}")
+    one.book.take_away("silver", before - set(ids_of(one.lake.read(table))))
+    one.send()
+
+
+def restore(one: Round) -> None:
+    """Somebody sets a table back to an older version: what is gone stays gone."""
+    table = one.dice.choice([t for t in _delta_tables(one) if t.startswith("silver_")])
+    place = _open(one, table)
+    newest, before = place.version(), set(ids_of(one.lake.read(table)))
+    place.restore(max(0, newest - one.dice.randint(1, 2)))
+    gone = before - set(ids_of(one.lake.read(table)))
+    one.book.take_away("silver", gone)
+
+    def put_back() -> None:
+        _open(one, table).restore(newest)
+        one.book.removed["silver"] -= gone
+
+    one.mends["table"] = put_back
+    one.send()
+
+
+def _beside_a_run(one: Round, act: Callable[[str], object]) -> None:
+    driver = one.start(continuous=True)
+    for _ in range(3):
+        one.send(40)
+        for table in one.dice.sample(_delta_tables(one), 2):
+            try:
+                act(table)
+            except Exception as error:
+                # the pipeline was quicker: that is the other one's bad luck
+                if "ommit" not in str(error):
+                    raise
+        time.sleep(one.dice.uniform(0.2, 2.0))
+    driver.wait_for("batch_settled")
+    one.done(driver, driver.stop())
+
+
+def table_lost(one: Round) -> None:
+    """The folder of a table is gone, though the pipeline has written to it."""
+    _table_put_back(one, lambda folder, _: shutil.rmtree(folder))
+
+
+def old_table(one: Round) -> None:
+    """A table is put back as it was some batches ago."""
+
+    def older(folder: Path, old: Path) -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(old, folder)
+
+    _table_put_back(one, older)
+
+
+def _table_put_back(one: Round, act: Callable[[Path, Path], None]) -> None:
+    folder = one.site.lake / one.dice.choice(_tables(one))
+    copies = one.folder / "copies"
+    old, newest = copies / f"old-{folder.name}", copies / f"newest-{folder.name}"
+    shutil.copytree(folder, old, dirs_exist_ok=True)
+    one.send()
+    one.settle()
+    shutil.copytree(folder, newest, dirs_exist_ok=True)
+
+    def put_back() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(newest, folder)
+
+    one.mends["table"] = put_back
+    act(folder, old)
+    one.send()
+
+
+def clock_back(one: Round) -> None:
+    """The owner's heartbeat looks old, as after a change of the clock: another takes over."""
+    one.send()
+    driver = one.start(continuous=True)
+    driver.wait_for("batch_settled")
+    one.send()
+    for beat in one.site.progress.glob("*/claims/*.beat"):
+        os.utime(beat, (time.time() - 3600,) * 2)
+    other = one.start()
+    for _ in range(200):
+        for beat in one.site.progress.glob("*/claims/*.beat"):
+            os.utime(beat, (time.time() - 3600,) * 2)
+        if other.ended:
+            break
+        time.sleep(0.05)
+    one.done(other)
+    one.done(driver, driver.stop())
+
+
+def low_memory(one: Round) -> None:
+    """Too little memory for the processes of a run."""
+    one.send()
+    limit = one.dice.choice([1, 2, 3, 4, 6]) << 30
+    one.done(one.start(prefix=["prlimit", f"--as={limit}"]))
+
+
+def bit_flip(one: Round) -> None:
+    """A bit of a staged file is another one before it is committed."""
+    one.send()
+    driver = one.start(variables={PAUSE: Moment.AFTER_MANIFEST})
+    if not driver.wait_until_stopped():
+        one.done(driver)
+        return
+    batch = max(int(p.stem) for p in _manifests(one))
+    files = sorted(one.site.lake.glob(f"silver_*/**/*-{batch:08d}-*.parquet"))
+    file = one.dice.choice(files)
+    data = bytearray(file.read_bytes())
+    # among the values, not in the footer, whose length stands before the last four bytes
+    footer = int.from_bytes(data[-8:-4], "little")
+    place = one.dice.randrange(4, len(data) - 8 - footer)
+    data[place] ^= 1 << one.dice.randrange(8)
+    file.write_bytes(data)
+    while not driver.ended:
+        _go_on(driver)
+    one.done(driver)
+
+
+def _tables(one: Round) -> list[str]:
+    """Tables of this machine that records end up in."""
+    return [t for t in one.lake.tables() if t != "wrapper"]
+
+
+def _delta_tables(one: Round) -> list[str]:
+    return [t for t in _tables(one) if _is_delta(one, t)]
+
+
+def _is_delta(one: Round, table: str) -> bool:
+    return one.shape.on_store or (one.site.lake / table / "_delta_log").exists()
+
+
+def _open(one: Round, table: str) -> DeltaTable:
+    return DeltaTable(f"{one.site.address}/{table}", storage_options=dict(one.site.options))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is done, and the shapes it can be done to."""
+
+    act: Callable[[Round], None]
+    fits: Callable[[Shape], bool] = lambda shape: True
+    mounts: bool = False
+    """Needs a disk of its own for the lake."""
+    asked: bool = False
+    """Only where it is asked for by name: no table format notices it."""
+
+
+def _one_job(shape: Shape) -> bool:
+    return shape.jobs == "run"
+
+
+def _on_disk(shape: Shape) -> bool:
+    return not shape.on_store
+
+
+def _delta_records(shape: Shape) -> bool:
+    return "parquet" not in shape.tables and not shape.is_change_data
+
+
+FAULTS = {
+    "kill": Fault(kill),
+    "stop": Fault(stop, _one_job),
+    "stop-reset": Fault(stop_reset, _one_job),
+    "second": Fault(second, _one_job),
+    "old-state": Fault(old_state, _one_job),
+    "state-lost": Fault(state_lost),
+    "emptied": Fault(emptied),
+    "commit-emptied": Fault(
+        commit_emptied, lambda shape: _on_disk(shape) and "parquet" not in shape.tables
+    ),
+    "source-replaced": Fault(source_replaced, lambda s: not s.is_change_data and _one_job(s)),
+    "reset-killed": Fault(reset_killed, lambda s: _one_job(s) and _on_disk(s)),
+    "disk-full": Fault(disk_full, _one_job, mounts=True),
+    "inodes": Fault(inodes_gone, _one_job, mounts=True),
+    "read-only": Fault(read_only, _one_job, mounts=True),
+    "vacuum": Fault(vacuum, lambda s: _delta_records(s) and _one_job(s)),
+    "optimize": Fault(optimize, lambda shape: "parquet" not in shape.tables),
+    "delete": Fault(delete, _delta_records),
+    "restore": Fault(restore, _delta_records),
+    "table-lost": Fault(table_lost, lambda s: _on_disk(s) and not s.is_change_data),
+    "old-table": Fault(old_table, lambda s: _on_disk(s) and not s.is_change_data),
+    "clock": Fault(clock_back, _one_job),
+    "memory": Fault(low_memory, _one_job),
+    "bit-flip": Fault(
+        bit_flip, lambda s: _delta_records(s) and _one_job(s) and _on_disk(s), asked=True
+    ),
+}
+
+
+def faults_for(shape: Shape, only: frozenset[str]) -> dict[str, Order]:
+    """What can be done to a shape here; of `only`, if something is named: `stop:any_moment`."""
+    asked = {name.partition(":")[0]: name.partition(":")[2] for name in only}
+    return {
+        name: (fault.act, frozenset(filter(None, asked.get(name, "").split("/"))))
+        for name, fault in FAULTS.items()
+        if fault.fits(shape)
+        and (name in asked if only else not fault.asked)
+        and (not fault.mounts or mounts_permitted())
+    }
