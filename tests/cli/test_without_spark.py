@@ -131,7 +131,8 @@ def test_reset_refuses_without_a_terminal_and_shows_the_list(file: Path, cli: Cl
     assert [each["path"] for each in tried["removals"]] == [str(checkpoint)]
     assert checkpoint.exists()
     assert cli("reset", file, "--yes", "--json").json["removed"] is True
-    assert not checkpoint.exists()
+    # what is left is the beginning of another life
+    assert json.loads((checkpoint / "life.json").read_text())["life"] != "life1"
     assert cli("reset", file, "--yes").out == "there is nothing to remove\n"
 
 

@@ -169,14 +169,18 @@ def emptied(one: Round) -> None:
     newest = one.copy_state("newest")
     one.mends["state"] = lambda: one.put_state_back(newest)
     folder = one.dice.choice(one.checkpoints())
+    marks = sorted((folder / "manifests").glob("*.settled"))
     files = {
-        "settled": folder / "manifests" / "settled",
+        # of a mark the name is everything: without content is without the file
+        "settled": marks[-1],
         "life": folder / "life.json",
         "first": folder / "first.json",
         "claim": max((folder / "claims").glob("*.json")),
         "manifest": max((folder / "manifests").glob("*.json")),
     }
-    files[one.choose(*files)].write_bytes(b"")
+    chosen = files[one.choose(*files)]
+    chosen.unlink() if chosen in marks else chosen.write_bytes(b"")
+    one.forget_settled()
     one.send()
 
 

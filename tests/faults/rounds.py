@@ -32,7 +32,7 @@ AGAIN = frozenset(
 DISK = frozenset({"LAKE_UNAVAILABLE", "SOURCE_UNAVAILABLE", "COMMIT_FAILED", "SPARK_FAILED"})
 STATE = frozenset({"CHECKPOINT_DIVERGED", "CHECKPOINT_INVALID"})
 LOST = frozenset({"CHECKPOINT_LOST"})
-TABLE = frozenset({"TABLE_BEHIND", "TABLE_LOST", "TABLE_INVALID"})
+TABLE = frozenset({"TABLE_BEHIND"})
 SOURCE = frozenset({"SOURCE_REPLACED", "SOURCE_DATA_LOST"})
 
 
@@ -189,6 +189,10 @@ class Round:
         shutil.copytree(copy, self.site.progress, symlinks=True)
         self._settled.clear()
 
+    def forget_settled(self) -> None:
+        """What was settled is no longer known from outside: somebody took a mark away."""
+        self._settled.clear()
+
     def broken(self, what: str) -> None:
         self._found(Finding(Kind.BROKEN, self.report.faults[-1], 1, what))
 
@@ -236,7 +240,7 @@ class Round:
         for folder in self.checkpoints():
             try:
                 life = (folder / "life.json").read_text()
-                now = int((folder / "manifests" / "settled").read_text())
+                now = max(int(p.stem) for p in (folder / "manifests").glob("*.settled"))
             except (FileNotFoundError, ValueError):
                 continue
             if now < self._settled.get(life, -1):
@@ -295,23 +299,21 @@ class Round:
         return True
 
     def _recover(self) -> bool:
-        """Take the position up from the lake; where no such command is, begin anew without rows."""
+        """Take the position up from the lake, or, where it says so, read all files again."""
         for file in self.files():
             outcome = self.done(self.command(["recover", str(file)]))
-            if outcome.code == "CONFIRMATION_NEEDED":
-                outcome = self.done(self.command(["recover", str(file), "--yes"]))
-            if outcome.said.startswith("No such command"):
-                return self.reset(with_tables=True)
-            if outcome.exit:
+            if outcome.code == "CHECKPOINT_LOST":
+                self.report.refusals["recover: CHECKPOINT_LOST"] += 1
+                outcome = self.done(self.command(["reset", str(file), "--yes"]))
+            # of jobs that share a stream, some may have theirs
+            if outcome.exit and outcome.code != "NOT_FOUND":
                 self.report.refusals[f"recover: {outcome.code}"] += 1
                 return False
         return True
 
-    def reset(self, *, with_tables: bool = False) -> bool:
+    def reset(self) -> bool:
         """A new life; with a new source the rows of the old one stay, else they come again."""
-        if with_tables and self._replaced:
-            return False
-        more = ["--with-tables"] if with_tables or not self._replaced else []
+        more = [] if self._replaced else ["--with-tables"]
         done = [self.command(["reset", str(file), "--yes", *more]) for file in self.files()]
         return all(self.done(driver).exit == 0 for driver in done)
 

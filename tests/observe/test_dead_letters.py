@@ -179,3 +179,16 @@ def test_tables_with_deletion_vectors_are_read_by_the_engine(lake, noon):
     assert ids(letters.select(type=HOSTILE)) == [1]
     assert letters.select(type=HOSTILE)["headers"].to_pylist() == [[{"key": "h", "value": b"v"}]]
     assert letters.count_by_status()["open"] == 2
+
+
+def test_a_letter_is_found_by_its_coordinates(letters):
+    assert letters.get("wrapper/0/6")["id"] == dead_letter_id("games", "life", "wrapper", 0, 6)
+    with pytest.raises(DistributaryError):
+        letters.get("wrapper/0/987654")
+
+
+def test_letters_of_before_that_share_an_id_are_told_apart_by_their_records(lake):
+    lake.dead_letters([{"offset": 1}, {"offset": 2}])
+    letters = DeadLetters(lake.dead_letters([{"offset": 1, "batch": 9, "value": b"another"}]))
+    assert ids(letters.select()) == [1, 1, 2]
+    assert letters.select(columns=["offset"]).num_rows == 3

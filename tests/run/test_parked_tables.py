@@ -54,7 +54,7 @@ class _Lake:
         self.events: list[Event] = []
         self.resumed: list[tuple[str, int]] = []
         self.source = _Nothing()
-        self.checkpoint = Checkpoint.open(root / "checkpoint", pipeline="games")
+        self.checkpoint = Checkpoint.begin(root / "checkpoint", pipeline="games")
         self.app_id = app_id("games", self.checkpoint.life)
         self.check: Callable[[], None] = lambda: None
 
@@ -86,6 +86,7 @@ class _Lake:
             ledger=SimpleNamespace(record_resumed=self._record),
             bus=bus,
             parking=self.parking,
+            newest_settled=-1,
             app_id=self.app_id,
             publishing=threading.Lock(),
             settled_ranges=lambda batch: None,

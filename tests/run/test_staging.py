@@ -141,7 +141,7 @@ def test_a_task_that_fails_takes_back_what_it_wrote_and_one_that_does_not_keeps_
 
 
 def test_the_next_process_removes_what_a_killed_one_had_not_decided(tmp_path: Path) -> None:
-    checkpoint = Checkpoint.open(tmp_path / "checkpoint", pipeline="games")
+    checkpoint = Checkpoint.begin(tmp_path / "checkpoint", pipeline="games")
     runs = checkpoint.runs("stream")
     killed, decided = (
         StageOrder("games", "stream", 7, name, 0, str(runs / name)) for name in ("a1", "b2")

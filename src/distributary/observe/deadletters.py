@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from distributary.observe.matching import both, same, text
 
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
+_COORDINATES = re.compile(r"(.+)/(\d{1,9})/(\d{1,18})")
+"""As `trace` takes them, and `dlq show` prints them."""
 _SHOWN = 10
 
 
@@ -135,17 +138,21 @@ class DeadLetters:
         return rows.sort_by(order).select(names)
 
     def get(self, id_prefix: str) -> dict[str, Any]:
-        """The one dead letter whose id begins like this, whatever its status."""
+        """The one dead letter whose id begins like this, or that was read there, in any status."""
         prefix = id_prefix.strip().lower()
         found: list[dict[str, Any]] = []
-        if prefix and _HEX.issuperset(prefix):
+        if there := _COORDINATES.fullmatch(id_prefix.strip()):
+            topic, partition, offset = there[1], int(there[2]), int(there[3])
+            rows = self.select(topic=topic, partition=partition, offsets=offset, status=None)
+            found = rows.to_pylist()
+        elif prefix and _HEX.issuperset(prefix):
             where = (text("id") >= prefix) & (text("id") < prefix + _AFTER_HEX)
             found = _once_each(self._read(None, where, limit=1000)).to_pylist()
         if len(found) == 1:
             return found[0]
         some = ", ".join(sorted(row["id"] for row in found)[:_SHOWN])
         raise DistributaryError(
-            "more than one dead letter has an id like this" if found else "no such dead letter",
+            "more than one dead letter is like this" if found else "no such dead letter",
             code=ErrorCode.NOT_FOUND,
             where=self.path,
             evidence=f"{id_prefix[:40]!r}" + (f" fits {some}" if some else ""),

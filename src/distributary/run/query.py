@@ -174,6 +174,8 @@ class StreamRun:
         self._finish_decided()
         forget_all_merged(self._context)
         while not self._stop.is_set():
+            # one that has nothing to do stops too when its claim is lost
+            self._context.claim.check()
             began = time.monotonic()
             self._drain(self._source.newest())
             if trigger.kind is TriggerKind.AVAILABLE_NOW:

@@ -59,14 +59,18 @@ def refuse_lost(pipeline: Pipeline) -> None:
     )
 
 
-def plan_recovery(pipeline: Pipeline) -> Recovery:
-    """What `recover` would do; raises where nothing is lost, or the lake does not know enough."""
+def plan_recovery(pipeline: Pipeline) -> Recovery | None:
+    """What `recover` would do; None where nothing is lost."""
+    if _is_there(pipeline):
+        return None
     return _recovery(pipeline)[0]
 
 
-def recover(pipeline: Pipeline) -> Recovery:
+def recover(pipeline: Pipeline) -> Recovery | None:
     """Make the checkpoint anew, so that the next run goes on where the lake is."""
     finish_removal(pipeline)
+    if _is_there(pipeline):
+        return None
     claim = Claim.take(pipeline.checkpoint_folder, lease=pipeline.config.run.lease.total_seconds())
     try:
         found, manifest = _recovery(pipeline)
@@ -84,15 +88,13 @@ def recover(pipeline: Pipeline) -> Recovery:
     return found
 
 
+def _is_there(pipeline: Pipeline) -> bool:
+    folder, name = pipeline.checkpoint_folder, pipeline.config.name
+    return Checkpoint.find(folder, pipeline=name) is not None
+
+
 def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
     name, folder = pipeline.config.name, pipeline.checkpoint_folder
-    if Checkpoint.find(folder, pipeline=name) is not None:
-        raise DistributaryError(
-            "the checkpoint is there: nothing is lost",
-            code=ErrorCode.NOT_FOUND,
-            where=str(folder),
-            next_step="`distributary run` goes on from it",
-        )
     if isinstance(pipeline.config.source, FilesSource):
         raise CheckpointError(
             "the checkpoint of a pipeline of files also numbers them, which only it knew",

@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -32,6 +34,8 @@ from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, sp
 
 _LOG_DAYS = 7
 _EVIDENCE_LINES = 8
+_MOST_SECONDS = 300.0
+"""Until a JVM that was started must have answered; a loaded machine takes half a minute."""
 # spark-submit's script starts a small JVM first, only to put the real command together
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 # the JVM's own messages would go to standard output
@@ -96,10 +100,35 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        context = SparkContext(conf=_as_conf(conf), gateway=_gateway(conf, log))
+        with _answered_in_time():
+            context = SparkContext(conf=_as_conf(conf), gateway=_gateway(conf, log))
     except (PySparkException, Py4JError, OSError) as error:
         raise _did_not_start(settings.master, log, error) from error
     return _required(SparkSession(context))
+
+
+@contextmanager
+def _answered_in_time() -> Iterator[None]:
+    """End a JVM that was started and does not answer, as one does that has too little memory.
+
+    Nobody else would: it is alive, and Python waits for its first word for ever.
+    """
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+
+    def end() -> None:
+        for child in me.children(recursive=True):
+            if child.pid not in before:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+    watch = threading.Timer(_MOST_SECONDS, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 def _gateway(conf: Mapping[str, str], log: Path) -> Any:

@@ -63,9 +63,11 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
 def _has_begun(pipeline: Pipeline) -> bool:
     """Whether there is progress to forget; that of a lost checkpoint is in the ledger."""
     folder, name = pipeline.checkpoint_folder, pipeline.config.name
-    if Checkpoint.find(folder, pipeline=name) is None:
-        return bool(pipeline.ledger().batches(name, last=1))
-    return any(path.name not in (CLAIMS, "life.json") for path in folder.iterdir())
+    checkpoint = Checkpoint.find(folder, pipeline=name)
+    if checkpoint and any(path.name not in (CLAIMS, "life.json") for path in folder.iterdir()):
+        return True
+    last = pipeline.ledger().batches(name, last=1)
+    return bool(last) and (checkpoint is None or checkpoint.life == last[-1].life)
 
 
 def _tables_of_others(pipeline: Pipeline) -> set[str]:

@@ -101,13 +101,16 @@ def recover_pipeline(call: Invocation, file: Path, *, dry_run: bool) -> int:
         "pipeline": pipeline.config.name,
         "dry_run": dry_run,
         "checkpoint": str(pipeline.checkpoint_folder),
-        **asdict(found),
+        "recovered": None if found is None else asdict(found),
     }
     call.out.show(data, lambda paper: _draw_recovery(paper, found, dry_run=dry_run))
     return 0
 
 
-def _draw_recovery(paper: Paper, found: Recovery, *, dry_run: bool) -> None:
+def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> None:
+    if found is None:
+        paper.line("the checkpoint is there: nothing is lost")
+        return
     verb = "would go on" if dry_run else "goes on"
     paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
     paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")

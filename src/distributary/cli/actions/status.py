@@ -22,6 +22,8 @@ from distributary.observe.plain import plain
 from distributary.observe.receipt import check_place
 from distributary.observe.status import PipelineStatus, Status, status
 from distributary.run.claim import liveness
+from distributary.run.removal import unfinished_removal
+from distributary.stores.known import introduce
 
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
 _HEALTH_COLOURS = {
@@ -51,6 +53,12 @@ def show_status(
     now = status(
         found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
     )
+    introduce(found.path, found.options or {})
+    for one in now.pipelines:
+        if unfinished_removal(found.path, one.name):
+            call.out.warn(
+                f"a reset or clean of {one.name} was begun and has not ended: its next run ends it"
+            )
     healable = {p.name: find_healable(call, found, p) for p in now.pipelines}
     data = _document(now, healable)
     read = {p.name: find_partitions(call, found, p) for p in now.pipelines if partitions}

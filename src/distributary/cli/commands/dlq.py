@@ -64,12 +64,15 @@ def list_letters(
     list_reasons(call, status=status, reason=reason, type=type, lake=lake, pipeline=pipeline)
 
 
-@verb(app, panel=LOOK, examples=["distributary dlq show ab17cea847add0dd --lake distributary-demo"])
+@verb(app, panel=LOOK, examples=["distributary dlq show wrapper/0/2821 --lake distributary-demo"])
 def show(
     call: Invocation,
     id: Annotated[
         str,
-        typer.Argument(help="The id, or how it begins.", autocompletion=complete_letters),
+        typer.Argument(
+            help="The id, how it begins, or TOPIC/PARTITION/OFFSET.",
+            autocompletion=complete_letters,
+        ),
     ],
     lake: Lake = None,
     file: FileOption = None,

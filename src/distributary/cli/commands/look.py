@@ -203,7 +203,7 @@ def _declare_verify(app: typer.Typer) -> None:
         panel=LOOK,
         examples=[
             "distributary verify --all --lake distributary-demo",
-            "distributary verify bronze_events --deep --lake distributary-demo",
+            "distributary verify --all --deep --lake distributary-demo",
         ],
     )
     def verify(
