@@ -27,7 +27,7 @@ from distributary.registry.calls import RegistryCalls
 from distributary.run.behind import refuse_behind
 from distributary.run.catalog import register_tables
 from distributary.run.checkpoint import Checkpoint, ManifestCopy
-from distributary.run.claim import Claim
+from distributary.run.claim import Claim, refuse_owned
 from distributary.run.context import RunContext
 from distributary.run.lineage import told
 from distributary.run.names import Entries, Names
@@ -157,25 +157,31 @@ class Pipeline:
         self, spark: SparkSession | None = None, *, lane: str = "stream"
     ) -> Iterator[RunContext]:
         """Claim a lane of the checkpoint and gather what its batches need."""
-        if lane != "stream":
-            refuse_replay(self.config)
-        introduce(self.lake, self.config.lake.options)
-        finish_removal(self)
-        folder = self.checkpoint_folder
-        # lanes have owners of their own: dead letters can be replayed while the stream runs
-        claimed = folder if lane == "stream" else folder / lane
-        claim = Claim.take(claimed, lease=self.config.run.lease.total_seconds())
+        self.ready(lane)
+        claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
         try:
             yield self._context(spark, self._checkpoint(lane), claim, lane)
         finally:
             claim.release()
+
+    def ready(self, lane: str = "stream") -> None:
+        """Finish what a reset has left, and raise what speaks against `open`; without Spark."""
+        if lane != "stream":
+            refuse_replay(self.config)
+        introduce(self.lake, self.config.lake.options)
+        finish_removal(self)
+        refuse_owned(self._claimed(lane))
+        refuse_lost(self)
+
+    def _claimed(self, lane: str) -> Path:
+        """Lanes have owners of their own: letters can be replayed while the stream runs."""
+        return self.checkpoint_folder if lane == "stream" else self.checkpoint_folder / lane
 
     def _checkpoint(self, lane: str) -> Checkpoint:
         """The checkpoint, as new as the lake; begun where this pipeline has never run."""
         name, folder = self.config.name, self.checkpoint_folder
         checkpoint = Checkpoint.find(folder, pipeline=name)
         if checkpoint is None:
-            refuse_lost(self)
             return Checkpoint.begin(folder, pipeline=name)
         newest = ManifestCopy(self.lake, name, lane).read()
         if newest is not None and newest.life != checkpoint.life:

@@ -43,7 +43,9 @@ class Recovery:
 
 
 def refuse_lost(pipeline: Pipeline) -> None:
-    """Where there is no checkpoint: raise if the lake knows of batches that it has decided."""
+    """Raise if there is no checkpoint, and the lake knows of batches that one has decided."""
+    if _is_there(pipeline):
+        return
     last = _last_settled(pipeline)
     copy = ManifestCopy(pipeline.lake, pipeline.config.name).read()
     if last is None and copy is None:

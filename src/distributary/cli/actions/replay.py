@@ -12,7 +12,6 @@ from distributary.cli.lakes import find_lake, pipeline_of
 from distributary.cli.output import Paper
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, tally
-from distributary.run.claim import refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.removal import dead_letters_of
 from distributary.run.replay import LANE, Replayed, finish, replay, try_replay
@@ -39,7 +38,7 @@ def replay_letters(
     if ask and not confirmed(call, f"Replay all {chosen}?", yes=yes, evidence=chosen):
         return 1
     # before Spark is started for nothing
-    refuse_owned(pipeline.checkpoint_folder / LANE)
+    pipeline.ready(LANE)
     with start_spark(call, pipeline) as spark, pipeline.open(spark, lane=LANE) as context:
         if dry_run:
             selected = wanted.letters(letters, pipeline=pipeline.config.name)

@@ -25,7 +25,6 @@ from distributary.config.trigger import Trigger
 from distributary.observe.events import BatchSettled, BatchStarted, Event
 from distributary.observe.journal import Journal
 from distributary.observe.log_format import LogFormat
-from distributary.run.claim import refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.query import RunSummary
 from distributary.supervise.channel import Channel
@@ -61,7 +60,7 @@ def run_pipeline(
     with journal_for(call.out, log_format) as journal:
         pipeline = open_pipeline(call, file)
         # before Spark is started for nothing
-        refuse_owned(pipeline.checkpoint_folder)
+        pipeline.ready()
         wanted = _parse(trigger) if trigger is not None else pipeline.config.trigger
         quick = pipeline.spark_settings(wanted).short_lived
 
