@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,19 @@ _NAME = "failure.json"
 
 
 def write_failure(checkpoint: Path, error: DistributaryError) -> None:
-    """Remember an error; a folder that is not there is not made for it."""
-    if checkpoint.is_dir():
-        content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
+    """Remember an error; a folder that is not there is not made for it.
+
+    Where the error is that nothing can be written, neither can this: the error is what counts.
+    """
+    content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
+    with suppress(OSError):
         (checkpoint / _NAME).write_text(json.dumps(content), encoding="utf-8")
 
 
 def clear_failure(checkpoint: Path) -> None:
     """The pipeline has done something since."""
-    (checkpoint / _NAME).unlink(missing_ok=True)
+    with suppress(OSError):
+        (checkpoint / _NAME).unlink(missing_ok=True)
 
 
 def read_failure(checkpoint: str) -> dict[str, Any] | None:

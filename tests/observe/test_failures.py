@@ -1,0 +1,32 @@
+"""Why a run failed is remembered where that can be written, and in no other case in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distributary.errors import LakeUnavailableError
+from distributary.observe.failures import clear_failure, read_failure, write_failure
+
+
+def test_a_failure_is_remembered_and_forgotten(tmp_path: Path) -> None:
+    write_failure(tmp_path, LakeUnavailableError("the lake is read-only"))
+    known = read_failure(str(tmp_path))
+    assert known is not None and known["code"] == "LAKE_UNAVAILABLE"
+    clear_failure(tmp_path)
+    assert read_failure(str(tmp_path)) is None
+
+
+def test_a_failure_that_cannot_be_written_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*args: object, **kwargs: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    write_failure(tmp_path, LakeUnavailableError("the lake is read-only"))
+    clear_failure(tmp_path)
+    write_failure(tmp_path / "gone", LakeUnavailableError("the lake is away"))
+    assert read_failure(str(tmp_path)) is None
