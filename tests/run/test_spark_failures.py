@@ -1,8 +1,10 @@
+import errno
+
 import pytest
 from pyspark.errors import PySparkException
 
-from distributary.errors import ErrorCode
-from distributary.run.spark_failures import spark_failed
+from distributary.errors import ErrorCode, LakeUnavailableError
+from distributary.run.spark_failures import disk_failed, spark_failed
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -45,3 +47,11 @@ def test_anything_else_has_words_too(text: str) -> None:
 
 def test_a_hostile_text_is_cut() -> None:
     assert len(spark_failed(failed("ValueError: " + "x" * 100_000)).evidence or "") <= 500
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_fails_for_a_while_is_waited_for(number: int) -> None:
+    error = disk_failed(OSError(number, "x", "/lake/file"))
+    assert isinstance(error, LakeUnavailableError)
+    assert error.retryable and error.where == "/lake/file"
+    assert disk_failed(OSError(errno.ENOENT, "x", "/lake/file")) is None

@@ -33,7 +33,7 @@ from distributary.run.draining import Patience, answered, drained, requests
 from distributary.run.hidden_logs import forget_all_merged
 from distributary.run.open_files import too_few_files
 from distributary.run.rebuild_requests import answer_requests, wanted
-from distributary.run.spark_failures import spark_failed
+from distributary.run.spark_failures import disk_failed, spark_failed
 from distributary.run.tables import primary_role
 from distributary.source.base import BatchInput, Position, Source
 
@@ -159,7 +159,7 @@ class StreamRun:
 
     def _told(self, trigger: Trigger, wait: float | None) -> None:
         try:
-            self._loop(trigger)
+            self._looped(trigger)
         except DistributaryError as error:
             again = wait if self._worth_a_retry(error) else None
             name = self._context.config.name
@@ -169,6 +169,13 @@ class StreamRun:
 
     def _worth_a_retry(self, error: Exception) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
+
+    def _looped(self, trigger: Trigger) -> None:
+        try:
+            self._loop(trigger)
+        except OSError as error:
+            # between two batches: the checkpoint or the parking folder
+            raise disk_failed(error) or error from error
 
     def _loop(self, trigger: Trigger) -> None:
         self._finish_decided()
@@ -240,6 +247,8 @@ class StreamRun:
             raise
         except PySparkException as error:
             raise self._source.explain(error) or spark_failed(error) from error
+        except OSError as error:
+            raise disk_failed(error) or _unexpected(error, batch) from error
         except Exception as error:
             raise _unexpected(error, batch) from error
         finally:

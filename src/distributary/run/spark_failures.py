@@ -27,6 +27,24 @@ _ABOUT_THE_LAKE = {
 }
 
 
+def disk_failed(error: OSError) -> DistributaryError | None:
+    """An error of ours for a disk that did not do what it was told; it may pass."""
+    return _disk_failed(error.errno or 0, str(error.filename or ""))
+
+
+def _disk_failed(number: int, path: str) -> DistributaryError | None:
+    what = _ABOUT_THE_LAKE.get(number)
+    if what is None:
+        return None
+    return LakeUnavailableError(
+        what,
+        where=path,
+        evidence=os.strerror(number),
+        next_step="what tables have already is not written twice: make room or mend the rights, "
+        "and run again; `distributary maintain` removes what no table needs",
+    )
+
+
 def spark_failed(error: PySparkException) -> DistributaryError:
     """An error of ours for a job that failed; one that may pass where the disk was the cause."""
     few = too_few_files(str(error))
@@ -45,15 +63,9 @@ def spark_failed(error: PySparkException) -> DistributaryError:
             "credentials in lake.storage_options, and run again",
         )
     numbered = _NUMBERED.search(evidence)
-    what = _ABOUT_THE_LAKE.get(int(numbered["number"])) if numbered else None
-    if numbered is not None and what is not None:
-        return LakeUnavailableError(
-            what,
-            where=numbered["path"] or "",
-            evidence=os.strerror(int(numbered["number"])),
-            next_step="nothing of the batch is half done: make room or mend the rights, and run "
-            "again; `distributary maintain` removes what no table needs",
-        )
+    disk = _disk_failed(int(numbered["number"]), numbered["path"] or "") if numbered else None
+    if disk is not None:
+        return disk
     return DistributaryError(
         "Spark could not run the batch",
         code=ErrorCode.SPARK_FAILED,
