@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -178,6 +181,30 @@ def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSessi
     # and everything comes again
     store.pipeline().run(spark=spark)
     assert len(store.tables()) == 3
+
+
+def test_a_lost_checkpoint_and_a_reset_find_the_bucket_by_themselves(
+    store: Store, spark: SparkSession
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    progress = store.games.root / "progress" / "games"
+    shutil.rmtree(progress)
+    # in processes of their own, which have not seen the bucket before
+    assert "manifest" in _typed("recover", str(store.games.root / "games.yaml"))
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+    life = (progress / "life.json").read_text()
+    _typed("reset", str(store.games.root / "games.yaml"), "--with-tables", "--yes")
+    assert (progress / "life.json").read_text() != life
+    store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+
+
+def _typed(*words: str) -> str:
+    command = [sys.executable, "-m", "distributary", *words, "--json"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(

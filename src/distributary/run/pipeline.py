@@ -62,6 +62,10 @@ class Pipeline:
     calls: RegistryCalls = field(default_factory=RegistryCalls)
     """What the registry was asked."""
 
+    def __post_init__(self) -> None:
+        # whatever is asked of the lake from here on, by its address alone, needs the login
+        introduce(self.lake, self.config.lake.options)
+
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
         """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
@@ -168,7 +172,6 @@ class Pipeline:
         """Finish what a reset has left, and raise what speaks against `open`; without Spark."""
         if lane != "stream":
             refuse_replay(self.config)
-        introduce(self.lake, self.config.lake.options)
         finish_removal(self)
         refuse_owned(self._claimed(lane))
         refuse_lost(self)

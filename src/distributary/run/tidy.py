@@ -11,12 +11,10 @@ from distributary.run.claim import CLAIMS, refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, remove_produced
 from distributary.run.removal import Removal, dead_letters_of, take_away
-from distributary.stores.known import introduce
 
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
     """Forgetting progress: the checkpoint, and parked files that belong to its life."""
-    introduce(pipeline.lake, pipeline.config.lake.options)
     folder = pipeline.checkpoint_folder
     removals = [Removal("progress", str(folder))] if _has_begun(pipeline) else []
     parked = Path(pipeline.parking)
