@@ -16,10 +16,8 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("shape", "faults"),
     [
-        ("delta", "kill:after_first_commit,old-state:before_settle/heedless,state-lost"),
-        ("delta", "source-replaced:longer"),
-        ("avro", "kill:before_merge,stop:after_manifest"),
-        ("parquet", "kill:after_first_commit"),
+        ("delta", "old-state:before_settle/heedless,state-lost,stop-reset:after_manifest"),
+        ("avro", "kill:before_merge"),
     ],
 )
 def test_a_fault_neither_loses_nor_doubles_nor_invents(
