@@ -13,6 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, ValidationError
 
+from distributary.config.document import parse
 from distributary.deploy.files import FileTarget
 from distributary.deploy.image import ENTRYPOINT, USER, dockerfile
 from distributary.deploy.kubernetes import object_name
@@ -144,6 +145,22 @@ def test_secrets_are_named_and_never_held(installable: Make) -> None:
     assert names == ["games-secrets", "more.secrets"]
     config = manifests(target)["configmap"]["data"]["pipeline.yaml"]
     assert "${env:KAFKA_SECRET}" in config
+
+
+def test_comments_of_the_file_stay_at_home(installable: Make) -> None:
+    extra = f"{STAYS}# password: canary\nspark: {{driver_memory: 2g}}  # canary\n"
+    pipeline = installable(extra)
+    target = kubernetes_target(pipeline, out=Path("out"))
+    target.apply(target.plan())
+    config = manifests(target)["configmap"]["data"]["pipeline.yaml"]
+    assert read_tree(config) == read_tree(pipeline.text)
+    texts = [path.read_text() for path in target.folder.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "canary" in text]
+
+
+def read_tree(text: str) -> object:
+    tree, _ = parse(text, file="x")
+    return tree.plain()
 
 
 def test_a_secret_in_clear_is_refused(installable: Make) -> None:
