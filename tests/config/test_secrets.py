@@ -93,6 +93,14 @@ def test_nothing_of_the_cloud_case_is_shown(cloud: dict[str, str]) -> None:
         "connectionString",
         "google_service_account_key",
         "kafka.ssl.keystore.key",
+        "kafka.basic.auth.user.info",
+        "spark.driver.my.pwd",
+        "spark.kubernetes.driverEnv.SIGNATURE",
+        "javax.net.ssl.keyStorePassword",
+        "fs.azure.sas.container.account.blob.core.windows.net",
+        "AZURE_STORAGE_SAS_KEY",
+        "fs.s3a.encryption.key",
+        "key_passphrase",
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -104,6 +112,44 @@ def test_names_of_secrets(name: str) -> None:
 )
 def test_names_that_are_not(name: str) -> None:
     assert not is_secret_name(name)
+
+
+OPTIONS = f"-Xss4m -Djavax.net.ssl.keyStorePassword={CANARY} -Dplain=1"
+CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={CANARY}"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        f"spark.driver.extraJavaOptions: '{OPTIONS}'",
+        f"spark.driver.extraJavaOptions: '\"-Dmy.password={CANARY} {CANARY}\"'",
+        f"spark.driver.extraJavaOptions: '\"-Dmy.password={CANARY}'",
+        f"spark.x: '{CONNECTION}'",
+        f"spark.x: 'https://user:{CANARY}@host/'",
+        "spark.x: '${env:SECRET}'",
+        "spark.x: 'before ${env:NONE:-${env:SECRET}}'",
+    ],
+)
+def test_secrets_in_settings_with_harmless_names(setting: str, minimal: str) -> None:
+    loaded = load_text(f"{minimal}spark:\n  conf:\n    {setting}\n", environ=ENVIRON)
+    assert CANARY not in everything_shown(loaded)
+    assert loaded.mask(f"failed with {CANARY}!") == "failed with ***!"
+
+
+def test_options_of_the_jvm_are_hidden_one_by_one(minimal: str) -> None:
+    text = f"{minimal}spark: {{conf: {{spark.driver.extraJavaOptions: '{OPTIONS}'}}}}\n"
+    shown = {row.key: row.value for row in rows(load_text(text, environ={}))}
+    hidden = "-Xss4m -Djavax.net.ssl.keyStorePassword=*** -Dplain=1"
+    assert shown["spark.conf.spark.driver.extraJavaOptions"] == hidden
+
+
+def test_what_a_variable_gave_to_a_free_form_option_is_sealed(minimal: str) -> None:
+    options = "options: {kafka.a: '${env:SECRET}', kafka.b: plain, kafka.c: '${env:NONE:-d}'}"
+    text = minimal.replace("topics:", f"{options}\n  topics:")
+    text += "spark: {conf: {spark.x: '${env:FLAG}', spark.y: plain}}\n"
+    loaded = load_text(text, environ=ENVIRON | {"FLAG": "true"})
+    assert loaded.sealed == {"kafka.a", "spark.x"}
+    assert loaded.mask("it is true") == "it is true"
 
 
 def test_masking() -> None:

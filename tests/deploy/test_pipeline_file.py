@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,24 @@ def test_settings_of_the_section_take_variables(write: Write) -> None:
         ("registry: {url: 'http://h', username: u, password: canary}", "registry.password"),
         ("registry: {url: 'http://h', token: canary}", "registry.token"),
         ("spark: {conf: {spark.x.secret: canary, spark.y: plain}}", "spark.conf.spark.x.secret"),
+        ("spark: {conf: {spark.x.pwd: '${env:P:-canary}'}}", "spark.conf.spark.x.pwd"),
+        ("spark: {conf: {spark.x: 'a=${env:A} -Dmy.password=canary'}}", "spark.conf.spark.x"),
+        ("spark: {conf: {spark.x: 'AccountName=a;AccountKey=canary'}}", "spark.conf.spark.x"),
+        ("spark: {conf: {spark.x: 'https://u:canary@host'}}", "spark.conf.spark.x"),
     ],
 )
-def test_secrets_in_clear_are_found_by_name_only(write: Write, line: str, where: str) -> None:
+def test_secrets_in_clear_are_found(write: Write, line: str, where: str) -> None:
     found = read_for_install(write(f"{line}\n"), environ={})
     assert found.clear_secrets == (where,)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["${env:P}", "${env:P:-}", "${file:/run/p}", "-Dmy.password=${env:P}", 'password="${env:P}";'],
+)
+def test_a_reference_is_no_secret_in_clear(write: Write, value: str) -> None:
+    line = f"spark: {{conf: {{spark.x.jaas: {json.dumps(value)}, spark.y: {json.dumps(value)}}}}}\n"
+    assert read_for_install(write(line), environ={}).clear_secrets == ()
 
 
 def test_an_address_with_a_password_is_a_secret_in_clear(write: Write) -> None:

@@ -14,6 +14,7 @@ from distributary.config.deploy import SparkSubmit
 from distributary.deploy import package
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.spark_submit import submit_script
+from distributary.errors import DistributaryError
 from distributary.simulate.games import GamesPlan
 from tests.run.lakes import Games
 from tests.run.test_cluster import master
@@ -106,3 +107,15 @@ deploy:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
     assert "read 166" in done.stdout, shlex.quote(done.stdout)
     games.assert_each_record_once()
+
+
+@pytest.mark.parametrize(
+    "target", ["spark_submit: {conf", "kubernetes: {image: r/x:1, spark: {conf"]
+)
+@pytest.mark.parametrize("value", ["-Xss4m -Dmy.password=canary", "https://u:canary@host"])
+def test_a_secret_inside_a_value_is_refused(installable: Make, target: str, value: str) -> None:
+    ends = "}" * target.count("{")
+    with pytest.raises(DistributaryError) as caught:
+        installable(f"deploy: {{{target}: {{spark.driver.extraJavaOptions: '{value}'}}{ends}}}\n")
+    assert caught.value.exit_code == 2
+    assert "canary" not in str(caught.value)

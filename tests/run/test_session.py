@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from distributary.run import session as module
 from distributary.run.connectors import ensure_connectors
 from distributary.run.ivy import spark_jars
-from distributary.run.session import new_log_file, spark_session
+from distributary.run.session import new_log_file, options_file, spark_session
 from distributary.run.spark_conf import SparkSettings
 
 # runs in a process of its own, because a process has one JVM; reports through a file, because
@@ -35,7 +35,7 @@ secret = {
     "spark.hadoop.fs.s3a.secret.key": "CANARY",
     "spark.sql.warehouse.dir": str(folder / "w"),
     # beside a collector of ours the JVM would not start
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dmy.password=CANARY",
 }
 report = {}
 try:
@@ -50,6 +50,7 @@ spark._jvm.java.lang.System.out.println("printed by the JVM")
 jvm = next(p for p in psutil.Process().children(recursive=True) if "java" in p.name())
 report["command"] = jvm.cmdline()
 report["secret"] = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
+report["option"] = spark._jvm.java.lang.System.getProperty("my.password")
 report["name"] = spark.sparkContext.appName
 report["logs"] = sorted(p.name for p in log.parent.iterdir())
 (folder / "report.json").write_text(json.dumps(report))
@@ -122,6 +123,18 @@ def test_a_running_session_is_found_from_another_thread(spark: SparkSession) -> 
     assert found[0].sparkContext is spark.sparkContext
 
 
+def test_secret_options_are_in_a_file_that_nobody_else_reads() -> None:
+    with options_file(['-Da.password=x y"\\z', "-Db.password=two\nlines"]) as path:
+        assert path is not None
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        lines = path.read_text().splitlines()
+        assert lines == ['"-Da.password=x y\\"\\\\z"', '"-Db.password=two\\nlines"']
+    assert not path.parent.exists()
+    with options_file([]) as path:
+        assert path is None
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -> None:
@@ -132,7 +145,7 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
     assert report["refused"]["evidence"]
     assert report["refused"]["context"]["log"].endswith("spark.log")
     assert report["name"] == "alone"
-    assert report["secret"] == "CANARY"
+    assert (report["secret"], report["option"]) == ("CANARY", "CANARY")
     assert "CANARY" not in " ".join(report["command"])
     assert "-XX:+UseParallelGC" in report["command"]
     assert report["logs"] == ["spark.log", "spark.out"]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from distributary.run.spark_conf import (
     SparkSettings,
     default_driver_memory,
     launch_conf,
+    secret_options,
     spark_conf,
 )
 
@@ -112,6 +115,8 @@ def test_a_collector_that_the_user_chose_is_seen(options: str, chosen: bool) -> 
         "spark.ssl.keyPassword",
         "spark.driver.myToken",
         "spark.kubernetes.authenticate.oauthToken",
+        "spark.driver.my.pwd",
+        "spark.kubernetes.driverEnv.SIGNATURE",
         "spark.anything.else",
     ],
 )
@@ -119,6 +124,60 @@ def test_command_line_holds_no_secret_and_nothing_needless(name: str) -> None:
     conf = conf_of(SparkSettings(conf={name: "CANARY"}))
     assert conf[name] == "CANARY"
     assert "CANARY" not in str(launch_conf(conf))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.x.connection.string",
+        "spark.driver.my.pwd",
+        "spark.given.by.a.variable",
+    ],
+)
+def test_event_log_masks_what_is_secret(name: str) -> None:
+    conf = conf_of(SparkSettings(sealed=frozenset({"spark.given.by.a.variable"})))
+    for setting in ("spark.redaction.regex", "spark.sql.redaction.options.regex"):
+        assert re.search(conf[setting], name)
+        assert not re.search(conf[setting], "spark.sql.shuffle.partitions")
+        assert not re.search(conf[setting], "spark.also.given.by.a.variable.not")
+
+
+def test_secret_options_of_the_jvm_go_by_a_file() -> None:
+    options = '-Xss4m "-Djavax.net.ssl.keyStorePassword=CANARY CANARY" -Dplain=1'
+    conf = conf_of(SparkSettings(conf={"spark.driver.extraJavaOptions": options}))
+    assert secret_options(conf) == ["-Djavax.net.ssl.keyStorePassword=CANARY CANARY"]
+    launched = launch_conf(conf, options_file=Path("/private/options"))
+    assert shlex.split(launched["spark.driver.extraJavaOptions"]) == [
+        *("-Xss4m", "-Dplain=1", "@/private/options")
+    ]
+
+
+def test_a_variable_keeps_a_setting_off_the_command_line() -> None:
+    names = ("spark.driver.extraJavaOptions", "spark.driver.note", "spark.jars")
+    given = SparkSettings(conf=dict.fromkeys(names, "-Dx=CANARY"), sealed=frozenset(names))
+    conf = conf_of(given, java_options=["-Dours=1"])
+    launched = launch_conf(conf, sealed=given.sealed, options_file=Path("/private/options"))
+    assert secret_options(conf, sealed=given.sealed) == ["-Dours=1", "-Dx=CANARY"]
+    assert "spark.driver.note" not in launched
+    assert "CANARY" not in launched["spark.driver.extraJavaOptions"]
+    assert re.search(conf["spark.redaction.regex"], "x")
+    # the driver's class path is made of them when the JVM starts
+    assert "spark.jars" in launched
+
+
+@pytest.mark.parametrize("master", ["yarn", "local"])
+def test_command_lines_of_executors_get_no_secret(master: str) -> None:
+    given = {"spark.executor.extraJavaOptions": "-Dmy.password=CANARY"}
+    settings = SparkSettings(master=master, conf=given)
+    if master == "local":
+        assert conf_of(settings)
+        return
+    with pytest.raises(ConfigError) as caught:
+        conf_of(settings)
+    assert caught.value.code is ErrorCode.CONFIG_INVALID
+    assert "CANARY" not in str(caught.value)
 
 
 def test_command_line_holds_what_the_jvm_needs() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from distributary.config.kafka import KafkaSource as Config
 from distributary.dev.services import Services
@@ -17,6 +18,7 @@ from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
 from distributary.source.kafka import KafkaSource, alike
+from distributary.source.kafka_offsets import Broker
 from tests.services import unique
 from tests.topics import Topics
 
@@ -165,15 +167,59 @@ def test_a_missing_topic_may_come_and_a_near_name_is_told(
     assert name in (caught.value.evidence or "")
 
 
-def test_a_broker_that_is_not_there() -> None:
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_broker_that_is_not_there(protocol: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         free_port = taken.getsockname()[1]
-    config = {"type": "kafka", "bootstrap_servers": f"127.0.0.1:{free_port}", "topics": ["t"]}
+    login = {"mechanism": "PLAIN", "username": "u", "password": "p"}
+    config = {
+        "type": "kafka",
+        "bootstrap_servers": f"127.0.0.1:{free_port}",
+        "topics": ["t"],
+        "security": {"protocol": protocol, **(login if protocol.startswith("SASL") else {})},
+    }
     with pytest.raises(SourceUnavailableError) as caught:
         KafkaSource(Config.model_validate(config)).first()
     assert caught.value.retryable
     assert str(free_port) in (caught.value.where or "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told_before", "retryable"),
+    [
+        (KafkaError._TRANSPORT, None, True),
+        (KafkaError._ALL_BROKERS_DOWN, None, True),
+        (KafkaError._TIMED_OUT, None, True),
+        (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, True),
+        (KafkaError._TIMED_OUT, KafkaError._AUTHENTICATION, False),
+        (KafkaError._AUTHENTICATION, None, False),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, None, False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, None, False),
+        # the answer itself says more than what a connection once had to say
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._TRANSPORT, False),
+    ],
+)
+def test_a_refusal_is_told_from_an_outage_by_its_code(
+    answer: int, told_before: int | None, retryable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "sasl_plaintext://127.0.0.1:9092/bootstrap: SASL said something"
+
+    class Admin:
+        def __init__(self, options: dict[str, Any]) -> None:
+            self.complain = options["error_cb"]
+
+        def describe_topics(self, *_: Any, **__: Any) -> None:
+            raise KafkaException(KafkaError(answer, text))
+
+        def poll(self, _: float) -> None:
+            if told_before is not None:
+                self.complain(KafkaError(told_before, text))
+
+    monkeypatch.setattr("distributary.source.kafka_offsets.AdminClient", Admin)
+    with pytest.raises(SourceError) as caught:
+        Broker({"bootstrap.servers": "127.0.0.1:9092"}).described(["t"])
+    assert caught.value.retryable is retryable
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from distributary.config.base import Conflict, Section
 from distributary.config.deploy_kubernetes import Kubernetes
 from distributary.config.quantity import Duration
-from distributary.config.secrets import is_secret_name
+from distributary.config.secrets import secrets_of
 from distributary.config.text import HttpUrl, Listed, TableName, Text, matching
 
 _UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}")
@@ -101,7 +101,7 @@ class Cluster(Section):
             yield ("min_workers",), "must not be more than max_workers"
         for section in ("spark_conf", "env"):
             for name, value in getattr(self, section).items():
-                if is_secret_name(name) and not _SECRET_REFERENCE.fullmatch(value):
+                if any(secrets_of(name, value)) and not _SECRET_REFERENCE.fullmatch(value):
                     yield (section, name), "holds a secret: write {{secrets/SCOPE/KEY}}"
 
 
@@ -233,10 +233,10 @@ class SparkSubmit(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Spark's settings only, and nothing that others must not read."""
-        for name in self.conf:
+        for name, value in self.conf.items():
             if not name.startswith("spark."):
                 yield ("conf", name), "must start with spark."
-            elif is_secret_name(name):
+            elif any(secrets_of(name, value)):
                 yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section
-from distributary.config.secrets import is_secret_name
+from distributary.config.secrets import secrets_of
 from distributary.config.text import Listed, Text, matching
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -80,10 +80,10 @@ class Executors(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Spark's settings only, and nothing that others must not read."""
-        for name in self.conf:
+        for name, value in self.conf.items():
             if not name.startswith("spark."):
                 yield ("conf", name), "must start with spark."
-            elif is_secret_name(name):
+            elif any(secrets_of(name, value)):
                 yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
 
 

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from distributary.config.base import Section
-from distributary.config.node import Node
+from distributary.config.node import Node, Path
 from distributary.config.pipeline import PipelineConfig
 
 Models = tuple[type[Section], ...]
@@ -41,6 +41,19 @@ def is_list_of_sections(info: FieldInfo) -> bool:
 def is_free_form(info: FieldInfo) -> bool:
     """Whether the keys below are the user's own, as in `spark.conf`."""
     return any(get_origin(part) is Mapping for part in alternatives(info.annotation))
+
+
+def is_free_form_option(path: Path) -> bool:
+    """Whether a path is that of an option whose name does not tell if its value is secret."""
+    models = ROOT
+    for part in path:
+        info = settings(models).get(part) if isinstance(part, str) else None
+        if info is not None:
+            maps = (p for p in alternatives(info.annotation) if get_origin(p) is Mapping)
+            if any(get_args(each)[1] is SecretStr for each in maps):
+                return True
+            models = models_of(info)
+    return False
 
 
 def is_secret(info: FieldInfo) -> bool:

@@ -13,12 +13,13 @@ from pydantic import SecretStr, ValidationError
 from distributary.config.base import Section
 from distributary.config.document import parse, read
 from distributary.config.explain import UnknownKeys, explain
+from distributary.config.fields import is_free_form_option
 from distributary.config.layers import DEPRECATIONS, Deprecation, Layers
 from distributary.config.node import Node, Path, dotted, with_list_origin
 from distributary.config.origin import DEFAULT, Origin
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.problems import Problem, printable, problem_at, refuse
-from distributary.config.secrets import is_secret_name, mask
+from distributary.config.secrets import mask, secrets_of
 from distributary.config.variables import Variables
 
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
@@ -35,6 +36,8 @@ class Loaded:
     warnings: tuple[Problem, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Every value that must not leave the process in clear."""
+    sealed: frozenset[str] = frozenset()
+    """Names of free-form options that were given by a reference: secret, whatever their names."""
     path: FilePath | None = field(default=None, repr=False)
     """The file as it was opened; `file` is its name as it can be shown, which may be shorter."""
 
@@ -91,7 +94,14 @@ def load_text(
         raise refuse(file, problems)
     secrets = {*expander.secrets, *secret_values(config)}
     warnings = tuple(layers.warnings)
-    return Loaded(config, file, _origins(root), warnings, frozenset(filter(None, secrets)))
+    return Loaded(
+        config,
+        file,
+        _origins(root),
+        warnings,
+        frozenset(filter(None, secrets)),
+        frozenset(expander.sealed),
+    )
 
 
 class _Expander:
@@ -103,6 +113,7 @@ class _Expander:
         self.broken: set[Path] = set()
         """Values that are not known: nothing more can be said about them."""
         self.secrets: set[str] = set()
+        self.sealed: set[str] = set()
 
     def tree(self, node: Node, path: Path = ()) -> Node:
         if isinstance(node.value, dict):
@@ -120,12 +131,16 @@ class _Expander:
 
     def _scalar(self, node: Node, text: str, path: Path) -> Node:
         expansion = self._variables.expand(text)
+        secrets = [*expansion.secrets]
+        if is_free_form_option(path):
+            secrets += expansion.variables
+            self.sealed.update([str(path[-1])] if secrets else [])
         origin = replace(
             node.origin,
             references=tuple(dict.fromkeys(expansion.references)),
-            secret=bool(expansion.secrets),
+            secret=bool(secrets),
         )
-        self.secrets.update(expansion.secrets)
+        self.secrets.update(secrets)
         for unresolved in expansion.unresolved:
             self.broken.add(path)
             self.problems.append(
@@ -157,8 +172,6 @@ def secret_values(section: Section) -> Iterator[str]:
             yield value.get_secret_value()
         elif isinstance(value, Mapping):
             # most free-form options are plain: hiding each `true` and `8` would garble every text
-            yield from (
-                option.get_secret_value()
-                for key, option in value.items()
-                if isinstance(option, SecretStr) and is_secret_name(key)
-            )
+            for key, option in value.items():
+                if isinstance(option, SecretStr):
+                    yield from secrets_of(key, option.get_secret_value())

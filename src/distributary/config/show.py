@@ -12,7 +12,7 @@ from distributary.config.base import Section
 from distributary.config.fields import is_secret
 from distributary.config.load import Loaded
 from distributary.config.origin import Origin
-from distributary.config.secrets import MASK, hide_credentials, is_secret_name
+from distributary.config.secrets import MASK, hide, hide_credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ def _options(
     for (key, value), shown in zip(options.items(), plain.values(), strict=True):
         below = f"{path}.{key}"
         origin = _origin(loaded, below, given=True)
-        hidden = origin.secret or is_secret_name(str(key))
         clear = value.get_secret_value() if isinstance(value, SecretStr) else shown
-        yield Row(below, MASK if hidden else _safe(loaded, clear), origin)
+        safe = hide(str(key), clear) if isinstance(clear, str) else clear
+        yield Row(below, MASK if origin.secret else _safe(loaded, safe), origin)
 
 
 def _origin(loaded: Loaded, path: str, *, given: bool) -> Origin:

@@ -34,6 +34,8 @@ class Expansion:
     """What it was made of, such as `env:NAME` or `env:NAME, not set`."""
     secrets: list[str] = field(default_factory=list)
     """Values that must not be shown wherever they end up."""
+    variables: list[str] = field(default_factory=list)
+    """Values of variables, which must not be shown in a free-form option."""
     unresolved: list[UnresolvedError] = field(default_factory=list)
 
 
@@ -106,6 +108,7 @@ class Variables:
         # as in a shell: `:-` also stands in for a variable that is empty
         if value or (value is not None and not found):
             into.references.append(f"env:{name}")
+            into.variables.append(value)
             return value
         if not found:
             raise UnresolvedError(

@@ -305,7 +305,7 @@ def _wanted(pipeline: Installable, settings: Databricks, folder: str) -> Setting
 def _texts(pipeline: Installable, folder: str) -> dict[str, str]:
     """The pipeline file, then the launcher."""
     texts = {
-        f"{folder}/{pipeline.name}.yaml": pipeline.text,
+        f"{folder}/{pipeline.name}.yaml": pipeline.shared_text,
         f"{folder}/launch.py": LAUNCHER,
     }
     return {path: marked(text, target=NAME, pipeline=pipeline.name) for path, text in texts.items()}

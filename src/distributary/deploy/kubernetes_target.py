@@ -105,7 +105,7 @@ def _files(pipeline: Installable, settings: Kubernetes) -> Iterator[tuple[str, s
     yield "image/Dockerfile", dockerfile()
     yield "image/entrypoint.sh", ENTRYPOINT
     plain = plain_values(settings)
-    made = manifests(pipeline, settings, plain, file_text=pipeline.text)
+    made = manifests(pipeline, settings, plain, file_text=pipeline.shared_text)
     for number, (name, content) in enumerate(made.items()):
         # kubectl takes files in the order of their names
         yield f"manifests/{number:02}-{name}.yaml", to_yaml(content)
@@ -113,7 +113,7 @@ def _files(pipeline: Installable, settings: Kubernetes) -> Iterator[tuple[str, s
     yield "chart/Chart.yaml", to_yaml(_chart(pipeline, settings))
     yield "chart/values.yaml", to_yaml(values)
     yield "chart/values.schema.json", json.dumps(_values_schema(values), indent=2) + "\n"
-    places = manifests(pipeline, settings, _places(plain), file_text=pipeline.text)
+    places = manifests(pipeline, settings, _places(plain), file_text=pipeline.shared_text)
     for name, content in places.items():
         yield f"chart/templates/{name}.yaml", _template(to_yaml(content))
 

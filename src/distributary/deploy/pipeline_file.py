@@ -29,15 +29,19 @@ from distributary.config.load import Loaded, load_text
 from distributary.config.node import Node, dotted
 from distributary.config.node import Path as KeyPath
 from distributary.config.problems import PipelineFileError, printable, refuse
-from distributary.config.secrets import hide_credentials, is_secret_name
+from distributary.config.secrets import hide_credentials, is_secret_name, secrets_within
 from distributary.config.shard import Shard
 from distributary.config.text import PipelineName
 from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
 from distributary.config.variables import Variables
+from distributary.deploy.yaml_text import to_yaml
 from distributary.errors import ConfigError, ErrorCode
 
 _ENV = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)(:-)?")
-_REFERENCE = re.compile(r"\$\{|\{\{secrets/")
+_REFERENCE = re.compile(
+    r"(?<!\$)\$\{(?:env:\w+(?::-(?P<default>[^{}]*))?|(?:file|databricks):[^{}]*)\}"
+    r"|\{\{secrets/[^{}]*\}\}"
+)
 _SECRET_KINDS = re.compile(r"(?<!\$)\$\{(file|databricks):")
 
 
@@ -69,6 +73,8 @@ class Installable:
     """Whether a run takes what is there and ends."""
     text: str = field(repr=False)
     """The file as it is: references stay references."""
+    shared_text: str = field(repr=False)
+    """The same for others to read: without comments, which may hold anything."""
     variables: tuple[str, ...] = ()
     """Names of `${env:...}` without a default, which must be set where it runs."""
     clear_secrets: tuple[str, ...] = ()
@@ -112,6 +118,7 @@ def read_for_install(
         master=part.spark.master,
         ends=part.trigger == AVAILABLE_NOW,
         text=text,
+        shared_text=to_yaml(tree.plain()),
         variables=tuple(dict.fromkeys(needed)),
         clear_secrets=tuple(map(dotted, clear_secrets(tree))),
         unknown_here=unknown,
@@ -132,9 +139,11 @@ def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iter
         if is_secret(info):
             yield from (where for where, _ in _in_clear(below, here))
         elif is_free_form(info):
-            options = (pair for pair in below.entries.items() if is_secret_name(pair[0]))
-            for name, option in options:
-                yield from (where for where, _ in _in_clear(option, (*here, name)))
+            for name, option in below.entries.items():
+                inside = _scalars(option, (*here, name))
+                clear = _in_clear(option, (*here, name)) if is_secret_name(name) else ()
+                held = (where for where, text in inside if any(secrets_within(_written(text))))
+                yield from dict.fromkeys([*(where for where, _ in clear), *held])
         else:
             yield from clear_secrets(below, models_of(info), here)
             own = _in_clear(below, here) if not models_of(info) else ()
@@ -142,7 +151,19 @@ def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iter
 
 
 def _in_clear(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    return ((where, text) for where, text in _scalars(node, path) if not _REFERENCE.search(text))
+    """Texts without a reference, or with one whose default stands in the file."""
+    for where, text in _scalars(node, path):
+        found = list(_REFERENCE.finditer(text))
+        if not found or any(each["default"] for each in found):
+            yield where, text
+
+
+def _written(text: str) -> str:
+    """What stands in the file itself: references replaced by their defaults, innermost first."""
+    before = ""
+    while before != text:
+        before, text = text, _REFERENCE.sub(lambda each: each["default"] or "", text)
+    return text
 
 
 def _scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:

@@ -131,7 +131,10 @@ class Pipeline:
         """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
         ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
         return SparkSettings.from_config(
-            self.config.spark, log_file=self.log_file, short_lived=ends
+            self.config.spark,
+            sealed=self.loaded.sealed,
+            log_file=self.log_file,
+            short_lived=ends,
         )
 
     def run(

@@ -2,7 +2,8 @@
 
 The JVM's output goes to files: Spark's log to the log file, and whatever the JVM or a Python worker
 prints to a file of the same name that ends in `.out`. Settings that may hold secrets are handed
-over inside the process; on the JVM's command line every user of the machine could read them.
+over inside the process, and such options of the JVM in a file that only this user may read; on
+the JVM's command line every user of the machine could read them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import platformdirs
@@ -30,7 +32,14 @@ from distributary.run.connectors import JVM, are_locked, ensure_connectors
 from distributary.run.ivy import Progress, spark_jars
 from distributary.run.java import require_java
 from distributary.run.open_files import raise_limit, too_few_files
-from distributary.run.spark_conf import REQUIRED, SparkSettings, launch_conf, spark_conf
+from distributary.run.spark_conf import (
+    REQUIRED,
+    SparkSettings,
+    launch_conf,
+    quoted,
+    secret_options,
+    spark_conf,
+)
 
 _LOG_DAYS = 7
 _EVIDENCE_LINES = 8
@@ -101,7 +110,8 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         with _answered_in_time():
-            context = SparkContext(conf=_as_conf(conf), gateway=_gateway(conf, log))
+            gateway = _gateway(conf, log, sealed=settings.sealed)
+            context = SparkContext(conf=_as_conf(conf), gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         raise _did_not_start(settings.master, log, error) from error
     return _required(SparkSession(context))
@@ -131,14 +141,31 @@ def _answered_in_time() -> Iterator[None]:
         watch.cancel()
 
 
-def _gateway(conf: Mapping[str, str], log: Path) -> Any:
+def _gateway(conf: Mapping[str, str], log: Path, *, sealed: frozenset[str]) -> Any:
     if _jvm_exists():
         # a session was stopped in this process: its JVM serves the next one too
         return None
-    with log.with_suffix(".out").open("ab") as output:
+    hidden = secret_options(conf, sealed=sealed)
+    with log.with_suffix(".out").open("ab") as output, options_file(hidden) as file:
+        launch = launch_conf(conf, sealed=sealed, options_file=file)
         return launch_gateway(  # type: ignore[no-untyped-call]
-            _as_conf(launch_conf(conf)), {"stdout": output, "stderr": output}
+            _as_conf(launch), {"stdout": output, "stderr": output}
         )
+
+
+@contextmanager
+def options_file(options: Sequence[str]) -> Iterator[Path | None]:
+    """A file of options as `java @FILE` reads it, for this user only; none without options."""
+    if not options:
+        yield None
+        return
+    with TemporaryDirectory(prefix="distributary-") as folder:
+        path = Path(folder) / "options"
+        path.touch(mode=0o600)
+        # line ends would end an option, even a quoted one
+        lines = (quoted(each).replace("\n", "\\n").replace("\r", "\\r") for each in options)
+        path.write_text("\n".join(lines), "utf-8")
+        yield path
 
 
 def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from distributary.config.engine import Spark
+from distributary.config.secrets import SECRET_NAMES, is_secret_name, jvm_options, secrets_within
 from distributary.errors import ConfigError
 
 REQUIRED: Mapping[str, str] = {
@@ -18,12 +19,6 @@ REQUIRED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
 }
 """Settings that no user may change, because the promises depend on them."""
-
-SECRET = (
-    r"(?i)secret|passw|token|credential|jaas|keystore[._-]?key"  # noqa: S105
-    r"|(?:access|api|account|private)[._-]?key"
-)
-"""Names of settings whose values are never printed, logged or put on a command line."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -49,6 +44,20 @@ _AT_LAUNCH = (
     "spark.submit.",
     "spark.yarn.",
 )
+# without these the JVM starts wrongly: where they are given by a variable, it holds paths and names
+_NOT_LATER = (
+    "spark.app.name",
+    "spark.archives",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.files",
+    "spark.jars",
+    "spark.kerberos.",
+    "spark.master",
+    "spark.submit.",
+    "spark.yarn.dist.",
+)
+_DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class SparkSettings:
     """`4g`; a quarter of the machine's memory, between 1g and 4g, when left out."""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further settings, which win over ours; may hold secrets."""
+    sealed: frozenset[str] = frozenset()
+    """Names of options that are secret, whatever they are called."""
     log_file: Path | None = None
     """Where Spark's log goes; a file of its own in the user's log folder when left out."""
     log_level: str = "WARN"
@@ -68,13 +79,19 @@ class SparkSettings:
 
     @classmethod
     def from_config(
-        cls, section: Spark, *, log_file: Path | None = None, short_lived: bool = False
+        cls,
+        section: Spark,
+        *,
+        sealed: frozenset[str] = frozenset(),
+        log_file: Path | None = None,
+        short_lived: bool = False,
     ) -> SparkSettings:
         """The settings of a pipeline file's `spark` section."""
         return cls(
             master=section.master,
             driver_memory=section.driver_memory,
             conf=section.options,
+            sealed=sealed,
             log_file=log_file,
             short_lived=short_lived,
         )
@@ -116,6 +133,8 @@ def spark_conf(
                 where=f"spark.conf.{name}",
                 next_step="leave the setting out; convert time zones where the tables are read",
             )
+    if not settings.is_local:
+        _refuse_secrets_of_executors(settings)
     return {
         **_defaults(),
         **(_local_defaults(settings.master) if settings.is_local else {}),
@@ -128,13 +147,55 @@ def spark_conf(
     }
 
 
-def launch_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """The part that may stand on a command line, where every user of the machine reads it."""
-    return {
+def launch_conf(
+    conf: Mapping[str, str],
+    *,
+    sealed: Collection[str] = (),
+    options_file: Path | None = None,
+) -> dict[str, str]:
+    """The part that may stand on a command line, where every user of the machine reads it.
+
+    `options_file` holds the JVM's secret options, for the JVM to read.
+    """
+    found = {
         name: value
         for name, value in conf.items()
-        if name.startswith(_AT_LAUNCH) and not re.search(SECRET, name)
+        if name.startswith(_AT_LAUNCH)
+        and not is_secret_name(name)
+        and (name not in sealed or name.startswith(_NOT_LATER))
     }
+    for name in _DRIVER_OPTIONS:
+        hidden = _secret_options(conf, name, sealed)
+        if hidden:
+            shown = [each for each in jvm_options(conf[name]) if each not in hidden]
+            found[name] = " ".join(map(quoted, shown))
+    if options_file is not None:
+        last = _DRIVER_OPTIONS[-1]
+        found[last] = _joined(" ", found.get(last, ""), quoted(f"@{options_file}"))
+    return found
+
+
+def secret_options(conf: Mapping[str, str], *, sealed: Collection[str] = ()) -> list[str]:
+    """Options of the driver's JVM that must not stand on its command line."""
+    return [each for name in _DRIVER_OPTIONS for each in _secret_options(conf, name, sealed)]
+
+
+def _secret_options(conf: Mapping[str, str], name: str, sealed: Collection[str]) -> list[str]:
+    options = jvm_options(conf.get(name, ""))
+    return [each for each in options if name in sealed or any(secrets_within(each))]
+
+
+def _refuse_secrets_of_executors(settings: SparkSettings) -> None:
+    # Spark itself puts these on the command lines of other machines
+    for name, value in settings.conf.items():
+        if name.endswith("JavaOptions") and name not in _DRIVER_OPTIONS:
+            if name in settings.sealed or any(secrets_within(value)):
+                raise ConfigError(
+                    "a secret would stand on the command line of each executor",
+                    where=f"spark.conf.{name}",
+                    next_step="give executors a file or a variable (spark.executorEnv.NAME), "
+                    "and write options that are no secret without ${...}",
+                )
 
 
 def quoted(option: str) -> str:
@@ -175,13 +236,14 @@ def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict
 def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str, str]:
     """Settings that hold something of ours and something of the user's."""
     user = settings.conf
+    secret = _secret_names(settings)
     conf = {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory or default_driver_memory(),
         "spark.sql.extensions": _joined(",", _DELTA_EXTENSION, user.get("spark.sql.extensions")),
-        "spark.redaction.regex": _joined("|", SECRET, user.get("spark.redaction.regex")),
+        "spark.redaction.regex": _joined("|", secret, user.get("spark.redaction.regex")),
         "spark.sql.redaction.options.regex": _joined(
-            "|", f"{SECRET}|url", user.get("spark.sql.redaction.options.regex")
+            "|", f"{secret}|url", user.get("spark.sql.redaction.options.regex")
         ),
     }
     options = user.get("spark.driver.extraJavaOptions")
@@ -190,6 +252,17 @@ def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str,
         ours = " ".join(quoted(option) for option in java_options)
         conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
     return conf
+
+
+def _secret_names(settings: SparkSettings) -> str:
+    """By which Spark masks its event log and its pages."""
+    given = settings.sealed
+    # an option that the JVM was given is a property of its own there
+    options = [
+        o for n in _DRIVER_OPTIONS if n in given for o in jvm_options(settings.conf.get(n, ""))
+    ]
+    names = {*given, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
+    return "|".join([f"(?i){SECRET_NAMES}", *(f"^{re.escape(name)}$" for name in sorted(names))])
 
 
 def default_driver_memory() -> str:

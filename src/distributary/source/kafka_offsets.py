@@ -168,20 +168,22 @@ class Broker:
     def _fail(self, error: KafkaException) -> NoReturn:
         # a client that could not connect may hold on to its last attempt for a long time
         self._client = None
-        cause = self._error or error.args[0]
-        if cause.code() in _REFUSED or "SASL" in cause.str().upper():
+        told = [each for each in (error.args[0], self._error) if each is not None]
+        # by the code alone: the text of an outage names the listener, as in `sasl_ssl://`
+        refusal = next((each for each in told if each.code() in _REFUSED), None)
+        if refusal is not None:
             raise SourceError(
                 "the broker refuses these credentials",
                 where=self._servers,
-                evidence=cause.str(),
+                evidence=refusal.str(),
                 next_step="check source.security, and what the user may read",
             ) from error
         raise SourceUnavailableError(
             "the broker does not answer",
             where=self._servers,
-            evidence=cause.str(),
+            evidence=told[-1].str(),
             next_step="start it (for a trial: `distributary dev up`), "
-            "or correct source.bootstrap_servers",
+            "or correct source.bootstrap_servers or source.security",
         ) from error
 
     def _no_topic(self, name: str, known: Mapping[str, Any]) -> NoReturn:

@@ -13,7 +13,7 @@ from distributary.cli.lakes import find_lake, load_file
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.load import Loaded
 from distributary.deploy.grant_executors import CatalogExecutor, SparkExecutor
 from distributary.deploy.granting import Executor, Outcome, Result, apply_rights
 from distributary.deploy.rights import Right, Statement, Verb, statements, wanted_rights
@@ -30,7 +30,7 @@ _SIGNS = {Verb.GRANT: ("+ ", "green"), Verb.REVOKE: ("- ", "red")}
 class _Case:
     """A pipeline, what it asks for, and what was granted so far."""
 
-    config: PipelineConfig
+    loaded: Loaded
     book: RightsBook
     wanted: frozenset[Right]
     planned: tuple[Statement, ...]
@@ -39,7 +39,7 @@ class _Case:
     def document(self) -> dict[str, Any]:
         """What both commands say."""
         return {
-            "pipeline": self.config.name,
+            "pipeline": self.loaded.config.name,
             "changes": bool(self.planned),
             "rights": len(self.wanted),
             "statements": [statement.as_dict() for statement in self.planned],
@@ -67,7 +67,7 @@ def apply_grants(
         question = f"Run {counted(len(case.planned), 'statement')}?"
         if not confirmed(call, question, yes=yes, evidence=_tally(case.planned)):
             return 1
-    executor = _executor(call, case.config, through)
+    executor = _executor(call, case.loaded, through)
     outcomes = apply_rights(
         case.book,
         case.wanted,
@@ -80,22 +80,26 @@ def apply_grants(
 
 
 def _case(call: Invocation, file: Path) -> _Case:
-    config = load_file(call, file).config
+    loaded = load_file(call, file)
+    config = loaded.config
     lake = find_lake(call, file=file)
     tables = Ledger(lake.path, storage_options=lake.options).tables(config.name)
     book = RightsBook(lake.path, config.name, storage_options=lake.options)
     wanted = wanted_rights(config, tables)
-    return _Case(config, book, wanted, statements(wanted, book.read()))
+    return _Case(loaded, book, wanted, statements(wanted, book.read()))
 
 
-def _executor(call: Invocation, config: PipelineConfig, through: str | None) -> Executor:
+def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor:
+    config = loaded.config
     databricks = config.deploy.databricks if config.deploy is not None else None
     named = databricks is not None and databricks.catalog is not None
     if (through or (DATABRICKS if named else SPARK)) == SPARK:
         from distributary.run.session import spark_session
         from distributary.run.spark_conf import SparkSettings
 
-        settings = SparkSettings.from_config(config.spark, log_file=call.log.path, short_lived=True)
+        settings = SparkSettings.from_config(
+            config.spark, sealed=loaded.sealed, log_file=call.log.path, short_lived=True
+        )
         return SparkExecutor(spark_session(settings, app_name=f"{config.name} grants"))
     if databricks is None or not named:
         raise ConfigError(
