@@ -187,6 +187,8 @@ class JsonDecoder:
             reason = f"{path} does not match `{printable(error.kind.name)}` of the schema"
             if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type):
                 reason += f": {kind_of(error.instance)} instead of {' or '.join(error.kind.types)}"
+            elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
+                reason += ": it takes too many steps to tell"
             raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
         except ValueError:
             reason = "the validator cannot read it"
