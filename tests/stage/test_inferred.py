@@ -18,6 +18,7 @@ from distributary.registry.inferred import InferredSchemas
 from distributary.registry.memory import MemoryRegistry
 from distributary.run.planner import Planner
 from distributary.stage.job import Staged
+from distributary.testing.publisher import MemoryTable
 from tests.stage.conftest import Bench
 
 PIPELINE = """
@@ -214,6 +215,23 @@ def test_a_flattened_row_may_have_a_column_that_is_called_like_an_image(tmp_path
     for after in ("x", "y"):
         staged = stream.stage({"id": 1, "after": after, "source": after} | told)
         assert [row["after"] for row in stream.rows(staged)] == [after]
+
+
+def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_columns(
+    tmp_path: Path,
+) -> None:
+    stream = Stream(tmp_path)
+    stream.stage("x")
+    tables = stream.bench.planner.catalog().tables
+    plan = tables[EVENTS]
+    stream.bench.publisher.tables[plan.path] = MemoryTable(plan.columns)
+    assert stream.stage({"id": 1}).dead == {"PAYLOAD_MISMATCH": 1}
+    stream.inferred.forget("orders")
+    stream.begin()
+    staged = stream.stage({"id": 1}, {"id": 2})
+    assert [row["id"] for row in stream.rows(staged)] == [1, 2] and not staged.dead
+    columns = [column.name for column in stream.bench.planner.catalog().tables[EVENTS].columns]
+    assert {"value", "id"} <= {*columns}
 
 
 def test_anything_that_is_known_stays_text(tmp_path: Path) -> None:

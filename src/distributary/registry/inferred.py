@@ -62,6 +62,15 @@ class InferredSchemas:
             self._registry.delete_version(claim, self._registry.versions(claim)[-1])
         self._newest[claim] = self._read(self._registry, claim, self._first)
 
+    def claims(self) -> tuple[str, ...]:
+        """Everything that has a schema."""
+        return self._kept.subjects() if self._folder.is_dir() else ()
+
+    def forget(self, claim: str) -> None:
+        """Have no schema for a claim any more; rows that name one can still be told by it."""
+        self._kept.delete_subject(claim)
+        self._newest.pop(claim, None)
+
     def _is_kept(self, claim: str) -> bool:
         # the folder is made with the first schema
         return self._folder.is_dir() and bool(self._kept.versions(claim))
