@@ -202,6 +202,20 @@ def test_rows_that_are_named_by_their_topic_are_objects_too(tmp_path: Path) -> N
     assert staged.records.total() == 2
 
 
+def test_a_schema_of_changes_that_was_mixed_before_is_usable_again(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(event(0))
+    (claim,) = stream.inferred.claims()
+    known = stream.inferred.document(claim)
+    assert known is not None
+    mixed = {**known, "properties": {**known["properties"]}}
+    mixed["properties"]["after"] = join(known["properties"]["after"], SCALAR)
+    stream.inferred.add(claim, join(mixed, SCALAR))
+    stream.begin()
+    staged = stream.stage(event(1))
+    assert [row["id"] for row in stream.rows(staged)] == [1] and not staged.dead
+
+
 def test_one_bad_change_among_the_first(tmp_path: Path) -> None:
     stream = Stream(tmp_path, changes=True)
     staged = stream.stage(event(0, after="x"), event(1), "x", 7)
