@@ -32,6 +32,7 @@ PERSON: dict[str, Any] = {
     },
 }
 GOOD = b'{"id":1}'
+CLOSED = {"additionalProperties": False}
 
 
 def decoder(schema: Any, *, quick: bool = True, **limits: Any) -> JsonDecoder:
@@ -202,3 +203,36 @@ def test_many_records_with_surprises_are_all_decoded() -> None:
 def test_a_body_that_nobody_compiled_is_an_error(body: bytes) -> None:
     with pytest.raises(DecodeError):
         JsonDecoder(body, "value", DecodeLimits())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (r"^(a+)+$", 30),
+        (r"^(a(?=a|b)|a(?!z))+$", 30),
+        # it would match in the end
+        (r"^((a(?=a|b)|a(?!z))+|.*)$", 17),
+    ],
+)
+@pytest.mark.parametrize("where", ["pattern", "not", "patternProperties", "propertyNames"])
+def test_a_pattern_that_would_never_end_gives_up(where: str, pattern: str, length: int) -> None:
+    text = "a" * length + "b"
+    schemas: dict[str, Any] = {
+        "pattern": {"properties": {"id": {}, "x": {"pattern": pattern}}},
+        "not": {"properties": {"id": {}, "x": {"not": {"not": {"pattern": pattern}}}}},
+        "patternProperties": {"patternProperties": {pattern: {}, "^id$": {}}, **CLOSED},
+        "propertyNames": {"propertyNames": {"anyOf": [{"const": "id"}, {"pattern": pattern}]}},
+    }
+    named = where in ("patternProperties", "propertyNames")
+    payload = json.dumps({"id": 1, **({text: 1} if named else {"x": text})}).encode()
+    schema = {"title": "Person", "type": "object", **schemas[where]}
+    found = failure(schema, payload, quick=True)
+    assert found.code is ErrorCode.PAYLOAD_MISMATCH
+    assert text not in found.message
+
+
+def test_a_pattern_with_look_around_takes_a_long_text() -> None:
+    schema = {"title": "Text", "properties": {"x": {"pattern": r"^((?!secret).)*$"}}}
+    payloads = [json.dumps({"x": "ab" * 10_000}).encode(), b'{"x": "a secret"}']
+    decoded = decoder(schema).decode(pa.array(payloads, pa.binary()))
+    assert [each.index for each in decoded.failed] == [1]

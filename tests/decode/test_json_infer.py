@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distributary.decode.base import DecodeLimits
 from distributary.decode.json_infer import NOTHING, infer, join, names_of, writer_schema
 from distributary.decode.json_infer_arrow import arrow_shape
-from distributary.decode.json_join import ANYTHING, MAX_PROPERTIES, shape_of
+from distributary.decode.json_join import ANYTHING, MAX_PROPERTIES, grown, shape_of
 from distributary.decode.json_schema import JsonDecoder
 from distributary.decode.json_text import parse
 from tests.decode.datastream_samples import event
@@ -72,6 +72,15 @@ def test_joining_is_a_least_upper_bound(a: Any, b: Any, c: Any) -> None:
     assert join(join(a, b), c) == join(a, join(b, c))
     joined = join(a, b)
     assert join(joined, a) == joined == join(b, joined)
+
+
+@given(OBJECTS, st.lists(shapes, max_size=4), st.booleans())
+def test_what_is_known_of_objects_is_never_lost(known: Any, more: list[Any], changes: bool) -> None:
+    first = now = shape_of(parse(text(known), max_depth=100))
+    for each in [*more, ANYTHING]:
+        now = grown(now, each, changes=changes)
+    assert now["type"] == ["null", "object"]
+    assert now["properties"].keys() >= first["properties"].keys()
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=6), st.randoms(use_true_random=False))

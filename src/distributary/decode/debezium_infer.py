@@ -16,13 +16,20 @@ from distributary.decode.debezium_json import decoder
 from distributary.decode.debezium_schema import OTHER, Field, Type, unusable
 from distributary.decode.debezium_shape import is_told
 from distributary.decode.gather import Gathered
-from distributary.decode.json_join import ANYTHING, NOTHING, Shape, join
+from distributary.decode.json_join import ANYTHING, NOTHING, Shape, join, objects_only
 from distributary.errors import ErrorCode
 from distributary.model.decoded import Decoded
 from distributary.registry.json_documents import Documents
 
 IMAGES = ("before", "after")
 _TEXT: Shape = {"type": ["null", "string"]}
+_TEXTS = frozenset(
+    (
+        *("version", "connector", "name", "db", "schema", "table", "collection", "gtid"),
+        *("file", "change_lsn", "commit_lsn", "rs_id"),
+    )
+)
+"""What a source tells as text, whatever it is about."""
 
 
 class InferredJson:
@@ -75,9 +82,16 @@ class InferredJson:
 
 def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
     """A schema in which both images of a row are alike, and no column of it is an object."""
-    images = [members[name] for name in IMAGES if name in members]
-    if "op" not in members or "connector" not in _properties(members.get("source")) or not images:
+    images = [objects_only(members[name]) for name in IMAGES if name in members]
+    source = objects_only(members.get("source", NOTHING))
+    if "op" not in members or "connector" not in _properties(source) or not images:
         return {name: s if is_told(name) else _column(s) for name, s in members.items()}
+    # an event that has something else there is no reason to read the others in another way
+    told = {
+        name: _TEXT if name in _TEXTS and "string" in shape.get("type", ()) else shape
+        for name, shape in _properties(source).items()
+    }
+    members = members | {"source": _closed(told), "op": _TEXT}
     joined = NOTHING
     for each in images:
         joined = join(joined, each)

@@ -171,7 +171,9 @@ def _peeked(value: bytes | None) -> dict[str, Any] | None:
         return None
     source = event.get("source")
     told = _texts(source, _SOURCE) if isinstance(source, dict) else None
-    return {"source": told, **_texts(event, ("op", *_FLAT))}
+    # only what has no operation at all tells of something else than rows
+    operation = {} if event.get("op") is None else {"op": ""}
+    return {"source": told} | operation | _texts(event, ("op", *_FLAT))
 
 
 def _texts(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:

@@ -32,26 +32,32 @@ _PARTS = ("database", "schema", "table", "collection")
 _NAMES = pa.struct([("source_metadata", pa.struct([(part, pa.string()) for part in _PARTS]))])
 
 
-def infer(values: pa.BinaryArray | Sequence[bytes]) -> Shape | None:
+def infer(values: pa.BinaryArray | Sequence[bytes], *, parts: bool = False) -> Shape | None:
     """The shape of JSON texts; None if nothing can be said about any of them.
 
-    Texts that are not JSON say nothing, and nor do nulls.
+    Texts that are not JSON say nothing, and nor do nulls. A record that has too many properties by
+    itself, with `parts` in one of its parts, says nothing beside others.
     """
-    shape = NOTHING
+    shape = alone = NOTHING
     waiting = [_array(values)]
     while waiting:
         part = waiting.pop()
         large = part.nbytes > _BYTES_AT_ONCE
         quick = arrow_shape(part) if len(part) > 1 and not large else None
-        if quick is not None:
+        if quick is not None and not _is_too_wide(quick, parts=parts):
             shape = join(shape, quick)
         elif len(part) > (1 if large else _FEW):
             half = len(part) // 2
             waiting += [part[half:], part[:half]]
         else:
             for value in _parsed(part):
-                shape = join(shape, shape_of(value))
-    return None if shape == NOTHING else shape
+                own = shape_of(value)
+                if _is_too_wide(own, parts=parts):
+                    alone = join(alone, own)
+                else:
+                    shape = join(shape, own)
+    found = alone if shape == NOTHING else shape
+    return None if found == NOTHING else found
 
 
 def names_of(values: pa.BinaryArray | Sequence[bytes]) -> list[str | None]:
@@ -77,6 +83,10 @@ def writer_schema(shape: Shape, *, id: int = 0) -> WriterSchema:
     """A shape as the schema that a decoder is built from."""
     compiled = compile_json(json.dumps(shape))
     return WriterSchema(id, Format.JSON, compiled.body, compiled.message)
+
+
+def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
+    return not shape or (parts and not all(shape.get("properties", {}).values()))
 
 
 def _array(values: pa.BinaryArray | Sequence[bytes]) -> pa.BinaryArray:

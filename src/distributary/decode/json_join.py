@@ -26,6 +26,9 @@ ANYTHING: Shape = {}
 _RANKS = (2**53, 2**63, 10**20, 10**38)
 """Integers below these in size: exact in a double, in 64 bits, in decimals of the lake."""
 _INT64, _TEXT = 1, len(_RANKS)
+_SCALARS = frozenset(("boolean", "integer", "number", "string"))
+_KINDS = (frozenset(("object",)), frozenset(("array",)), _SCALARS)
+"""What records of one table are at the top."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,55 @@ def join(one: Shape, other: Shape) -> Shape:
     return _shape(
         _Parts(a.types | b.types, max(a.rank, b.rank), properties, join(a.items, b.items))
     )
+
+
+def widened(one: Shape, other: Shape, *, parts: bool = False) -> Shape:
+    """The shapes joined, but an object whose properties are told never becomes just anything.
+
+    With `parts` that holds for the objects in it as well, as for the images of a row.
+    """
+    joined = join(one, other)
+    if not joined:
+        return next((each for each in (one, other) if "properties" in each), ANYTHING)
+    inner = joined.get("properties", {})
+    if not parts or all(inner.values()):
+        return joined
+    either = [each.get("properties", {}) for each in (one, other)]
+    kept = {
+        name: shape or widened(*(each.get(name, NOTHING) for each in either))
+        for name, shape in inner.items()
+    }
+    return {**joined, "properties": kept}
+
+
+def grown(known: Shape, shape: Shape, *, changes: bool = False) -> Shape:
+    """What is known and what a shape adds to it, which is nothing if it is of another kind.
+
+    Where nothing is known yet, objects go before arrays, and those before single values. Change
+    events are always objects.
+    """
+    joined = widened(known, shape, parts=changes)
+    if changes:
+        return objects_only(joined)
+    if not known or not joined:
+        return ANYTHING
+    types = _parts(known).types or _parts(joined).types
+    return _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
+
+
+def objects_only(shape: Shape) -> Shape:
+    """What of a shape is objects; nothing, if no objects are."""
+    return _only(shape, _KINDS[0]) if shape else shape
+
+
+def _only(shape: Shape, kind: frozenset[str]) -> Shape:
+    parts = _parts(shape)
+    parts.types &= kind
+    if "object" not in parts.types:
+        parts.properties = {}
+    if not parts.types & _SCALARS:
+        parts.rank = 0
+    return _shape(parts)
 
 
 def shape_of(value: Any, level: int = 0) -> Shape:

@@ -32,6 +32,12 @@ def mismatch(label: str, wanted: str) -> UnfitValueError:
     return UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, f"{label or '/'} is not {wanted}")
 
 
+def kind_of(content: Any) -> str:
+    """What JSON calls a parsed value."""
+    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return kinds.get(type(content), "number")
+
+
 def storage_of(value: Value) -> pa.DataType:
     """The type of what an adder adds."""
     return _STORAGE.get(value.kind, value.type)

@@ -37,7 +37,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.gather import Gathered, Positions, small_enough
 from distributary.decode.json_build import StructBuilder
 from distributary.decode.json_engine import Engine, engine_supports
-from distributary.decode.json_leaves import UnfitValueError, mismatch
+from distributary.decode.json_leaves import UnfitValueError, kind_of, mismatch
 from distributary.decode.json_plan import plan_payload
 from distributary.decode.json_rest import NOTHING, rest_of
 from distributary.decode.json_shape import Value
@@ -185,6 +185,10 @@ class JsonDecoder:
         except jsonschema_rs.ValidationError as error:
             path = self._shown_path(error.instance_path)
             reason = f"{path} does not match `{printable(error.kind.name)}` of the schema"
+            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type):
+                reason += f": {kind_of(error.instance)} instead of {' or '.join(error.kind.types)}"
+            elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
+                reason += ": it takes too many steps to tell"
             raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
         except ValueError:
             reason = "the validator cannot read it"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from distributary.errors import SchemaNotFoundError
 from distributary.model.schema import Format, WriterSchema
 from distributary.registry.compatibility import Level
 from distributary.registry.files import FileRegistry
@@ -36,6 +37,12 @@ class InferredSchemas:
 
     def newest(self, claim: str) -> WriterSchema:
         """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
+        if self.document(claim) is None:
+            raise SchemaNotFoundError(
+                "no record has shown yet what those of its table look like",
+                where=claim,
+                next_step="replay the letters once the table has rows",
+            )
         return self._known(claim)[0]
 
     def document(self, claim: str) -> dict[str, Any] | None:
@@ -45,12 +52,24 @@ class InferredSchemas:
         return self._known(claim)[1]
 
     def add(self, claim: str, document: dict[str, Any]) -> None:
-        """A wider schema; the older ones stay what they were."""
+        """What holds from now on; the older ones stay what they were."""
         # a schema that only grows is compatible with what came before in its own way
         self._registry.set_compatibility(claim, Level.NONE)
         text = json.dumps(document, ensure_ascii=False, sort_keys=True)
-        self._registry.register(claim, text, format=Format.JSON)
+        schema_id = self._registry.register(claim, text, format=Format.JSON)
+        while self._registry.latest(claim).id != schema_id:
+            # it held before, until records of several kinds spoiled what came after it
+            self._registry.delete_version(claim, self._registry.versions(claim)[-1])
         self._newest[claim] = self._read(self._registry, claim, self._first)
+
+    def claims(self) -> tuple[str, ...]:
+        """Everything that has a schema."""
+        return self._kept.subjects() if self._folder.is_dir() else ()
+
+    def forget(self, claim: str) -> None:
+        """Have no schema for a claim any more; rows that name one can still be told by it."""
+        self._kept.delete_subject(claim)
+        self._newest.pop(claim, None)
 
     def _is_kept(self, claim: str) -> bool:
         # the folder is made with the first schema

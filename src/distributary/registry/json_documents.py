@@ -33,6 +33,9 @@ _NUMBERS: Mapping[int, int] = {
     2019: jsonschema_rs.Draft201909,
     2020: jsonschema_rs.Draft202012,
 }
+PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+"""Patterns without look-around and back-references take time by the length of a text; the others
+give up after so many steps, a few milliseconds."""
 DRAFTS = tuple(_VALIDATORS)
 """The drafts that are known, by number or year."""
 
@@ -109,6 +112,7 @@ class Documents:
                 registry=registry,
                 base_uri=self._uri,
                 validate_formats=False,
+                pattern_options=PATTERNS,
                 offline=True,
             )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from distributary.registry.json_documents import Documents, Node
+from distributary.registry.json_documents import PATTERNS, Documents, Node
 
 ATOMS = frozenset({"null", "boolean", "integer", "real", "string", "array", "object"})
 _TYPES = {name: frozenset({name}) for name in ATOMS - {"real"}}
@@ -247,4 +247,5 @@ def _plain(value: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, name: str) -> bool:
     # the validator's own expressions, which give up where Python's would go on for ever
-    return jsonschema_rs.is_valid({"pattern": pattern}, name, offline=True)
+    known = {"pattern": pattern}
+    return jsonschema_rs.is_valid(known, name, offline=True, pattern_options=PATTERNS)

@@ -175,7 +175,8 @@ class Planner:
             catalog = self.catalog()
             groups = group(unwrapped, catalog.unions)
             if catalog.infer:
-                self.learn(joined(shapes(unwrapped, groups)), unwrapped.carried.values())
+                found = shapes(unwrapped, groups, changes=self._changes is not None)
+                self.learn(joined(found), unwrapped.carried.values())
                 catalog = self.catalog()
             places = zip(groups.keys, groups.first_rows(), strict=True)
             first = {key: int(offsets[unwrapped.rows[row]]) for key, row in places}

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from distributary.config.message import Envelope
 from distributary.config.pipeline import PipelineConfig
-from distributary.decode.json_infer import join
+from distributary.decode.json_join import NOTHING, grown
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
 from distributary.model.plan import UNFRAMED, Rejected, RouteKey
 from distributary.model.schema import Format, WriterSchema
@@ -36,6 +36,7 @@ class SchemaLookup:
         carried: CarriedSchemas | None = None,
     ) -> None:
         self._enveloped = config.envelope is not None
+        self._changes = config.cdc is not None
         self._payload = config.records
         self._registry = registry
         self._inferred = inferred
@@ -80,14 +81,15 @@ class SchemaLookup:
         """Take in what records without a schema look like; the claims that have a new one now."""
         if self._inferred is None:
             return []
-        grown = []
+        claims = []
         for claim, shape in shapes.items():
             known = self._inferred.document(claim)
-            wider = shape if known is None else join(known, shape)
-            if wider != known:
+            old = NOTHING if known is None else known
+            wider = grown(old, shape, changes=self._changes)
+            if wider != old:
                 self._inferred.add(claim, wider)
-                grown.append(claim)
-        return grown
+                claims.append(claim)
+        return claims
 
     def note(self, keys: Iterable[RouteKey]) -> None:
         """Remember which schemas came last with the records of a kind, for those without any."""

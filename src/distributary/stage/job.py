@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.decode.json_infer import join
+from distributary.decode.json_join import widened
 from distributary.model.change_facts import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
@@ -116,7 +116,7 @@ class Staged:
                 case "shape":
                     claim, shape = body
                     known = self.shapes.get(claim)
-                    self.shapes[claim] = shape if known is None else join(known, shape)
+                    self.shapes[claim] = shape if known is None else widened(known, shape)
                 case "carried":
                     self.carried.add(body)
                 case "changes":

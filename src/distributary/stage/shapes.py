@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.decode.json_infer import infer, join
+from distributary.decode.json_infer import infer
+from distributary.decode.json_join import widened
 from distributary.model.plan import UNFRAMED
 from distributary.stage.group import Groups, positions
 from distributary.stage.unwrapped import Unwrapped
@@ -18,18 +19,18 @@ def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
     result: dict[str, dict[str, Any]] = {}
     for claim, shape in found:
         known = result.get(claim)
-        result[claim] = shape if known is None else join(known, shape)
+        result[claim] = shape if known is None else widened(known, shape)
     return result
 
 
 def shapes(
-    unwrapped: Unwrapped, groups: Groups, refused: Collection[int] = ()
+    unwrapped: Unwrapped, groups: Groups, refused: Collection[int] = (), *, changes: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """A JSON Schema for each claim whose records name none, made of these records alone."""
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
         key = groups.keys[number]
         if key.schema_id != UNFRAMED or key.guid or number in refused:
             continue
-        shape = infer(unwrapped.payloads.take(pa.array(rows)))
+        shape = infer(unwrapped.payloads.take(pa.array(rows)), parts=changes)
         if shape is not None:
             yield key.claim, shape

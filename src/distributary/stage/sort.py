@@ -98,7 +98,7 @@ def _sorted(
         for guid in new & unwrapped.carried.keys():
             yield "carried", json.dumps(unwrapped.carried[guid])
         if catalog.infer:
-            for claim, shape in shapes(unwrapped, groups, refused):
+            for claim, shape in shapes(unwrapped, groups, refused, changes=timed):
                 yield "shape", json.dumps([claim, shape], ensure_ascii=False)
     if letters:
         yield "letters", json.dumps(write_run(letters_batch(raw, letters, order), order.folder))

@@ -9,7 +9,7 @@ import typer
 
 from distributary.cli.completion import complete_schemas, complete_subjects, complete_tables
 from distributary.cli.help import GroupPage, show_help
-from distributary.cli.options import Lake, OptionalFile, PipelineName
+from distributary.cli.options import DryRun, File, Lake, OptionalFile, PipelineName
 from distributary.cli.verb import Invocation, verb
 
 app = typer.Typer(
@@ -191,3 +191,25 @@ def ids(
     from distributary.cli.registries import Whose
 
     show_ids(call, name, Whose(registry, file, lake, pipeline))
+
+
+@verb(
+    app,
+    examples=["distributary schema forget events events.yaml --dry-run"],
+)
+def forget(
+    call: Invocation,
+    name: Annotated[
+        str, typer.Argument(help="The topic, or the table of the database, of the records.")
+    ],
+    file: File,
+    dry_run: DryRun = False,
+) -> None:
+    """Forget what records without a schema look like: the next batch tells anew.
+
+    For JSON without a registry, when what came first was not what the rest is. The table keeps its
+    columns and rows; dlq replay then lands the letters. The pipeline must not run meanwhile.
+    """
+    from distributary.cli.actions.schema_forget import forget_schema
+
+    forget_schema(call, name, file, dry_run=dry_run)

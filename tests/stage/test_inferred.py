@@ -1,0 +1,255 @@
+"""Records without a schema, from raw records to rows: one of them never costs the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distributary.config.load import load_text
+from distributary.decode.json_infer import join
+from distributary.decode.json_join import ANYTHING, MAX_PROPERTIES
+from distributary.model.record import RAW
+from distributary.registry.inferred import InferredSchemas
+from distributary.registry.memory import MemoryRegistry
+from distributary.run.planner import Planner
+from distributary.stage.job import Staged
+from distributary.testing.publisher import MemoryTable
+from tests.stage.conftest import Bench
+
+PIPELINE = """
+name: shop
+source: {{type: kafka, bootstrap_servers: "127.0.0.1:9", topics: [orders]}}
+payload: {{format: json, framing: none}}
+{cdc}
+lake: {{path: {lake}}}
+"""
+TABLES = "tables: {each: 'silver_{topic}'}"
+CHANGES = "cdc: {format: debezium}\ntables: {each: '{schema}_{table}'}"
+EVENTS, LOG = "silver_orders", "s_t_log"
+SCALAR = {"type": ["null", "string"]}
+
+
+class Stream:
+    """Batches of JSON records, staged one after the other."""
+
+    def __init__(self, lake: Path, *, changes: bool = False) -> None:
+        text = PIPELINE.format(lake=lake, cdc=CHANGES if changes else TABLES)
+        config = load_text(text, file="shop.yaml", environ={}).config
+        self.bench = Bench(lake, MemoryRegistry(), config)
+        self.inferred = InferredSchemas(lake / "inferred")
+        self.begin()
+        self.table = LOG if changes else EVENTS
+        self.start = 0
+
+    def begin(self) -> None:
+        """A planner that knows nothing but what was written down."""
+        bench = self.bench
+        bench.planner = Planner(
+            bench.config, registry=None, publisher=bench.publisher, inferred=self.inferred
+        )
+
+    def stage(self, *values: Any) -> Staged:
+        planner = self.bench.planner
+        planner.begin_batch()
+        raw = self._raw([v if isinstance(v, bytes) else json.dumps(v).encode() for v in values])
+        seen = self.bench.sorted(raw)
+        planner.learn(seen.shapes, seen.carried)
+        return self.bench.stage(raw)
+
+    def rows(self, staged: Staged) -> list[dict[str, Any]]:
+        files = [self.bench.lake / self.table / f.path for f in staged.files[self.table]]
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        return sorted(rows, key=lambda row: row["_offset"])
+
+    def _raw(self, values: list[bytes]) -> list[pa.RecordBatch]:
+        rows = [
+            {"key": b'{"id":1}', "value": value, "topic": "orders", "partition": 0}
+            | {"offset": self.start + n, "timestamp": 1_000_000}
+            for n, value in enumerate(values)
+        ]
+        self.start += len(values)
+        return pa.Table.from_pylist(rows, RAW).combine_chunks().to_batches()
+
+
+def event(number: int, **more: Any) -> dict[str, Any]:
+    source = {"connector": "mysql", "db": "d", "schema": "s", "table": "t"}
+    source |= {"file": "binlog.000001", "pos": number, "row": 0}
+    row = {"id": number, "note": "x"}
+    return {"before": None, "after": row, "source": source, "op": "c"} | more
+
+
+def good(start: int, count: int = 50) -> list[dict[str, Any]]:
+    return [{"id": n, "name": f"n{n}"} for n in range(start, start + count)]
+
+
+@pytest.mark.parametrize("odd", ["x", 5, True, [1], [{"id": 7}]])
+def test_a_record_of_another_kind_is_a_letter_and_nothing_else(tmp_path: Path, odd: Any) -> None:
+    stream = Stream(tmp_path)
+    stream.stage(*good(0))
+    assert stream.stage(odd, {"id": 50, "colour": "red"}).dead == {"PAYLOAD_MISMATCH": 1}
+    after = stream.stage(*good(51))
+    rows = stream.rows(after)
+    assert not after.dead and [row["id"] for row in rows] == list(range(51, 101))
+    assert "value" not in rows[0] and "colour" in rows[0]
+
+
+def test_objects_win_where_nothing_is_known_yet(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    staged = stream.stage("x", [1], 5, *good(0, 3), None)
+    assert staged.dead["PAYLOAD_MISMATCH"] >= 3
+    assert [row["id"] for row in stream.rows(staged)][:3] == [0, 1, 2]
+
+
+def test_nothing_but_what_is_no_json(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    assert stream.stage(b"{broken").dead == {"UNKNOWN_SCHEMA_ID": 1}
+    assert stream.stage(b"{broken", {"id": 1}).dead == {"NOT_JSON": 1}
+
+
+def test_the_kind_that_came_first_stays(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.stage("a", "b")
+    staged = stream.stage("c", {"id": 1}, [1])
+    assert staged.dead == {"PAYLOAD_MISMATCH": 2}
+    assert [row["value"] for row in stream.rows(staged)] == ["c"]
+
+
+def test_a_letter_names_the_kinds(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    staged = stream.stage({"id": 1}, "secret")
+    (letter,) = [
+        row["error_message"]
+        for file in staged.files["dead_letters"]
+        for row in pq.read_table(tmp_path / "dead_letters" / file.path).to_pylist()
+    ]
+    assert "object" in letter and "string" in letter and "secret" not in letter
+
+
+def test_too_many_properties_of_one_record_cost_no_column(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    many = {f"p{n}": n for n in range(MAX_PROPERTIES + 1)}
+    for batch in ([*good(0, 3), many, *good(3, 3)], [many, *good(6, 6)], [many]):
+        staged = stream.stage(*batch)
+        assert staged.dead == {"PAYLOAD_MISMATCH": 1}
+        assert len(stream.rows(staged)) == len(batch) - 1
+
+
+def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.stage(*good(0, 3))
+    known = stream.inferred.document("orders")
+    assert known is not None
+    stream.inferred.add("orders", join(known, SCALAR))
+    stream.begin()
+    rows = stream.rows(stream.stage(*good(3, 3)))
+    assert [row["name"] for row in rows] == ["n3", "n4", "n5"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"after": "x"},
+        {"after": [1]},
+        {"before": 5},
+        {"after": {f"p{n}": n for n in range(MAX_PROPERTIES + 1)}},
+        {"op": 5},
+        {"op": {"a": 1}},
+        {"source": event(9)["source"] | {"file": 5}},
+    ],
+    ids=lambda odd: "-".join(map(str, odd)) if len(str(odd)) < 90 else "long",
+)
+def test_one_bad_change_costs_no_other(tmp_path: Path, odd: dict[str, Any]) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(*(event(n) for n in range(5)))
+    assert sum(stream.stage(event(5), event(6, **odd), event(7)).dead.values()) == 1
+    after = stream.stage(event(8), event(9, after={"id": 9, "note": "y", "more": 1}))
+    assert not after.dead
+    assert [(row["id"], row["note"]) for row in stream.rows(after)] == [(8, "x"), (9, "y")]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ts_ms": "x"},
+        {"transaction": "x"},
+        {"source": event(9)["source"] | {"pos": "x"}},
+        {"source": event(9)["source"] | {"ts_ms": {"a": 1}}},
+    ],
+    ids=["ts_ms", "transaction", "pos", "source_ts_ms"],
+)
+def test_odd_words_about_a_change_cost_no_other(tmp_path: Path, odd: dict[str, Any]) -> None:
+    stream = Stream(tmp_path, changes=True)
+    transaction = {"id": "7", "total_order": 1}
+    source = event(1)["source"] | {"ts_ms": 5}
+    stream.stage(event(1, ts_ms=5, transaction=transaction, source=source))
+    assert sum(stream.stage(event(6, **odd)).dead.values()) <= 1
+    after = stream.stage(event(8, ts_ms=7, transaction=transaction, source=source))
+    assert not after.dead
+    (row,) = stream.rows(after)
+    assert row["_source_ts"] is not None and row["_seq"]["a"] == 1
+
+
+def test_rows_that_are_named_by_their_topic_are_objects_too(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    assert stream.stage("x").dead.total() == 1
+    staged = stream.stage("x", {"id": 1, "__deleted": "false"})
+    assert staged.dead == {"PAYLOAD_MISMATCH": 1}
+    assert staged.records.total() == 2
+
+
+def test_a_schema_of_changes_that_was_mixed_before_is_usable_again(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(event(0))
+    (claim,) = stream.inferred.claims()
+    known = stream.inferred.document(claim)
+    assert known is not None
+    mixed = {**known, "properties": {**known["properties"]}}
+    mixed["properties"]["after"] = join(known["properties"]["after"], SCALAR)
+    stream.inferred.add(claim, join(mixed, SCALAR))
+    stream.begin()
+    staged = stream.stage(event(1))
+    assert [row["id"] for row in stream.rows(staged)] == [1] and not staged.dead
+
+
+def test_one_bad_change_among_the_first(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    staged = stream.stage(event(0, after="x"), event(1), "x", 7)
+    assert staged.dead["PAYLOAD_MISMATCH"] >= 1
+    assert [row["id"] for row in stream.rows(staged)] == [1]
+
+
+def test_a_flattened_row_may_have_a_column_that_is_called_like_an_image(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    told = {"__op": "c", "__db": "d", "__schema": "s", "__table": "t", "__deleted": "false"}
+    for after in ("x", "y"):
+        staged = stream.stage({"id": 1, "after": after, "source": after} | told)
+        assert [row["after"] for row in stream.rows(staged)] == [after]
+
+
+def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_columns(
+    tmp_path: Path,
+) -> None:
+    stream = Stream(tmp_path)
+    stream.stage("x")
+    tables = stream.bench.planner.catalog().tables
+    plan = tables[EVENTS]
+    stream.bench.publisher.tables[plan.path] = MemoryTable(plan.columns)
+    assert stream.stage({"id": 1}).dead == {"PAYLOAD_MISMATCH": 1}
+    stream.inferred.forget("orders")
+    stream.begin()
+    staged = stream.stage({"id": 1}, {"id": 2})
+    assert [row["id"] for row in stream.rows(staged)] == [1, 2] and not staged.dead
+    columns = [column.name for column in stream.bench.planner.catalog().tables[EVENTS].columns]
+    assert {"value", "id"} <= {*columns}
+
+
+def test_anything_that_is_known_stays_text(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.inferred.add("orders", ANYTHING)
+    rows = stream.rows(stream.stage({"id": 1}, "x"))
+    assert [row["value"] for row in rows] == ['{"id":1}', '"x"']
