@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 _DAYS = 7
 _POLL_SECONDS = 0.3
+_MOST_BYTES = 10 << 20
+"""Of one file; the one before it is kept too."""
 
 
 class LogFile:
@@ -48,6 +50,8 @@ class LogFile:
         with suppress(OSError), self.path.open("a", encoding="utf-8", errors="replace") as file:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             file.write(f"{stamp} {text.rstrip()}\n")
+            if file.tell() > _MOST_BYTES:
+                self.path.replace(f"{self.path}.1")
 
 
 class _ToFile(logging.Handler):

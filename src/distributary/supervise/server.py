@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ from typing import Any
 from distributary.config.problems import printable
 from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.observe.plain import plain
+from distributary.supervise.connections import Connections
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _OPEN = frozenset({"/live", "/ready"})
 """Asked by machines that have no token, and answered with names, states and codes only."""
-_SILENT_SECONDS = 10
+_SILENT_SECONDS = 10.0
 _MOST_AT_ONCE = 32
 _POLL_SECONDS = 0.05
 
@@ -109,30 +110,41 @@ def _open(address: Address, answers: Answers) -> _Server:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, address: Address, answers: Answers) -> None:
         if ":" in address.host:
             self.address_family = socket.AF_INET6
         self.answers, self.is_loopback = answers, address.is_loopback
-        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self.connections: Connections[socket.socket] = Connections(
+            _MOST_AT_ONCE, seconds=_SILENT_SECONDS
+        )
         super().__init__((address.host, address.port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Refuses what is too much at once: a client that says nothing holds a thread."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Ends one that holds a thread and says nothing, where there are too many."""
+        _cut_off(self.connections.arrived(request, client_address[0]))
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One request, in its own thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+    def shutdown_request(self, request: Any) -> None:
+        """It is over."""
+        self.connections.left(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Between two requests: ends those that come too slowly."""
+        for each in self.connections.overdue():
+            _cut_off(each)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone is no news."""
+
+
+def _cut_off(connection: socket.socket | None) -> None:
+    """The thread that reads from it sees its end."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -142,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """One question."""
+        self.server.connections.asked(self.connection)
         path = self.path.partition("?")[0]
         if not self._is_for_us():
             self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "another host was asked for"})
