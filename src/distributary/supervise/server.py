@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import json
@@ -19,10 +20,10 @@ from distributary.config.problems import printable
 from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.observe.plain import plain
 from distributary.supervise.connections import Connections
+from distributary.supervise.listening import Render
 
 _log = logging.getLogger(__name__)
 
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _OPEN = frozenset({"/live", "/ready"})
 """Asked by machines that have no token, and answered with names, states and codes only."""
@@ -61,26 +62,26 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What there is to say, asked for anew each time."""
+    """What there is to say, asked for anew each time; there is no page for what is left out."""
 
-    live: Callable[[], bool]
-    ready: Callable[[], dict[str, Any]]
-    status: Callable[[], dict[str, Any]]
-    metrics: Callable[[], bytes] | None = None
+    live: Callable[[], bool] | None = None
+    ready: Callable[[], dict[str, Any]] | None = None
+    status: Callable[[], dict[str, Any]] | None = None
+    metrics: Render | None = None
     token: str | None = field(default=None, repr=False)
 
 
 @contextmanager
-def serving(address: Address, answers: Answers) -> Iterator[str]:
+def serving(address: Address, answers: Answers, *, option: str = "--listen") -> Iterator[str]:
     """While this lasts, the endpoint answers; gives its address."""
     if not address.is_loopback and not answers.token:
         raise ConfigError(
             "an address that others can reach needs a token",
-            where="--listen",
+            where=option,
             evidence=address.host,
             next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
         )
-    server = _open(address, answers)
+    server = _open(address, answers, option)
     thread = threading.Thread(
         target=server.serve_forever, args=(_POLL_SECONDS,), name="health", daemon=True
     )
@@ -94,16 +95,17 @@ def serving(address: Address, answers: Answers) -> Iterator[str]:
         thread.join()
 
 
-def _open(address: Address, answers: Answers) -> _Server:
+def _open(address: Address, answers: Answers, option: str) -> _Server:
     try:
         return _Server(address, answers)
     except OSError as error:
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise SetupError(
-            "the health endpoint cannot listen there",
-            code=ErrorCode.PORT_TAKEN,
+            f"{option} cannot listen there",
+            code=ErrorCode.PORT_TAKEN if taken else ErrorCode.CONFIG_INVALID,
             where=f"{address.host}:{address.port}",
             evidence=error.strerror or str(error),
-            next_step="end the program that listens there, or choose another port with --listen",
+            next_step="choose another port, or an address of this machine",
         ) from error
 
 
@@ -170,16 +172,17 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "a defect; see the log"})
 
     def _answer(self, path: str, answers: Answers) -> None:
-        if path == "/live":
+        if path == "/live" and answers.live is not None:
             live = answers.live()
             self._json(_ok(live), {"live": live})
-        elif path == "/ready":
+        elif path == "/ready" and answers.ready is not None:
             ready = answers.ready()
             self._json(_ok(ready["ready"]), ready)
-        elif path == "/status":
+        elif path == "/status" and answers.status is not None:
             self._json(HTTPStatus.OK, answers.status())
         elif path == "/metrics" and answers.metrics is not None:
-            self._send(HTTPStatus.OK, _TEXT, answers.metrics())
+            kind, body = answers.metrics(self.headers.get("Accept", ""))
+            self._send(HTTPStatus.OK, kind, body)
         else:
             self._json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
 
