@@ -53,6 +53,14 @@ def test_other_addresses_need_a_token(
     assert refused(capfd, *there, "--token-file", "gone") == (2, "CONFIG_UNREADABLE")
 
 
+@pytest.mark.parametrize("address", ["*", "proxy.example", "10.0.0.1/99", ""])
+def test_a_proxy_is_named_by_its_address(
+    busy: WebLake, capfd: pytest.CaptureFixture[str], address: str
+) -> None:
+    there = ("--lake", str(busy.path), "--port", "0", "--trusted-proxy", address)
+    assert refused(capfd, *there) == (2, "CONFIG_INVALID")
+
+
 def test_a_port_that_is_taken(busy: WebLake, capfd: pytest.CaptureFixture[str]) -> None:
     with bind("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
