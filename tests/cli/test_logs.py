@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,25 @@ def test_a_log_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(file.stat().st_size for file in files) < 2500
     kept = "".join(file.read_text() for file in files[::-1])
     assert [line[-3:] for line in kept.splitlines()][-20:] == [f"{n:03}" for n in range(180, 200)]
+
+
+@pytest.fixture
+def usual_mask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_mask")
+@pytest.mark.parametrize("exists", [False, True])
+def test_nobody_else_reads_a_log(exists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_MOST_BYTES", 20)
+    folder = Path(os.environ["XDG_STATE_HOME"], "distributary", "log")
+    if exists:
+        folder.mkdir(parents=True)
+    log = LogFile("run")
+    for line in ("a record that failed", "another one", "x"):
+        log.write(line)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    files = [*folder.iterdir()]
+    assert len(files) > 0 and {file.stat().st_mode & 0o777 for file in files} == {0o600}
