@@ -6,11 +6,11 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
-from distributary.observe.metrics import Metrics
 from distributary.observe.metrics_catalogue import CATALOGUE
-from distributary.observe.metrics_server import served
+from distributary.supervise.server import Address, Answers, serving
 from tests.cli.conftest import Cli
 
 PIPELINE = """
@@ -52,7 +52,18 @@ def test_a_run_refuses_an_address_before_spark_starts(cli: Cli, own_folder: Path
     refused = cli("run", "games.yaml", "--metrics", "nowhere", "--json")
     assert refused.code == 2
     assert refused.json["error"]["code"] == "CONFIG_INVALID"
-    with served(Metrics(process=False), "127.0.0.1:0") as url:
-        port = url.split(":")[2].split("/")[0]
+    with serving(Address("127.0.0.1", 0), Answers()) as url:
+        port = url.rpartition(":")[2]
         taken = cli("run", "games.yaml", "--metrics", port, "--json")
     assert taken.json["error"]["code"] == "PORT_TAKEN"
+
+
+def test_an_address_that_others_reach_needs_a_token_also_for_a_run(
+    cli: Cli, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISTRIBUTARY_TOKEN", raising=False)
+    (own_folder / "games.yaml").write_text(PIPELINE)
+    told = cli("run", "games.yaml", "--metrics", "0.0.0.0:0", "--json")
+    assert (told.code, told.json["error"]["code"]) == (2, "CONFIG_INVALID")
+    (own_folder / "games.yaml").write_text(PIPELINE + "metrics: {listen: '0.0.0.0:0'}\n")
+    assert cli("run", "games.yaml", "--json").json["error"]["code"] == "CONFIG_INVALID"

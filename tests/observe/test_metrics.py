@@ -67,7 +67,7 @@ def settled(batch: int = 0, **facts: Any) -> BatchSettled:
 def samples(metrics: Metrics) -> Samples:
     return {
         (sample.name.removeprefix(PREFIX), tuple(sorted(sample.labels.items()))): sample.value
-        for family in parse(metrics.render().decode())
+        for family in parse(metrics.render()[1].decode())
         for sample in family.samples
     }
 
@@ -309,7 +309,7 @@ def everything() -> Metrics:
 
 
 def test_every_metric_that_is_declared_is_served_with_its_labels() -> None:
-    families = {f.name: f for f in parse(everything().render().decode())}
+    families = {f.name: f for f in parse(everything().render()[1].decode())}
     for metric in CATALOGUE:
         family = families[metric.name.removesuffix("_total")]
         assert family.type == metric.kind
@@ -332,7 +332,7 @@ ABBREVIATED = re.compile(
 
 def test_the_text_is_as_promtool_wants_it() -> None:
     """The checks of `promtool check metrics`, and what the naming guide says besides."""
-    text = everything().render().decode()
+    text = everything().render()[1].decode()
     assert text.endswith("\n")
     helped = re.findall(r"^# HELP (\S+) (.+)$", text, re.M)
     kinds: Mapping[str, str] = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))

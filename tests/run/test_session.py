@@ -179,10 +179,25 @@ def test_every_process_has_a_log_file_and_old_ones_go(
     old, young = tmp_path / "spark-1.log", tmp_path / "spark-2.log"
     for log in (old, young):
         log.write_text("")
-    monkeypatch.setattr(module, "_LOG_DAYS", 1)
     os.utime(old, (0, 0))
     fresh = new_log_file()
     assert fresh.parent == tmp_path
     assert not fresh.exists()
     assert not old.exists()
     assert young.exists()
+
+
+def test_nobody_else_reads_the_log_of_a_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_jvm_exists", lambda: False)
+    monkeypatch.setattr(module, "launch_gateway", lambda *_: None)
+    before = os.umask(0o022)
+    try:
+        module._gateway({}, tmp_path / "logs" / "spark.log")
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
+    assert modes == {"logs": 0o700, "spark.log": 0o600, "spark.out": 0o600}
+    # files that the JVM makes itself, when it begins the next one
+    assert "filePermissions = rw-------" in (module.JVM / "log4j2.properties").read_text()

@@ -40,7 +40,7 @@ def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, spark: SparkSessi
 
     samples = {
         (s.name, *sorted(s.labels.values())): s.value
-        for family in parse(metrics.render().decode())
+        for family in parse(metrics.render()[1].decode())
         for s in family.samples
     }
     counts = summary.counts

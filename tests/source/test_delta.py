@@ -1,8 +1,11 @@
+import json
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
@@ -147,3 +150,54 @@ def test_a_log_that_was_cleaned_up_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         batches(source(tmp_path / "t"), {"version": 1, "index": 0, "rows": 3})
     assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+
+
+def name_file(path: Path, version: int, name: str) -> None:
+    """A commit that adds a file by the name that somebody else chose."""
+    log = path / "_delta_log" / f"{version:020d}.json"
+    add = {"path": name, "partitionValues": {}, "size": 1, "modificationTime": 1}
+    log.write_text(json.dumps({"add": {**add, "dataChange": True}}) + "\n")
+
+
+@pytest.mark.parametrize("settings", [{}, {"starting_version": 0}], ids=["snapshot", "commits"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../private/p.parquet",
+        "..%2Fprivate%2Fp.parquet",
+        "%2e%2e/private/p.parquet",
+        "x/%2E./../private/p.parquet",
+        "x/../../private/p.parquet",
+        "{there}",
+        "%2F{there}",
+        "file://{there}",
+        "file:{there}",
+        "FILE%3A%2F%2F{there}",
+        "s3://another/p.parquet",
+    ],
+)
+def test_a_log_cannot_name_files_outside_of_its_table(
+    tmp_path: Path, name: str, settings: dict[str, object]
+) -> None:
+    table(tmp_path / "t", 1)
+    (tmp_path / "t" / "x").mkdir()
+    there = tmp_path / "private" / "p.parquet"
+    there.parent.mkdir()
+    pq.write_table(pa.table({"value": [b"secret"]}), there)
+    name_file(tmp_path / "t", 1, name.format(there=there))
+    one = source(tmp_path / "t", **settings)
+    with pytest.raises(SourceError) as caught:
+        batches(one, one.first())
+    assert caught.value.code is ErrorCode.SOURCE_INVALID
+    assert not isinstance(caught.value, SourceUnavailableError)
+
+
+@pytest.mark.parametrize("name", ["..p.parquet", "a..b/p.parquet", "day=a%3Ab/p%20..parquet"])
+def test_names_with_dots_and_colons_are_no_way_out(tmp_path: Path, name: str) -> None:
+    table(tmp_path / "t", 1)
+    place = tmp_path / "t" / unquote(name)
+    place.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"value": [b"a", b"b"]}), place)
+    name_file(tmp_path / "t", 1, name)
+    one = source(tmp_path / "t", starting_version=0)
+    assert [rows for batch in batches(one, one.first()) for _, rows in batch] == [3, 2]

@@ -40,7 +40,7 @@ def test_pipelines_count_side_by_side_and_begin_with_their_ledgers(tmp_path: Pat
             again = decode(encode(event))
             assert again == event
             bus.publish(again)
-        text = render().decode()
+        text = render("")[1].decode()
     found = {
         (s.name, s.labels.get("pipeline"), s.labels.get("table")): s.value
         for family in parse(text)

@@ -53,7 +53,7 @@ def test_listeners_are_attached_for_a_while() -> None:
     @contextmanager
     def opened(configs: object) -> Iterator[Listening | None]:
         order.append("opened")
-        yield Listening(heard.append, metrics=lambda: b"numbers")
+        yield Listening(heard.append, metrics=lambda accept: ("text/plain", b"numbers"))
         bus.publish(Idle(pipeline="late"))
         order.append("closed")
 
@@ -63,7 +63,7 @@ def test_listeners_are_attached_for_a_while() -> None:
 
     configs: list[PipelineConfig] = []
     with listeners_of(configs, bus, openers=(opened, unwanted)) as metrics:
-        assert metrics is not None and metrics() == b"numbers"
+        assert metrics is not None and metrics("")[1] == b"numbers"
         bus.publish(Idle(pipeline="p"))
     assert [e.pipeline for e in heard] == ["p"]
     assert order == ["opened", "closed"]

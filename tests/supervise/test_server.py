@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx2
 import pytest
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.supervise import server
 from distributary.supervise.server import Address, Answers, serving
 from distributary.supervise.status import PipelineStatus, State, readiness
 
@@ -83,15 +86,15 @@ def test_what_is_not_there(address: str) -> None:
 
 
 def test_metrics_are_passed_on_as_they_are(world: World) -> None:
-    answers = world.answers(metrics=lambda: b"distributary_x_total 1\n")
+    answers = world.answers(metrics=lambda accept: ("text/x", b"distributary_x_total 1\n"))
     with serving(Address.parse("127.0.0.1:0"), answers) as address:
         answer = CLIENT.get(f"{address}/metrics")
     assert answer.content == b"distributary_x_total 1\n"
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert answer.headers["content-type"].startswith("text/x")
 
 
 def test_an_answer_that_fails_is_no_end(world: World) -> None:
-    def broken() -> bytes:
+    def broken(accept: str) -> tuple[str, bytes]:
         raise ValueError(TOKEN)
 
     with serving(Address("127.0.0.1", 0), world.answers(metrics=broken)) as address:
@@ -131,12 +134,29 @@ def test_a_page_cannot_ask_under_another_name(address: str, host: str) -> None:
     assert answer.status_code == (421 if host else 200)
 
 
-def test_a_client_that_says_nothing_does_not_keep_others_out(address: str) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /live HTTP/1.1\r\n"], ids=["silent", "half-open"])
+def test_clients_that_say_nothing_do_not_keep_a_probe_out(address: str, sent: bytes) -> None:
     host, port = address.removeprefix("http://").split(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(8)]
-    assert CLIENT.get(f"{address}/live").status_code == 200
-    for each in silent:
-        each.close()
+    with ExitStack() as stack:
+        for _ in range(100):
+            silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            silent.sendall(sent)
+        for _ in range(5):
+            assert CLIENT.get(f"{address}/live", timeout=60).status_code == 200
+
+
+def test_a_request_that_never_ends_is_cut_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_SILENT_SECONDS", 0.5)
+    with serving(Address("127.0.0.1", 0), world.answers()) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as slow:
+            with suppress(OSError):
+                for _ in range(600):
+                    slow.sendall(b"G")
+                    time.sleep(0.1)
+                pytest.fail("it may go on for ever")
 
 
 def test_a_port_that_is_taken_is_named(address: str, world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import pytest
 
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import dead_letter_id
+from distributary.web import live
 from distributary.web.error_pages import meanings
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
@@ -79,6 +81,8 @@ def test_nonsense_is_answered_with_a_code(page_of_busy: Running, path: str) -> N
         "/api/pipelines/nothing",
         "/api/batches/games/999",
         f"/api/batches/games/{10**30}",
+        f"/api/batches/games/{'9' * 5000}",
+        "/api/batches/games/²",
         "/api/dead-letters/ffffffffffffffff",
         "/api/dead-letters/not-hex",
         "/api/schemas/nothing",
@@ -248,3 +252,24 @@ def test_events_say_that_something_changed(tmp_path: Path, start: Start) -> None
         lake.settle(0, {"silver_chess": "chess"})
         eventually(lambda: next(lines) == "event: changed", seconds=30)
         assert next(lines) == 'data: ["lake"]'
+
+
+def test_more_live_pages_than_allowed_are_asked_to_come_back(
+    page_of_busy: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_MOST_LISTENERS", 2)
+    with page_of_busy.client() as client:
+        with ExitStack() as stack:
+            for _ in range(2):
+                stream = stack.enter_context(client.stream("GET", "/api/events"))
+                assert stream.status_code == 200
+            answer = client.get("/api/events")
+            assert answer.status_code == 429
+            assert answer.json()["error"]["code"] == "ACCESS_DENIED"
+            assert int(answer.headers["retry-after"]) > 0
+
+        def is_open() -> bool:
+            with client.stream("GET", "/api/events") as stream:
+                return stream.status_code == 200
+
+        eventually(is_open, seconds=60)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,14 @@ def test_other_addresses_need_a_token(
     assert refused(capfd, *there, "--token-file", "gone") == (2, "CONFIG_UNREADABLE")
 
 
+@pytest.mark.parametrize("address", ["*", "proxy.example", "10.0.0.1/99", ""])
+def test_a_proxy_is_named_by_its_address(
+    busy: WebLake, capfd: pytest.CaptureFixture[str], address: str
+) -> None:
+    there = ("--lake", str(busy.path), "--port", "0", "--trusted-proxy", address)
+    assert refused(capfd, *there) == (2, "CONFIG_INVALID")
+
+
 def test_a_port_that_is_taken(busy: WebLake, capfd: pytest.CaptureFixture[str]) -> None:
     with bind("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
@@ -85,3 +95,33 @@ def test_it_says_where_it_is_and_ends_when_asked(busy: WebLake) -> None:
             _, said = child.communicate(timeout=60)
     assert child.returncode == 143
     assert "Traceback" not in said
+
+
+def test_half_open_requests_do_not_keep_others_out(busy: WebLake) -> None:
+    """More of them than the process may have open files."""
+    words = ("ui", "--json", "--lake", str(busy.path), "--port", "0")
+    limited = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    child = subprocess.Popen(
+        [*limited, sys.executable, "-m", "distributary", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert child.stdout is not None
+        lines: list[str] = []
+        while "}" not in lines:
+            lines.append(child.stdout.readline().rstrip("\n"))
+        url = json.loads("\n".join(lines))["url"]
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with ExitStack() as stack:
+            for _ in range(400):
+                one = socket.create_connection(("127.0.0.1", port), timeout=60)
+                stack.enter_context(one).sendall(b"GET /api/session HTTP/1.1\r\n")
+            with httpx2.Client(base_url=url, timeout=60, trust_env=False) as client:
+                assert client.get("/api/session").status_code == 200
+                assert client.get("/api/overview").status_code == 200
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)

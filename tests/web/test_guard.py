@@ -168,9 +168,58 @@ def test_guessing_ends_soon(closed: Running) -> None:
         for _ in range(WRONG_ALLOWED):
             wrong = client.post("/api/login", json={"token": "guess"}, headers=csrf(client))
             assert wrong.status_code == 401
-        last = client.post("/api/login", json={"token": TOKEN}, headers=csrf(client))
-        assert last.status_code == 429
-        assert last.headers["retry-after"] == "60"
+        bearer = {"authorization": "Bearer guess"}
+        for last in (
+            client.post("/api/login", json={"token": "guess"}, headers=csrf(client)),
+            client.get("/api/overview", headers=bearer),
+        ):
+            assert last.status_code == 429
+            assert last.headers["retry-after"] == "60"
+
+
+def test_guesses_of_others_do_not_keep_out_who_has_the_token(closed: Running) -> None:
+    with closed.client() as client:
+        for _ in range(WRONG_ALLOWED + 1):
+            client.post("/api/login", json={"token": "guess"}, headers=csrf(client))
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        assert client.get("/api/overview", headers=bearer).status_code == 200
+        path = client.post("/api/links", json={}, headers=bearer).json()["path"]
+        once = {"once": path.partition("#once=")[2]}
+        assert client.post("/api/login", json=once, headers=csrf(client)).is_success
+    with closed.client() as client:
+        right = client.post("/api/login", json={"token": TOKEN}, headers=csrf(client))
+        assert right.status_code == 200
+
+
+def guesses(page: Running, address: str, times: int) -> list[int]:
+    with page.client(headers={"x-forwarded-for": address}) as client:
+        wrong = {"authorization": "Bearer guess"}
+        return [client.get("/api/overview", headers=wrong).status_code for _ in range(times)]
+
+
+def test_behind_a_proxy_every_client_has_its_own_address(busy: WebLake, start: Start) -> None:
+    page = start(busy.path, token=TOKEN, proxies=("127.0.0.0/8",))
+    assert guesses(page, "203.0.113.1", WRONG_ALLOWED + 1)[-2:] == [401, 429]
+    assert guesses(page, "203.0.113.2", 1) == [401]
+    # what a client says of itself comes before what the proxy says of it
+    assert guesses(page, "198.51.100.9, 203.0.113.1", 1) == [429]
+    secure = login_cookie(page, {"x-forwarded-proto": "https"})
+    assert "secure" in secure and "secure" not in login_cookie(page, {})
+
+
+def test_who_is_no_proxy_cannot_say_who_it_is(busy: WebLake, start: Start) -> None:
+    for proxies in ((), ("192.0.2.1",)):
+        page = start(busy.path, token=TOKEN, proxies=proxies)
+        assert guesses(page, "203.0.113.1", WRONG_ALLOWED)[-1] == 401
+        assert guesses(page, "203.0.113.2", 1) == [429]
+        assert "secure" not in login_cookie(page, {"x-forwarded-proto": "https"})
+
+
+def login_cookie(page: Running, headers: dict[str, str]) -> list[str]:
+    """What is said of the cookie of a login."""
+    with page.client(headers=headers) as client:
+        answer = client.post("/api/login", json={"token": TOKEN}, headers=csrf(client))
+    return [part.strip() for part in answer.headers["set-cookie"].lower().split(";")]
 
 
 def test_nothing_secret_is_said(

@@ -68,6 +68,8 @@ def test_no_value_becomes_an_option(
     "body",
     [
         {"action": "reset", "pipeline": "games"},
+        {"action": ["discard"], "pipeline": "games"},
+        {"action": {}, "pipeline": "games"},
         {"action": "discard", "pipeline": "games", "reason": "NULL_VALUE"},
         {"action": "replay", "pipeline": "games", "reason": ["x"]},
         {"action": "replay", "pipeline": "games", "id": "a\0b"},

@@ -11,15 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import platformdirs
+from distributary.observe.log_folder import log_folder, private
 
 if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
 
 _log = logging.getLogger(__name__)
 
-_DAYS = 7
 _POLL_SECONDS = 0.3
+_MOST_BYTES = 10 << 20
+"""Of one file; the one before it is kept too."""
 
 
 class LogFile:
@@ -33,7 +34,7 @@ class LogFile:
     def path(self) -> Path:
         """Where it is; the same for the whole command."""
         if self._path is None:
-            folder = _folder()
+            folder = log_folder()
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             self._path = folder / f"{self._command}-{stamp}-{os.getpid()}.log"
         return self._path
@@ -45,9 +46,14 @@ class LogFile:
 
     def write(self, text: str) -> None:
         """Append; a disk that is full must not hide what went wrong."""
-        with suppress(OSError), self.path.open("a", encoding="utf-8", errors="replace") as file:
+        with (
+            suppress(OSError),
+            open(self.path, "a", encoding="utf-8", errors="replace", opener=private) as file,
+        ):
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             file.write(f"{stamp} {text.rstrip()}\n")
+            if file.tell() > _MOST_BYTES:
+                self.path.replace(f"{self.path}.1")
 
 
 class _ToFile(logging.Handler):
@@ -110,13 +116,3 @@ def shown_while_written(path: Path, stream: TextIO) -> Iterator[None]:
 def log_retry(details: RetryDetails) -> None:
     """Told by `stamina` about every second try; on its own it would print on standard output."""
     _log.warning("trying again in %.1f s: %r", details.wait_for, details.caused_by)
-
-
-def _folder() -> Path:
-    folder = platformdirs.user_log_path("distributary")
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            if time.time() - old.stat().st_mtime > _DAYS * 86400:
-                old.unlink(missing_ok=True)
-    return folder

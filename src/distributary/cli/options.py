@@ -64,6 +64,14 @@ Reason = Annotated[
 Type = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
 ]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="DISTRIBUTARY_TOKEN",
+        help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
+    ),
+]
 LogForm = Annotated[
     LogFormat | None,
     typer.Option(

@@ -39,7 +39,7 @@ class Metrics(Section):
 
     listen: Listen | None = Field(default=None, examples=["127.0.0.1:9464"])
     """Address at which `run` serves `/metrics`; a port alone means 127.0.0.1. None when left out.
-    Whoever reaches it can read the names of tables and topics: keep it inside."""
+    It names tables and topics: beyond this machine it needs a token, DISTRIBUTARY_TOKEN."""
     max_tables: int = Field(default=200, ge=0, le=100_000)
     """Most tables of this pipeline that have series of their own; what comes after is told as one,
     named `other`."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
 from distributary.errors import ErrorCode
 from distributary.model.table import Role
@@ -33,7 +33,6 @@ from distributary.observe.metrics_process import MemoryCollector
 from distributary.observe.metrics_values import Values
 from distributary.observe.rows import TableSummary
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 MOST_TABLES = 200
 _MOST_PARTITIONS = 1000
 _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))
@@ -67,9 +66,10 @@ class Metrics:
         """How many tables of one pipeline have series of their own."""
         self._limits[pipeline] = max_tables
 
-    def render(self) -> bytes:
-        """Everything, in Prometheus' text format; its type is `CONTENT_TYPE`."""
-        return generate_latest(self.registry)
+    def render(self, accept: str = "") -> tuple[str, bytes]:
+        """Everything, and its content type: Prometheus' text format, or OpenMetrics if accepted."""
+        encode, kind = choose_encoder(accept)
+        return kind, encode(self.registry)
 
     def remember(self, pipeline: str, tables: Iterable[TableSummary]) -> None:
         """Begin with what the ledger knows, so that a table that is written no more is seen."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import platformdirs
 import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -27,6 +26,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from distributary.errors import ErrorCode, SetupError
+from distributary.observe.log_folder import log_folder, private
 from distributary.run.class_archive import archive_options
 from distributary.run.connectors import JVM, are_locked, ensure_connectors
 from distributary.run.ivy import Progress, spark_jars
@@ -41,7 +41,6 @@ from distributary.run.spark_conf import (
     spark_conf,
 )
 
-_LOG_DAYS = 7
 _EVIDENCE_LINES = 8
 _MOST_SECONDS = 300.0
 """Until a JVM that was started must have answered; a loaded machine takes half a minute."""
@@ -79,12 +78,8 @@ def spark_session(
 
 def new_log_file() -> Path:
     """A log file for this process in the user's log folder; those of past weeks are removed."""
-    folder = platformdirs.user_log_path("distributary", ensure_exists=True)
-    for old in folder.glob("spark-*"):
-        if time.time() - old.stat().st_mtime > _LOG_DAYS * 86400:
-            old.unlink(missing_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    return folder / f"spark-{stamp}-{os.getpid()}.log"
+    return log_folder() / f"spark-{stamp}-{os.getpid()}.log"
 
 
 def _started(settings: SparkSettings, app_name: str, progress: Progress | None) -> SparkSession:
@@ -92,7 +87,6 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     java = require_java()
     jars = ensure_connectors(progress)
     log = (settings.log_file or new_log_file()).absolute()
-    log.parent.mkdir(parents=True, exist_ok=True)
     options = [*_QUIET, *_log_options(log, settings.log_level)]
     if settings.short_lived:
         options.append(_SHORT_LIVED)
@@ -145,8 +139,13 @@ def _gateway(conf: Mapping[str, str], log: Path, *, sealed: frozenset[str]) -> A
     if _jvm_exists():
         # a session was stopped in this process: its JVM serves the next one too
         return None
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log.touch(0o600)
     hidden = secret_options(conf, sealed=sealed)
-    with log.with_suffix(".out").open("ab") as output, options_file(hidden) as file:
+    with (
+        open(log.with_suffix(".out"), "ab", opener=private) as output,
+        options_file(hidden) as file,
+    ):
         launch = launch_conf(conf, sealed=sealed, options_file=file)
         return launch_gateway(  # type: ignore[no-untyped-call]
             _as_conf(launch), {"stdout": output, "stderr": output}

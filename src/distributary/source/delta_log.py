@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
+from distributary.config.problems import printable
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
 
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+"""How a path begins that is not one within the table's folder."""
 _UNREADABLE_FEATURES = {"deletionVectors", "columnMapping"}
 
 
@@ -159,7 +163,16 @@ class DeltaLog:
             )
 
     def _added(self, path: str, rows: int | None, modified_ms: int) -> AddedFile:
-        full = f"{self._root}/{unquote(path)}"
+        name = unquote(path)
+        if ".." in name.split("/") or _ELSEWHERE.match(name):
+            raise SourceError(
+                "the log of the source table names a file outside of the table's folder",
+                where=self.path,
+                evidence=printable(path),
+                next_step="find out who wrote this commit; a table whose files are elsewhere, such "
+                "as a shallow clone, is read where its files are",
+            )
+        full = f"{self._root}/{name}"
         if rows is None:
             rows = self._rows.get(full)
         if rows is None:

@@ -6,13 +6,13 @@ way to its own. The process of a pipeline under `up` attaches nothing: it only t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import EventBus
 from distributary.supervise.alerting import alerting
-from distributary.supervise.listening import Open
+from distributary.supervise.listening import Open, Render
 
 OPENERS: tuple[Open, ...] = (alerting,)
 """Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
@@ -21,7 +21,7 @@ OPENERS: tuple[Open, ...] = (alerting,)
 @contextmanager
 def listeners_of(
     configs: Sequence[PipelineConfig], bus: EventBus, *, openers: Sequence[Open] = OPENERS
-) -> Iterator[Callable[[], bytes] | None]:
+) -> Iterator[Render | None]:
     """While this lasts, the bus has the listeners that the settings ask for.
 
     Gives what `/metrics` answers, if one of them counts.

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import Listener
 
+Render = Callable[[str], tuple[str, bytes]]
+"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listening:
     """A listener, and what it has to show."""
 
     listener: Listener
-    metrics: Callable[[], bytes] | None = None
-    """What `/metrics` answers."""
+    metrics: Render | None = None
 
 
 Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import json
@@ -9,7 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +19,15 @@ from typing import Any
 from distributary.config.problems import printable
 from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.observe.plain import plain
+from distributary.supervise.connections import Connections
+from distributary.supervise.listening import Render
 
 _log = logging.getLogger(__name__)
 
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _OPEN = frozenset({"/live", "/ready"})
 """Asked by machines that have no token, and answered with names, states and codes only."""
-_SILENT_SECONDS = 10
+_SILENT_SECONDS = 10.0
 _MOST_AT_ONCE = 32
 _POLL_SECONDS = 0.05
 
@@ -60,26 +62,26 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What there is to say, asked for anew each time."""
+    """What there is to say, asked for anew each time; there is no page for what is left out."""
 
-    live: Callable[[], bool]
-    ready: Callable[[], dict[str, Any]]
-    status: Callable[[], dict[str, Any]]
-    metrics: Callable[[], bytes] | None = None
+    live: Callable[[], bool] | None = None
+    ready: Callable[[], dict[str, Any]] | None = None
+    status: Callable[[], dict[str, Any]] | None = None
+    metrics: Render | None = None
     token: str | None = field(default=None, repr=False)
 
 
 @contextmanager
-def serving(address: Address, answers: Answers) -> Iterator[str]:
+def serving(address: Address, answers: Answers, *, option: str = "--listen") -> Iterator[str]:
     """While this lasts, the endpoint answers; gives its address."""
     if not address.is_loopback and not answers.token:
         raise ConfigError(
             "an address that others can reach needs a token",
-            where="--listen",
+            where=option,
             evidence=address.host,
             next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
         )
-    server = _open(address, answers)
+    server = _open(address, answers, option)
     thread = threading.Thread(
         target=server.serve_forever, args=(_POLL_SECONDS,), name="health", daemon=True
     )
@@ -93,46 +95,58 @@ def serving(address: Address, answers: Answers) -> Iterator[str]:
         thread.join()
 
 
-def _open(address: Address, answers: Answers) -> _Server:
+def _open(address: Address, answers: Answers, option: str) -> _Server:
     try:
         return _Server(address, answers)
     except OSError as error:
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise SetupError(
-            "the health endpoint cannot listen there",
-            code=ErrorCode.PORT_TAKEN,
+            f"{option} cannot listen there",
+            code=ErrorCode.PORT_TAKEN if taken else ErrorCode.CONFIG_INVALID,
             where=f"{address.host}:{address.port}",
             evidence=error.strerror or str(error),
-            next_step="end the program that listens there, or choose another port with --listen",
+            next_step="choose another port, or an address of this machine",
         ) from error
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, address: Address, answers: Answers) -> None:
         if ":" in address.host:
             self.address_family = socket.AF_INET6
         self.answers, self.is_loopback = answers, address.is_loopback
-        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self.connections: Connections[socket.socket] = Connections(
+            _MOST_AT_ONCE, seconds=_SILENT_SECONDS
+        )
         super().__init__((address.host, address.port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Refuses what is too much at once: a client that says nothing holds a thread."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Ends one that holds a thread and says nothing, where there are too many."""
+        _cut_off(self.connections.arrived(request, client_address[0]))
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One request, in its own thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+    def shutdown_request(self, request: Any) -> None:
+        """It is over."""
+        self.connections.left(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Between two requests: ends those that come too slowly."""
+        for each in self.connections.overdue():
+            _cut_off(each)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone is no news."""
+
+
+def _cut_off(connection: socket.socket | None) -> None:
+    """The thread that reads from it sees its end."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -142,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """One question."""
+        self.server.connections.asked(self.connection)
         path = self.path.partition("?")[0]
         if not self._is_for_us():
             self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "another host was asked for"})
@@ -157,16 +172,17 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "a defect; see the log"})
 
     def _answer(self, path: str, answers: Answers) -> None:
-        if path == "/live":
+        if path == "/live" and answers.live is not None:
             live = answers.live()
             self._json(_ok(live), {"live": live})
-        elif path == "/ready":
+        elif path == "/ready" and answers.ready is not None:
             ready = answers.ready()
             self._json(_ok(ready["ready"]), ready)
-        elif path == "/status":
+        elif path == "/status" and answers.status is not None:
             self._json(HTTPStatus.OK, answers.status())
         elif path == "/metrics" and answers.metrics is not None:
-            self._send(HTTPStatus.OK, _TEXT, answers.metrics())
+            kind, body = answers.metrics(self.headers.get("Accept", ""))
+            self._send(HTTPStatus.OK, kind, body)
         else:
             self._json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
 

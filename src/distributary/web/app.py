@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from distributary.errors import DistributaryError
 from distributary.web.access import Access
@@ -91,7 +93,10 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         cookie=cookie,
         tell=tell,
     )
-    return Dashboard(guarded, access, jobs, live, lake)
+    # with no proxy to trust, nobody may say who asks
+    proxied = ProxyHeadersMiddleware(guarded, list(settings.proxies))  # type: ignore[arg-type]
+    app = cast(ASGIApp, proxied) if settings.proxies else guarded
+    return Dashboard(app, access, jobs, live, lake)
 
 
 def _no_such_address(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
@@ -18,7 +19,9 @@ CSRF_HEADER = "x-csrf-token"
 _SAFE = frozenset({"GET", "HEAD"})
 _OPEN = frozenset({"/api/session", "/api/login"})
 """What has to work before anybody has said who they are."""
-_LOGIN = "/api/login"
+_TOO_MANY = 429
+SLOW_SECONDS = 1.0
+"""How long whoever guesses waits for an answer."""
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -70,6 +73,8 @@ class Guard:
             await send(message)
 
         refused = self._refuse(request, about_data=about_data)
+        if refused is not None and refused.status_code == _TOO_MANY:
+            await asyncio.sleep(SLOW_SECONDS)
         await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refuse(self, request: Request, *, about_data: bool) -> Response | None:
@@ -82,14 +87,14 @@ class Guard:
     def _unknown(self, request: Request) -> Response | None:
         """Refuses whoever has neither the token nor a session."""
         bearer = _bearer(request)
-        client = request.client.host if request.client else ""
-        guessing = bearer is not None or request.url.path == _LOGIN
-        if self._access.required and guessing and self._access.blocked(client):
-            return _denied("too many wrong tokens", "wait a minute", 429, retry_after="60")
         if not self._access.required or request.url.path in _OPEN:
             return None
         if bearer is not None:
+            client = client_of(request)
+            guessing = self._access.blocked(client)
             known = self._access.accepts(bearer, client=client)
+            if guessing and not known:
+                return too_often()
         else:
             known = self._access.knows(request.cookies.get(self._cookie))
         return None if known else _denied("this dashboard asks for a token", _TOKEN, 401)
@@ -118,16 +123,26 @@ _TOKEN = "log in with the token, or send it: Authorization: Bearer TOKEN"  # noq
 _RELOAD = "load the page again, or send the token: Authorization: Bearer TOKEN"
 
 
+def client_of(request: Request) -> str:
+    """The address that a request comes from."""
+    return request.client.host if request.client else ""
+
+
+def too_often() -> Response:
+    """The answer to a wrong token after many others; a right one is always let in."""
+    denied = _denied("too many wrong tokens", "wait a minute", _TOO_MANY)
+    denied.headers["retry-after"] = "60"
+    return denied
+
+
 def _bearer(request: Request) -> str | None:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def _denied(what: str, next_step: str, status: int, *, retry_after: str = "") -> Response:
+def _denied(what: str, next_step: str, status: int) -> Response:
     error = DistributaryError(what, code=ErrorCode.ACCESS_DENIED, next_step=next_step)
     answer = refuse(error, status=status)
     if status == 401:
         answer.headers["www-authenticate"] = "Bearer"
-    if retry_after:
-        answer.headers["retry-after"] = retry_after
     return answer

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.answers import refuse
@@ -22,6 +23,7 @@ _LOOK_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _BEAT_SECONDS = 15.0
 _MOST_LISTENERS = 100
+_RETRY_SECONDS = "60"
 
 Stamp = Callable[[], dict[str, str]]
 
@@ -47,31 +49,32 @@ class Live:
                 code=ErrorCode.ACCESS_DENIED,
                 next_step="close some of them; this one goes on by asking now and then",
             )
-            return refuse(full, status=503)
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._events(), media_type="text/event-stream", headers=headers)
+            answer = refuse(full, status=429)
+            answer.headers["retry-after"] = _RETRY_SECONDS
+            return answer
+        self._listeners += 1
+        return _Stream(self._events(), on_end=self._ended)
+
+    def _ended(self) -> None:
+        self._listeners -= 1
 
     async def _events(self) -> AsyncIterator[bytes]:
-        self._listeners += 1
         before: dict[str, str] = {}
         quiet = 0.0
-        try:
-            yield b"retry: 2000\n\n"
-            while not self.closing:
-                now = await run_in_threadpool(self._look)
-                if now != before:
-                    changed = [name for name, stamp in now.items() if before.get(name) != stamp]
-                    yield _event("changed" if before else "hello", changed)
-                    before, quiet = now, 0.0
-                elif quiet >= _BEAT_SECONDS:
-                    yield b": still here\n\n"
-                    quiet = 0.0
-                for _ in range(int(_LOOK_SECONDS / _TICK_SECONDS)):
-                    if not self.closing:
-                        await asyncio.sleep(_TICK_SECONDS)
-                quiet += _LOOK_SECONDS
-        finally:
-            self._listeners -= 1
+        yield b"retry: 2000\n\n"
+        while not self.closing:
+            now = await run_in_threadpool(self._look)
+            if now != before:
+                changed = [name for name, stamp in now.items() if before.get(name) != stamp]
+                yield _event("changed" if before else "hello", changed)
+                before, quiet = now, 0.0
+            elif quiet >= _BEAT_SECONDS:
+                yield b": still here\n\n"
+                quiet = 0.0
+            for _ in range(int(_LOOK_SECONDS / _TICK_SECONDS)):
+                if not self.closing:
+                    await asyncio.sleep(_TICK_SECONDS)
+            quiet += _LOOK_SECONDS
 
     def _look(self) -> dict[str, str]:
         try:
@@ -81,6 +84,22 @@ class Live:
         except Exception as error:
             _log.error("the lake could not be looked at", exc_info=error)
             return {"lake": "unreadable"}
+
+
+class _Stream(StreamingResponse):
+    """Events; it is counted from when it is let in until it is over, even if it never begins."""
+
+    def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One page that listens."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 def _event(name: str, changed: list[str]) -> bytes:

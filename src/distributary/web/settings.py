@@ -22,3 +22,5 @@ class Settings:
     """What everybody must know who wants to see anything; None: whoever reaches it may look."""
     names: tuple[str, ...] = ()
     """Names by which the page may be asked for besides those of this machine."""
+    proxies: tuple[str, ...] = ()
+    """Addresses and networks whose word counts about who asks, and whether by TLS."""

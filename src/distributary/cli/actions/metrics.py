@@ -14,9 +14,9 @@ from distributary.cli.verb import Invocation
 from distributary.config.metrics import Listen
 from distributary.observe.metrics import Metrics
 from distributary.observe.metrics_catalogue import CATALOGUE
-from distributary.observe.metrics_server import served
 from distributary.observe.metrics_shipped import alert_rules, grafana_dashboard
 from distributary.run.pipeline import Pipeline
+from distributary.supervise.server import Address, Answers, serving
 
 
 def show_metrics(call: Invocation, *, grafana: bool, rules: bool) -> None:
@@ -34,7 +34,9 @@ def show_metrics(call: Invocation, *, grafana: bool, rules: bool) -> None:
 
 
 @contextmanager
-def measured(call: Invocation, pipeline: Pipeline, listen: str | None) -> Iterator[None]:
+def measured(
+    call: Invocation, pipeline: Pipeline, listen: str | None, token: str | None
+) -> Iterator[None]:
     """Serve a pipeline's metrics while it runs, where the file or the command line asks for it."""
     settings = pipeline.config.metrics
     address = settings.listen if listen is None else _address(listen)
@@ -42,8 +44,10 @@ def measured(call: Invocation, pipeline: Pipeline, listen: str | None) -> Iterat
         yield
         return
     metrics = Metrics(max_tables=settings.max_tables)
-    with served(metrics, address) as url:
-        call.out.note(f"metrics at {url}")
+    answers = Answers(metrics=metrics.render, token=token)
+    option = "metrics.listen" if listen is None else "--metrics"
+    with serving(Address.parse(address), answers, option=option) as url:
+        call.out.note(f"metrics at {url}/metrics")
         name = pipeline.config.name
         metrics.remember(name, pipeline.ledger().tables(name, schema_ids=False))
         detach = metrics.attach(pipeline.bus)

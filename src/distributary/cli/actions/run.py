@@ -55,6 +55,7 @@ def run_pipeline(
     trigger: str | None,
     log_format: LogFormat | None = None,
     metrics: str | None = None,
+    token: str | None = None,
 ) -> int:
     """Run until it is done or stopped; 1 if something still waits for a table."""
     with journal_for(call.out, log_format) as journal:
@@ -69,7 +70,7 @@ def run_pipeline(
                 return pipeline.run(trigger=wanted, spark=spark)
 
         run = Foreground(work, stop=pipeline.stop)
-        heard = _told(pipeline, journal, measured(call, pipeline, metrics))
+        heard = _told(pipeline, journal, measured(call, pipeline, metrics, token))
         with heard, _watched(call, pipeline, run, wanted) as tell:
             summary = run.run()
     data = {**asdict(summary.counts), **_facts(summary), "signal": _signal_name(run.signal)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import secrets
 import sys
@@ -32,12 +33,14 @@ class Door:
     token_file: Path | None
     new_token: bool
     names: tuple[str, ...]
+    proxies: tuple[str, ...]
 
 
 def serve_page(call: Invocation, door: Door, *, lake: str | None, file: Path | None) -> None:
     """Listen, say where, and answer."""
     found = _lake(call, lake, file)
     token = _token(door)
+    proxies = tuple(map(_proxy, door.proxies))
     listening = bind(door.host, door.port)
     settings = Settings(
         lake=found.path,
@@ -47,6 +50,7 @@ def serve_page(call: Invocation, door: Door, *, lake: str | None, file: Path | N
         port=listening.getsockname()[1],
         token=token,
         names=door.names,
+        proxies=proxies,
     )
     dashboard = make_dashboard(settings, tell=call.out.step)
     url = address_of(listening, door.host)
@@ -88,6 +92,19 @@ def _token(door: Door) -> str | None:
         where=f"--host {door.host}",
         next_step=f"give --token-file FILE or {TOKEN_VARIABLE}, or let --new-token make one",
     )
+
+
+def _proxy(text: str) -> str:
+    """An address or a network; never a name, which others may answer for."""
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ConfigError(
+            "that is no address of a proxy",
+            where="--trusted-proxy",
+            evidence=repr(text[:100]),
+            next_step="write an address or a network, such as 10.0.0.7 or 10.0.0.0/24",
+        ) from None
 
 
 def _read(file: Path) -> str:

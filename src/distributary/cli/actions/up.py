@@ -22,6 +22,7 @@ from distributary.observe.events import EventBus
 from distributary.observe.log_format import LogFormat, LogLine, spell
 from distributary.supervise.counting import counted
 from distributary.supervise.listeners import OPENERS, listeners_of
+from distributary.supervise.listening import Render
 from distributary.supervise.member import Member
 from distributary.supervise.plan import own_command, plan_of, run_command
 from distributary.supervise.relay import Relay
@@ -167,7 +168,7 @@ def _answering(
     call: Invocation,
     wanted: Wanted,
     supervisor: Supervisor,
-    metrics: Callable[[], bytes] | None,
+    metrics: Render | None,
 ) -> Iterator[None]:
     """The health endpoint, where one is wanted."""
     if wanted.listen is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.options import File, LogForm
+from distributary.cli.options import File, LogForm, Token
 from distributary.cli.verb import RUN, Invocation, verb
 
 
@@ -40,6 +40,7 @@ def declare(app: typer.Typer) -> None:
                 "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus meanwhile."
             ),
         ] = None,
+        token: Token = None,
         log_format: LogForm = None,
     ) -> int:
         """Run a pipeline in the foreground, with live progress.
@@ -50,4 +51,6 @@ def declare(app: typer.Typer) -> None:
         from distributary.cli.actions.run import run_pipeline, trigger_of
 
         trigger = trigger_of(continuous=continuous, every=every, available_now=available_now)
-        return run_pipeline(call, file, trigger=trigger, log_format=log_format, metrics=metrics)
+        return run_pipeline(
+            call, file, trigger=trigger, log_format=log_format, metrics=metrics, token=token
+        )

@@ -51,6 +51,14 @@ def declare(app: typer.Typer) -> None:
                 "--allow-host", metavar="NAME", help="Another name of it, behind a proxy say."
             ),
         ] = None,
+        trusted_proxy: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trusted-proxy",
+                metavar="ADDRESS",
+                help="A proxy that says who asks: X-Forwarded-For and X-Forwarded-Proto count.",
+            ),
+        ] = None,
     ) -> None:
         """A page over the lake, for a browser: what is, and what to mend.
 
@@ -58,5 +66,6 @@ def declare(app: typer.Typer) -> None:
         """
         from distributary.cli.actions.ui import Door, serve_page
 
-        door = Door(host, port, token_file, new_token, tuple(allow_host or ()))
+        names, proxies = tuple(allow_host or ()), tuple(trusted_proxy or ())
+        door = Door(host, port, token_file, new_token, names, proxies)
         serve_page(call, door, lake=lake, file=file)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.options import LogForm
+from distributary.cli.options import LogForm, Token
 from distributary.cli.verb import RUN, Invocation, verb
 
 
@@ -41,14 +41,7 @@ def declare(app: typer.Typer) -> None:
                 help="Answer /live, /ready, /status and /metrics; port 0 takes a free one.",
             ),
         ] = None,
-        token: Annotated[
-            str | None,
-            typer.Option(
-                "--token",
-                envvar="DISTRIBUTARY_TOKEN",
-                help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
-            ),
-        ] = None,
+        token: Token = None,
         log_format: LogForm = None,
     ) -> int:
         """Run many pipelines, a process each, and start again what fails.

@@ -65,7 +65,7 @@ def _wish(lake: Reading, body: Mapping[str, Any]) -> Wish:
     for name, value in given.items():
         if not isinstance(value, str) or len(value) > _LONGEST or "\0" in value:
             raise wrong(name, "not a text of at most 500 characters")
-    if body.get("action") not in set(Action):
+    if body.get("action") not in list(Action):
         raise wrong("action", f"one of {', '.join(Action)}")
     wish = Wish(action=Action(body["action"]), **given)
     if wish.action is Action.RESUME:

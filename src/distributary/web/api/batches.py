@@ -14,7 +14,8 @@ from distributary.web.reading import Reading
 
 _MOST_TABLES = 200
 _MOST_RANGES = 200
-_LARGEST = 2**63 - 1
+_MOST_DIGITS = 19
+"""A number of so many may be larger than the ledger holds."""
 
 
 def routes(lake: Reading) -> list[Route]:
@@ -31,7 +32,9 @@ def routes(lake: Reading) -> list[Route]:
         return {"now": datetime.now(UTC), "batches": [_short(b) for b in reversed(found)]}
 
     def batch(request: Request) -> dict[str, Any]:
-        name, number = request.path_params["pipeline"], request.path_params["number"]
+        name, digits = request.path_params["pipeline"], request.path_params["number"]
+        usable = digits.isascii() and digits.isdecimal() and len(digits) < _MOST_DIGITS
+        number = int(digits) if usable else -1
         found = (
             lake.remember(
                 ("batch", name, number),
@@ -39,20 +42,20 @@ def routes(lake: Reading) -> list[Route]:
                 "tables",
                 make=lambda: [_whole(lake, b) for b in lake.ledger.batch(name, number)],
             )
-            if number <= _LARGEST
+            if usable
             else []
         )
         if not found:
             raise not_found(
                 "there is no such batch in the ledger",
-                f"{name} {number}",
+                f"{name} {digits}",
                 next_step="it is not settled yet, or so old that only its sums are kept",
             )
         return {"now": datetime.now(UTC), "batches": found[::-1]}
 
     return [
         Route("/api/batches", reading(batches)),
-        Route("/api/batches/{pipeline:path}/{number:int}", reading(batch)),
+        Route("/api/batches/{pipeline:path}/{number}", reading(batch)),
     ]
 
 

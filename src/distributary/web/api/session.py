@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.access import LINK_SECONDS, SESSION_SECONDS, Access
 from distributary.web.answers import answer, refuse
 from distributary.web.bodies import read_json
+from distributary.web.guard import SLOW_SECONDS, client_of, too_often
 
 
 def routes(access: Access, *, cookie: str) -> list[Route]:
@@ -32,7 +34,12 @@ def routes(access: Access, *, cookie: str) -> list[Route]:
             body = await read_json(request)
         except DistributaryError as error:
             return refuse(error)
-        if not _lets_in(access, body, client=request.client.host if request.client else ""):
+        client = client_of(request)
+        guessing = access.blocked(client)
+        if not _lets_in(access, body, client=client):
+            if guessing:
+                await asyncio.sleep(SLOW_SECONDS)
+                return too_often()
             return refuse(
                 DistributaryError(
                     "this is not the token, or the link was used before",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -13,8 +16,14 @@ from distributary.config.metrics import Listen, host_and_port
 from distributary.errors import ErrorCode, SetupError
 from distributary.observe.events import EventBus
 from distributary.observe.metrics import Metrics
-from distributary.observe.metrics_server import served
+from distributary.supervise.server import Address, Answers, serving
 from tests.observe.test_metrics import settled
+
+
+@contextmanager
+def served(metrics: Metrics, listen: str, **more: Any) -> Iterator[str]:
+    with serving(Address.parse(listen), Answers(metrics=metrics.render, **more)) as url:
+        yield f"{url}/metrics"
 
 
 def test_prometheus_gets_what_was_told() -> None:
@@ -56,7 +65,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_name() -> None:
 
 
 def test_an_address_that_is_not_of_this_machine_is_an_error_with_a_name() -> None:
-    with pytest.raises(SetupError) as error, served(Metrics(), "192.0.2.1:9464"):
+    with pytest.raises(SetupError) as error, served(Metrics(), "192.0.2.1:9464", token="t"):
         pass
     assert error.value.code is ErrorCode.CONFIG_INVALID
 
