@@ -23,6 +23,7 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
+from tests.cli.lake import pin_file
 from tests.merge.logs import COLUMNS, NOW, Event, rows_of
 
 NAME = "shop"
@@ -50,6 +51,7 @@ lake: {{path: {self.lake}}}
 """
         )
         register(str(self.lake), Registration(NAME, str(self.file), str(self.checkpoint)))
+        pin_file(self.lake, self.file, name=NAME)
 
     @property
     def lake(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.observe.recording import BatchTimes
+from distributary.observe.trust import pin
 from distributary.publish.base import Outcome, Published
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -89,7 +91,15 @@ def make_lake(
     checkpoint = path / "_checkpoints" / "games"
     card = Registration("games", str(file or path / "games.yaml"), str(checkpoint))
     register(str(path), card)
+    if Path(card.file).is_file():
+        pin_file(path, Path(card.file))
     return path
+
+
+def pin_file(lake: Path, file: Path, *, name: str = "games") -> None:
+    """As if this user had run the pipeline by this file, as it is now."""
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    pin(str(lake), name, file=file, sha256=sha256, checkpoint=lake / "_checkpoints" / name)
 
 
 def _entry(lake: Path, name: str, kind: str, n: int, *, records: int = 10) -> TableEntry:

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from distributary.config.load import load
 from distributary.errors import TableBehindError
 from distributary.run.behind import refuse_behind
-from tests.cli.change_lake import BEGUN, LOG, MERGED, TYPE, ChangeLake
+from tests.cli.change_lake import BEGUN, LOG, MERGED, NAME, TYPE, ChangeLake
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
+from tests.cli.lake import make_lake, pin_file
 from tests.merge.logs import NOW, event
 
 MS = NOW // 1000
@@ -106,6 +106,7 @@ def test_what_cannot_be_done_is_refused(cli: Cli, shop: ChangeLake, line: tuple[
 def test_without_a_log_there_is_nothing_to_compute_from(cli: Cli, shop: ChangeLake) -> None:
     text = shop.file.read_text().replace("format: datastream}", "format: datastream, log: false}")
     shop.file.write_text(text)
+    pin_file(shop.lake, shop.file, name=NAME)
     for verb in ("rebuild", "verify"):
         result = cli(verb, MERGED, "--json")
         assert (result.code, result.json["error"]["where"]) == (2, "cdc.log")

@@ -9,7 +9,7 @@ from distributary.model.deadletter import dead_letter_id
 from distributary.observe.failures import write_failure
 from distributary.registry.files import FileRegistry
 from tests.cli.conftest import Cli
-from tests.cli.lake import HOSTILE, make_lake
+from tests.cli.lake import HOSTILE, make_lake, pin_file
 
 ID = dead_letter_id("games", "life", "wrapper", 0, 20)
 
@@ -66,6 +66,7 @@ def test_status_loads_what_decodes_only_for_letters_that_may(
     lake: Path, own_folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (lake / "games.yaml").write_text(FILE.format(lake=lake, name="games"))
+    pin_file(lake, lake / "games.yaml")
     registry = FileRegistry(own_folder / "schemas")
     registry.register("chess", 'syntax = "proto3"; message Chess {}')
     # whoever loads it fails, and then nobody can tell

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.cli.conftest import Cli
-from tests.cli.lake import HOSTILE, letter, make_lake
+from tests.cli.lake import HOSTILE, letter, make_lake, pin_file
 
 FILE = """
 name: games
@@ -30,6 +30,7 @@ def lake(tmp_path: Path) -> Path:
     letters = [letter(20) | done, letter(21), letter(22, code="NULL_VALUE")]
     lake = make_lake(tmp_path / "lake", letters=letters, file=tmp_path / "games.yaml")
     (tmp_path / "games.yaml").write_text(FILE.format(lake=lake))
+    pin_file(lake, tmp_path / "games.yaml")
     for _ in range(3):
         rows = pa.table({"move": ["d4"], "_offset": pa.array([99], pa.int64())})
         write_deltalake(lake / "silver_0", rows, mode="append", schema_mode="merge")

@@ -17,7 +17,7 @@ from distributary.cli.completion import complete_schemas, complete_subjects
 from distributary.model.schema import Format
 from distributary.registry.files import FileRegistry
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
+from tests.cli.lake import make_lake, pin_file
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import serving
 
@@ -323,6 +323,7 @@ def test_the_message_of_a_subject_is_the_one_that_payloads_are(
     file.write_text(
         file.read_text().replace("{format: protobuf}", "{format: protobuf, message: Other}")
     )
+    pin_file(lake, file)
     named = cli("schema", "show", "go-value", "--json").json
     assert named["message"] == "Other"
     assert [column["name"] for column in named["columns"]] == ["name"]

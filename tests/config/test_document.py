@@ -143,7 +143,7 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_bytes(b"\xef\xbb\xbfname: x\n")
-    assert read(path) == "name: x\n"
+    assert read(path)[0] == "name: x\n"
 
 
 def test_names_that_a_terminal_would_obey_are_escaped(tmp_path: Path) -> None:

@@ -137,16 +137,15 @@ def test_reader_that_is_far_behind_keeps_everything(lake: Path, state: dict[str,
     assert watch(str(lake)).keepers(str(lake / "bronze")).read_since == 0
 
 
-def test_file_of_the_reader_tells_its_table(lake: Path, tmp_path: Path) -> None:
-    (tmp_path / "games.yaml").write_text(
-        f"""
-name: games
-source: {{type: delta, path: {lake / "events"}, value: v}}
-payload: {{format: json}}
-tables: {{each: "{{topic}}"}}
-lake: {{path: {lake}}}
-"""
-    )
+def test_reader_whose_table_nobody_knows_keeps_every_table(lake: Path) -> None:
+    commits(lake / "events", 3, 4)
+    (checkpoint(lake) / "first.json").write_text('{"version": 4, "index": 0, "rows": 0}')
+    assert watch(str(lake)).keep_from(str(lake / "events")) == 4
+
+
+def test_card_of_the_reader_tells_its_table(lake: Path, tmp_path: Path) -> None:
+    file, events = str(tmp_path / "games.yaml"), str(lake / "events")
+    register(str(lake), Registration("games", file, str(checkpoint(lake)), reads=events))
     commits(lake / "events", 3, 4)
     (checkpoint(lake) / "first.json").write_text('{"version": 4, "index": 0, "rows": 0}')
     watched = watch(str(lake))

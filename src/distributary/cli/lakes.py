@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.observe import layout
 from distributary.observe.delta import StorageOptions
 from distributary.observe.pipelines import Registration, registrations
+from distributary.observe.trust import load_trusted
 
 if TYPE_CHECKING:
     from distributary.run.pipeline import Pipeline
@@ -64,10 +66,15 @@ def find_lake(call: Invocation, lake: str | None = None, file: Path | None = Non
     return found
 
 
-def load_file(call: Invocation, file: Path) -> Loaded:
+def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = None) -> Loaded:
     """A pipeline file, its warnings told, its secrets hidden from now on."""
-    loaded = load(file)
-    call.out.mask = loaded.mask
+    return _told(call, load(file, needs=needs))
+
+
+def _told(call: Invocation, loaded: Loaded) -> Loaded:
+    before = call.out.mask
+    # a file may be loaded twice, each time for other secrets
+    call.out.mask = lambda text: loaded.mask(before(text))
     for warning in loaded.warnings:
         call.out.warn(str(warning))
     return loaded
@@ -81,36 +88,33 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
     return Pipeline(load_file(call, file), log_file=call.log.path)
 
 
-def pipeline_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Pipeline:
+def pipeline_of(
+    call: Invocation,
+    lake: Lake,
+    *,
+    name: str | None = None,
+    needs: Collection[str] | None = None,
+) -> Pipeline:
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
     from distributary.run.pipeline import Pipeline
 
     stamina.instrumentation.set_on_retry_hooks([log_retry])
-    return Pipeline(loaded_of(call, lake, name=name), log_file=call.log.path)
+    return Pipeline(loaded_of(call, lake, name=name, needs=needs), log_file=call.log.path)
 
 
-def loaded_of(call: Invocation, lake: Lake, *, name: str | None = None) -> Loaded:
-    """The settings of a lake's pipeline, for commands that do not run it."""
+def loaded_of(
+    call: Invocation,
+    lake: Lake,
+    *,
+    name: str | None = None,
+    needs: Collection[str] | None = None,
+    option: str = "--file",
+) -> Loaded:
+    """The settings of a lake's pipeline; `option` is what the command has to name its file."""
     if lake.file is not None:
-        return load_file(call, lake.file)
+        return load_file(call, lake.file, needs=needs)
     card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
-    if not Path(card.file).is_file():
-        raise ConfigError(
-            f"the file of pipeline {card.name} is gone",
-            code=ErrorCode.NOT_FOUND,
-            where=card.file,
-            next_step="name where it is now with --file",
-        )
-    loaded = load_file(call, Path(card.file))
-    meant = loaded.config.lake.address
-    if Path(meant).resolve() != Path(lake.path).resolve():
-        raise ConfigError(
-            f"read from here, the file of pipeline {card.name} is about another lake",
-            where=card.file,
-            evidence=f"{meant} instead of {lake.path}",
-            next_step="go to the folder that the pipeline runs in: paths in the file start there",
-        )
-    return loaded
+    return _told(call, load_trusted(card, lake.path, needs=needs, option=option))
 
 
 def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:
@@ -130,7 +134,7 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
 
 def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
     if file is not None:
-        config = load_file(call, file).config
+        config = load_file(call, file, needs=("lake",)).config
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
         options = config.lake.options or None
         return Lake(absolute(path), found_by, options, file, config.name)

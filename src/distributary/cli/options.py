@@ -20,7 +20,7 @@ FileOption = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="The pipeline file, where the lake does not know where it is.",
+        help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
 Lake = Annotated[

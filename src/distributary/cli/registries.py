@@ -16,6 +16,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.registry import Registry as Settings
 from distributary.config.secrets import hide_credentials
 from distributary.errors import ConfigError, ErrorCode
+from distributary.observe.trust import DECODING
 from distributary.registry.contexts import context_of
 from distributary.registry.files import FileRegistry
 from distributary.registry.http import HttpRegistry
@@ -60,11 +61,11 @@ def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
     if whose.registry is not None:
         settings, found_by = _named(whose.registry), "--registry"
     elif whose.file is not None:
-        config, found_by = load_file(call, whose.file).config, str(whose.file)
+        config, found_by = load_file(call, whose.file, needs=DECODING).config, str(whose.file)
         settings = _needed(config.registry)
     else:
         lake = find_lake(call, whose.lake)
-        loaded = loaded_of(call, lake, name=whose.pipeline)
+        loaded = loaded_of(call, lake, name=whose.pipeline, needs=DECODING, option="--config")
         config, found_by = loaded.config, loaded.file
         settings = _needed(config.registry)
     where = settings.path or ", ".join(map(hide_credentials, settings.places))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -40,8 +41,8 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _PLAIN_TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|seq|map)")
 
 
-def read(path: str | Path) -> str:
-    """The text of a pipeline file."""
+def read(path: str | Path) -> tuple[str, str]:
+    """The text of a pipeline file, and the SHA-256 of its bytes."""
     name = printable(str(path))
     try:
         with open(path, "rb") as file:
@@ -56,7 +57,7 @@ def read(path: str | Path) -> str:
         raise _unreadable(name, "is not UTF-8 text") from None
     if "\0" in text:
         raise _unreadable(name, "is not a text file")
-    return text
+    return text, hashlib.sha256(content).hexdigest()
 
 
 def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:

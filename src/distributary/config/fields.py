@@ -56,6 +56,18 @@ def is_free_form_option(path: Path) -> bool:
     return False
 
 
+def holds_secret(path: Path) -> bool:
+    """Whether the value at a path is a secret, or an option that may be one."""
+    models = ROOT
+    for part in path:
+        info = settings(models).get(part) if isinstance(part, str) else None
+        if info is not None:
+            if is_secret(info):
+                return True
+            models = models_of(info)
+    return is_free_form_option(path)
+
+
 def is_secret(info: FieldInfo) -> bool:
     """Whether the value itself is a secret."""
     return any(part is SecretStr for part in alternatives(info.annotation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 from distributary.config.base import Section
 from distributary.config.document import parse, read
 from distributary.config.explain import UnknownKeys, explain
-from distributary.config.fields import is_free_form_option
+from distributary.config.fields import holds_secret, is_free_form_option
 from distributary.config.layers import DEPRECATIONS, Deprecation, Layers
 from distributary.config.node import Node, Path, dotted, with_list_origin
 from distributary.config.origin import DEFAULT, Origin
@@ -40,6 +40,8 @@ class Loaded:
     """Names of free-form options that were given by a reference: secret, whatever their names."""
     path: FilePath | None = field(default=None, repr=False)
     """The file as it was opened; `file` is its name as it can be shown, which may be shorter."""
+    sha256: str = ""
+    """Of the bytes of that file."""
 
     def origin(self, key: str) -> Origin:
         """Where a setting's value came from."""
@@ -56,16 +58,23 @@ def load(
     overrides: Mapping[str, object] = _NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
     deprecations: Sequence[Deprecation] = DEPRECATIONS,
+    needs: Collection[str] | None = None,
 ) -> Loaded:
-    """Read a pipeline file; raises PipelineFileError with all that is wrong with it."""
+    """Read a pipeline file; raises PipelineFileError with all that is wrong with it.
+
+    `needs` names the sections whose secrets are wanted: those of others are neither asked for nor
+    read, and what stands there is the reference. All are read when it is left out.
+    """
+    text, sha256 = read(path)
     loaded = load_text(
-        read(path),
+        text,
         file=printable(str(path)),
         overrides=overrides,
         environ=environ,
         deprecations=deprecations,
+        needs=needs,
     )
-    return replace(loaded, path=FilePath(path))
+    return replace(loaded, path=FilePath(path), sha256=sha256)
 
 
 def load_text(
@@ -75,13 +84,14 @@ def load_text(
     overrides: Mapping[str, object] = _NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
     deprecations: Sequence[Deprecation] = DEPRECATIONS,
+    needs: Collection[str] | None = None,
 ) -> Loaded:
     """The same for text that is already at hand; `file` is what problems call it."""
     tree, problems = parse(text, file=file)
     layers = Layers(tree, deprecations)
     layers.add_variables(environ)
     layers.add_flags(overrides)
-    expander = _Expander(environ)
+    expander = _Expander(environ, needs)
     keys = UnknownKeys()
     # keys are checked first: a misspelt one is a mistake even where nothing is set
     root = keys.repair(expander.tree(layers.root)).without_unset()
@@ -107,8 +117,9 @@ def load_text(
 class _Expander:
     """Replaces references in a tree."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], needs: Collection[str] | None) -> None:
         self._variables = Variables(environ)
+        self._needs = needs
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
         """Values that are not known: nothing more can be said about them."""
@@ -126,8 +137,16 @@ class _Expander:
                 items += [expanded] if expanded.value is not None else []
             return replace(node, value=tuple(items))
         if node.expand and isinstance(node.value, str) and "${" in node.value:
+            if self._is_left(node.value, path):
+                return node
             return self._scalar(node, node.value, path)
         return node
+
+    def _is_left(self, text: str, path: Path) -> bool:
+        """Whether a value is a secret that nobody needs."""
+        if self._needs is None or path[0] in self._needs:
+            return False
+        return holds_secret(path) or any(kind in text for kind in ("${file:", "${databricks:"))
 
     def _scalar(self, node: Node, text: str, path: Path) -> Node:
         expansion = self._variables.expand(text)

@@ -104,7 +104,7 @@ def read_for_install(
 
     With `text` the file need not be there yet.
     """
-    text, file = read(path) if text is None else text, printable(str(path))
+    text, file = read(path)[0] if text is None else text, printable(str(path))
     loaded, unknown = _checked(text, file, environ)
     tree, _ = parse(text, file=file)
     layers = Layers(tree)

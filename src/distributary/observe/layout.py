@@ -93,9 +93,12 @@ def inside(lake: str, path: str) -> str:
     """The path in the lake of a folder that was written down with the lake before it.
 
     A lake that was moved, copied or is addressed from elsewhere holds it under the same name.
+    Whoever can write to the lake can write any path down: none leads out of it.
     """
     stem = join(lake, "")
     if path.startswith(stem):
-        return path[len(stem) :]
-    _, home, below = path.rpartition(f"/{HOME}/")
-    return f"{HOME}/{below}" if home else path.rstrip("/").rpartition("/")[2]
+        found = path[len(stem) :]
+    else:
+        _, home, below = path.rpartition(f"/{HOME}/")
+        found = f"{HOME}/{below}" if home else path.rstrip("/").rpartition("/")[2]
+    return "/".join(part for part in found.split("/") if part not in ("", ".", ".."))

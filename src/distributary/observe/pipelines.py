@@ -25,6 +25,8 @@ class Registration:
     file: str
     """The pipeline file it was loaded from."""
     checkpoint: str
+    reads: str = ""
+    """The table that it reads, where that is a folder of the machine that it runs on."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The configuration with every secret masked: the caller masks, this only stores."""
     tables: Mapping[str, str] = field(default_factory=dict)

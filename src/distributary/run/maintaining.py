@@ -22,6 +22,7 @@ from distributary.observe import layout
 from distributary.observe.delta import open_table, read_rows
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations
+from distributary.observe.trust import trusted_checkpoint
 from distributary.run.claim import Claim, current_owner
 from distributary.run.maintenance import Job, Report, Step, TableReport, Wishes
 from distributary.run.table_care import TOMBSTONES, Care
@@ -151,7 +152,7 @@ def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
 def remove_leftovers(lake: str, wishes: Wishes) -> int:
     """What processes that were killed have left beside the checkpoints of this lake."""
     before = time.time() - max(wishes.retention, timedelta(days=1)).total_seconds()
-    found = [path for card in registrations(lake) for path in _leftovers(card, before)]
+    found = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
     if not wishes.dry_run:
         for path in found:
             if path.is_dir():
@@ -161,10 +162,18 @@ def remove_leftovers(lake: str, wishes: Wishes) -> int:
     return len(found)
 
 
-def _leftovers(card: Registration, before: float) -> Iterator[Path]:
-    checkpoint = Path(card.checkpoint)
-    if not checkpoint.is_dir():
+def _leftovers(lake: str, card: Registration, before: float) -> Iterator[Path]:
+    """What can go; nothing where only the lake says that it is a checkpoint."""
+    checkpoint = trusted_checkpoint(card, lake)
+    if checkpoint is None or not checkpoint.is_dir():
         return
+    for path in _unused(checkpoint, before):
+        # a link in the checkpoint may lead anywhere
+        if Path(os.path.realpath(path.parent)).is_relative_to(checkpoint):
+            yield path
+
+
+def _unused(checkpoint: Path, before: float) -> Iterator[Path]:
     for lane, manifests in lanes(checkpoint):
         # batches that were staged again because their files were gone, and drafts of files
         for pattern in ("*.broken-*", ".*.draft"):

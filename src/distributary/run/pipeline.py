@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import FilesSource
+from distributary.config.source import DeltaSource, FilesSource
 from distributary.config.trigger import Trigger, TriggerKind
 from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
 from distributary.observe import layout
@@ -21,6 +23,7 @@ from distributary.observe.events import EventBus
 from distributary.observe.failures import write_failure
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
+from distributary.observe.trust import pin
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.calls import RegistryCalls
@@ -245,12 +248,28 @@ class Pipeline:
         """Leave a card in the lake, so that commands find the pipeline without its file."""
         if self.config.lake.is_local:
             Path(self.lake).mkdir(parents=True, exist_ok=True)
+        file = (self.loaded.path or Path(self.loaded.file)).resolve()
+        if self.loaded.sha256:
+            pin(
+                self.lake,
+                self.config.name,
+                file=file,
+                sha256=self.loaded.sha256,
+                checkpoint=checkpoint.folder,
+            )
         register(
             self.lake,
             Registration(
                 name=self.config.name,
-                file=str((self.loaded.path or Path(self.loaded.file)).resolve()),
+                file=str(file),
                 checkpoint=str(checkpoint.folder),
+                reads=_table_read(self.config),
             ),
             storage_options=self.config.lake.options or None,
         )
+
+
+def _table_read(config: PipelineConfig) -> str:
+    """The folder of the table that is the source; empty where it is something else."""
+    folder = local_path(config.source.path) if isinstance(config.source, DeltaSource) else None
+    return "" if folder is None else os.path.realpath(folder)

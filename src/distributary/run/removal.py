@@ -84,7 +84,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
         if removal.kind == "dead letters":
             dead_letters_of(pipeline).forget(name)
         elif removal.kind not in ("ledger", "progress", "card"):
-            _remove_folder(pipeline.lake, removal.path)
+            _remove_folder(pipeline.lake, layout.inside(pipeline.lake, removal.path))
     forget_names(pipeline.lake, {removal.table for removal in removals if removal.kind == "table"})
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
@@ -113,13 +113,17 @@ def _end_life(folder: Path, pipeline: str, *, begin: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_folder(lake: str, path: str) -> None:
+def _remove_folder(lake: str, name: str) -> None:
     """Remove a table; no reader finds half of it, because it is gone before it is taken apart."""
+    path, removed = layout.join(lake, name), Path(layout.removed(lake))
     with reaching(path):
+        if not name or (not is_remote(lake) and not _all_within(lake, Path(path), removed)):
+            # the lake asks for it, and whoever can write to it could have asked for anything
+            _log.warning("%s is not a folder of this lake: it stays", path)
+            return
         if is_remote(path):
             Folder(path).remove_table()
             return
-        removed = Path(layout.removed(lake))
         while os.path.lexists(path):
             away = removed / uuid.uuid4().hex
             try:
@@ -133,6 +137,12 @@ def _remove_folder(lake: str, path: str) -> None:
                 Folder(path).remove_table()
     # what a process that was killed has left is nobody's either
     shutil.rmtree(removed, ignore_errors=True)
+
+
+def _all_within(lake: str, *paths: Path) -> bool:
+    """Whether no link on the way to these leads out of the lake."""
+    home = os.path.realpath(lake)
+    return all(Path(os.path.realpath(path.parent)).is_relative_to(home) for path in paths)
 
 
 @contextmanager

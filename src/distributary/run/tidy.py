@@ -31,7 +31,8 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
     for table in ledger.tables(name, schema_ids=False):
         if table.role == "dead_letters" or table.table in shared:
             continue
-        removals.append(Removal("table", table.path, table.table, table.rows))
+        path = layout.join(pipeline.lake, layout.inside(pipeline.lake, table.path))
+        removals.append(Removal("table", path, table.table, table.rows))
         gone = Folder(layout.tombstones(pipeline.lake, table.table))
         if gone.exists():
             removals.append(Removal("memory of deleted rows", gone.path, table.table))

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.config.lake import local_path
-from distributary.config.load import load
-from distributary.config.source import DeltaSource
-from distributary.errors import DistributaryError
 from distributary.observe import layout
 from distributary.observe.pipelines import Registration, registrations
 from distributary.publish.commit_file import commit_path
@@ -29,8 +25,8 @@ class Reader:
     """A pipeline whose source is a Delta table, and how far it has come."""
 
     pipeline: str
-    folders: frozenset[str]
-    """What its file may mean by the table; empty when the file cannot be read."""
+    folder: str
+    """The table, as its card says; empty when it does not."""
     topic: str
     """What it calls the table."""
     version: int
@@ -39,9 +35,10 @@ class Reader:
 
     def reads(self, folder: str) -> bool:
         """Whether this table may be its source."""
-        if not self.folders:
-            return os.path.basename(folder) == self.topic
-        return os.path.realpath(folder) in self.folders
+        if self.folder:
+            return os.path.realpath(folder) == self.folder
+        # before its first batch nobody knows what it calls the table: it may be any
+        return self.topic in ("", os.path.basename(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,7 @@ def _reader(card: Registration, manifests: Manifests) -> Reader | None:
     version = position.get("snapshot" if whole else "version")
     if "index" not in position or not isinstance(version, int):
         return None
-    return Reader(card.name, frozenset(_sources(card)), topic, version, whole)
+    return Reader(card.name, card.reads, topic, version, whole)
 
 
 def _position(checkpoint: Path, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
@@ -153,19 +150,6 @@ def _position(checkpoint: Path, manifests: Manifests) -> tuple[Mapping[str, Any]
     except (FileNotFoundError, ValueError):
         return {}, ""
     return first, ""
-
-
-def _sources(card: Registration) -> Iterator[str]:
-    """The folders that a pipeline's file may mean; paths start where it was run, wherever."""
-    try:
-        source = load(card.file).config.source
-    except (DistributaryError, OSError):
-        return
-    if not isinstance(source, DeltaSource) or local_path(source.path) is None:
-        return
-    given = source.path.removeprefix("file://").removeprefix("file:")
-    for start in (Path.cwd(), Path(card.file).parent, *Path(card.checkpoint).parents):
-        yield os.path.realpath(start / given)
 
 
 def _time_of(folder: str, reader: Reader) -> float:

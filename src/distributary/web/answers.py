@@ -41,8 +41,12 @@ def answer(data: Mapping[str, Any], *, status: int = 200) -> Response:
 
 def refuse(error: DistributaryError, *, status: int | None = None) -> Response:
     """An error: its code, what, where, what was seen, and what to do."""
-    parts = {key: value for key, value in error.as_dict().items() if key != "context"}
-    return answer({"error": parts}, status=status or _STATUS.get(error.code, 500))
+    return answer({"error": parts_of(error)}, status=status or _STATUS.get(error.code, 500))
+
+
+def parts_of(error: DistributaryError) -> dict[str, Any]:
+    """The same inside of an answer, for what could not be added to it."""
+    return {key: value for key, value in error.as_dict().items() if key != "context"}
 
 
 def reading(read: Read) -> Endpoint:

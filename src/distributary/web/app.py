@@ -64,7 +64,7 @@ class Dashboard:
 
 def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Dashboard:
     """Everything but the server; `tell` hears one line for each request."""
-    lake = Reading(settings.lake, options=settings.options)
+    lake = Reading(settings.lake, options=settings.options, file=settings.file)
     access = Access(settings.token)
     jobs = Jobs(lake=settings.lake, file=settings.file)
     live = Live(lambda: {"lake": lake.stamp(), "jobs": str(jobs.changes)})

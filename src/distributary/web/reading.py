@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from distributary.config.lake import local_path
+from distributary.config.load import Loaded, load
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.table import Role
 from distributary.observe import layout
@@ -21,6 +22,7 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, registrations
 from distributary.observe.rows import TableSummary
 from distributary.observe.status import PipelineStatus, Status, status
+from distributary.observe.trust import DECODING, load_trusted
 from distributary.publish.marks import Loss
 from distributary.run.claim import liveness
 from distributary.web.answers import not_found
@@ -38,9 +40,12 @@ _Value = TypeVar("_Value")
 class Reading:
     """Everything that the page shows. Thread-safe; nothing here changes the lake."""
 
-    def __init__(self, lake: str, *, options: StorageOptions | None = None) -> None:
+    def __init__(
+        self, lake: str, *, options: StorageOptions | None = None, file: str | None = None
+    ) -> None:
         self.lake = lake
         self.options = options
+        self._file = file
         self.ledger = Ledger(lake, storage_options=options)
         self._memo = Memo()
         self._versions = Versions(options)
@@ -90,6 +95,17 @@ class Reading:
     def cards(self) -> tuple[Registration, ...]:
         """What the pipelines say of themselves."""
         return registrations(self.lake, storage_options=self.options)
+
+    def settings(self, pipeline: str) -> Loaded:
+        """What a pipeline decodes with, by the file that was given or one that is trusted."""
+        given = None if self._file is None else load(self._file, needs=DECODING)
+        if given is not None and given.config.name == pipeline:
+            return given
+        for card in self.cards():
+            if card.name == pipeline:
+                option = "distributary ui --file"
+                return load_trusted(card, self.lake, needs=DECODING, option=option)
+        raise not_found("there is no such pipeline", pipeline, next_step="distributary status")
 
     def status(self) -> Status:
         """How all pipelines stand."""

@@ -15,7 +15,7 @@ class Settings:
     options: StorageOptions | None = field(default=None, repr=False)
     """Credentials of the lake."""
     file: str | None = None
-    """The pipeline file that was given, for actions on lakes that do not know where it is."""
+    """The pipeline file that was given: it is trusted, whatever the lake says."""
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)

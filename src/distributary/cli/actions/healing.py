@@ -6,16 +6,17 @@ import shlex
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.cli.lakes import Lake
+from distributary.cli.lakes import Lake, loaded_of
 from distributary.cli.verb import Invocation
-from distributary.config.load import load
+from distributary.config.load import Loaded
 from distributary.config.registry import Registry as Settings
+from distributary.errors import ErrorCode
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.letter_tables import letter_tables
 from distributary.observe.status import PipelineStatus
+from distributary.observe.trust import DECODING
 
 if TYPE_CHECKING:
     from distributary.registry.base import SchemaRegistry
@@ -37,15 +38,15 @@ def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
     waiting = {reason.code for reason in status.dead_letters.reasons}
     if not waiting & MAY_HEAL:
         return Healable(0)
-    if not Path(status.file).is_file():
-        return None
     answers: list[Healable] = []
 
     def ask() -> None:
         try:
             answers.append(_ask(call, lake, status))
         except Exception as error:
-            call.out.step(f"healing of {status.name} unknown: {error}")
+            text = f"healing of {status.name} unknown: {error}"
+            refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
+            (call.out.warn if refused else call.out.step)(text)
 
     # a registry that does not answer must not hold up everything else that is known
     thread = threading.Thread(target=ask, name="healing", daemon=True)
@@ -55,21 +56,22 @@ def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
 
 
 def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
-    if not _may_decode(lake, status):
+    loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
+    if not _may_decode(lake, status, loaded):
         return Healable(0)
     from distributary.run.healing import healable
     from distributary.run.pipeline import Pipeline
 
-    found = healable(Pipeline.load(status.file))
+    found = healable(Pipeline(loaded))
     reasons = list(found.by_reason)
     one = f" --reason {reasons[0]}" if len(reasons) == 1 else ""
     command = f"distributary dlq replay{one} --lake {shlex.quote(lake.path)}"
     return Healable(found.count, dict(found.by_reason), command)
 
 
-def _may_decode(lake: Lake, status: PipelineStatus) -> bool:
+def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
     """Whether a schema that letters wait for is there; else all that decodes need not be loaded."""
-    settings = load(status.file).config.registry
+    settings = loaded.config.registry
     tables = letter_tables(lake.path, pipeline=status.name, storage_options=lake.options)
     letters = tables.get(status.name)
     if settings is None or letters is None:

@@ -11,9 +11,10 @@ from distributary.cli.lakes import Lake, find_lake, pipeline_of
 from distributary.cli.output import Paper, Words, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import clock, counted, cut
-from distributary.errors import DistributaryError
+from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.hexdump import hexdump
 from distributary.observe.letter_tables import find_letter
+from distributary.observe.trust import DECODING
 from distributary.run.insight import Insight, look_inside
 
 _LABEL = 10
@@ -31,9 +32,11 @@ def show_letter(call: Invocation, id: str, *, lake: str | None, file: Path | Non
 
 def _look(call: Invocation, lake: Lake, letter: Mapping[str, Any]) -> Insight:
     try:
-        return look_inside(pipeline_of(call, lake, name=letter["pipeline"]), letter)
+        pipeline = pipeline_of(call, lake, name=letter["pipeline"], needs=DECODING)
+        return look_inside(pipeline, letter)
     except DistributaryError as error:
-        call.out.warn(f"the record is shown without its schema: {error.what}")
+        next_step = f"; {error.next_step}" if error.code is ErrorCode.FILE_NOT_TRUSTED else ""
+        call.out.warn(f"the record is shown without its schema: {error.what}{next_step}")
         return look_inside(None, letter)
 
 

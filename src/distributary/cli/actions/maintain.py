@@ -99,9 +99,11 @@ def _retention(text: str | None, *, force: bool) -> timedelta | None:
 def _settings(call: Invocation, lake: Lake) -> Maintain:
     """What the pipeline's file says; the usual where a lake has several, or the file is gone."""
     try:
-        return loaded_of(call, lake).config.maintain
+        option = "`distributary maintain FILE`"
+        return loaded_of(call, lake, needs=(), option=option).config.maintain
     except ConfigError as error:
-        if lake.file is not None:
+        # what a file that is there asks to be kept is not deleted because it was not read
+        if lake.file is not None or error.code is ErrorCode.FILE_NOT_TRUSTED:
             raise
         call.out.step(f"with the usual settings: {error.what}")
         return Maintain()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from distributary.cli.lakes import Lake, load_file
+from distributary.cli.lakes import Lake, loaded_of
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, number
@@ -63,7 +62,7 @@ class _Ends:
 def find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Partitions:
     """What the ledger knows of a pipeline's partitions, and what its broker adds."""
     read = _read(lake, status)
-    ends, reason = _ask(call, status)
+    ends, reason = _ask(call, lake, status)
     if ends is None:
         known = [PartitionLag(*one, end, None, None, None) for one, end in sorted(read.items())]
         return Partitions("ledger", reason, tuple(known))
@@ -113,11 +112,9 @@ def _read(lake: Lake, status: PipelineStatus) -> dict[Partition, int]:
     return {(row["topic"], row["partition"]): row["end"] for row in rows}
 
 
-def _ask(call: Invocation, status: PipelineStatus) -> tuple[_Ends | None, str]:
-    if not Path(status.file).is_file():
-        return None, "the pipeline file is not where it was"
+def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> tuple[_Ends | None, str]:
     try:
-        source = load_file(call, Path(status.file)).config.source
+        source = loaded_of(call, lake, name=status.name, needs=("source",)).config.source
     except DistributaryError as error:
         return None, error.what
     if not isinstance(source, KafkaSource):

@@ -163,7 +163,7 @@ class _Work:
     def _merged(self, known: TableSummary, as_of_us: int | None) -> tuple[Checked | None, str]:
         name = known.pipeline
         if name not in self._pipelines:
-            self._pipelines[name] = pipeline_of(self._call, self._lake, name=name)
+            self._pipelines[name] = pipeline_of(self._call, self._lake, name=name, needs=("lake",))
         cdc = self._pipelines[name].config.cdc
         if self._everything and cdc is not None and not cdc.log:
             return None, "its values were not compared: cdc.log is false, so that no log is kept"

@@ -37,7 +37,7 @@ PipelineFile = Annotated[
         "-f",
         "--config",
         metavar="FILE",
-        help="The pipeline file, where the lake does not know where it is.",
+        help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
 ConfigOption = Annotated[
@@ -45,7 +45,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The pipeline file, where the lake does not know where it is.",
+        help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
 

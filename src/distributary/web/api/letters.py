@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from distributary.errors import DistributaryError
 from distributary.model.deadletter import DeadLetterStatus
 from distributary.observe.hexdump import hexdump
 from distributary.observe.letter_tables import find_letter
-from distributary.web.answers import reading, text, whole, wrong
+from distributary.web.answers import parts_of, reading, text, whole, wrong
 from distributary.web.reading import Reading
 
 _COLUMNS = (
@@ -132,7 +131,8 @@ def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
         "payload_start": seen["payload_start"],
         "failing_byte": seen["mark"],
         "decoded": seen["text"],
-        "with_schema": seen["with_schema"],
+        "with_schema": seen["without_schema"] is None,
+        "without_schema": seen["without_schema"],
     }
 
 
@@ -151,25 +151,19 @@ def _look(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
     from distributary.run.insight import look_inside
     from distributary.run.pipeline import Pipeline
 
-    card = next((c for c in lake.cards() if c.name == letter["pipeline"]), None)
-    pipeline: Pipeline | None = None
+    why = None
     try:
-        if card is not None and Path(card.file).is_file():
-            loaded = Pipeline.load(card.file)
-            same = Path(loaded.lake).resolve() == Path(lake.lake).resolve()
-            pipeline = loaded if same else None
-        seen = look_inside(pipeline, letter)
-    except DistributaryError:
-        # the registry is away, or the file is about something else by now: the bytes must do
-        pipeline = None
-        seen = look_inside(None, letter)
+        seen = look_inside(Pipeline(lake.settings(letter["pipeline"])), letter)
+    except DistributaryError as error:
+        # the registry is away, or the file is not trusted: the bytes must do
+        seen, why = look_inside(None, letter), parts_of(error)
     return {
         "schema": seen.schema,
         "payload_start": seen.payload_start,
         "mark": seen.mark,
         "label": seen.label,
         "text": seen.text,
-        "with_schema": pipeline is not None,
+        "without_schema": why,
     }
 
 

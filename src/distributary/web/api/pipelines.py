@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
 from distributary.observe.status import PipelineStatus
-from distributary.web.answers import reading, text, wrong
+from distributary.web.answers import parts_of, reading, text, wrong
 from distributary.web.reading import Reading
 from distributary.web.series import COLUMNS, WINDOWS, of_pipelines
 
@@ -85,10 +84,10 @@ class Healing:
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def of(self, status: PipelineStatus) -> dict[str, Any]:
-        """`count` of those that would be rows now; null where nobody can say."""
+        """`count` of those that would be rows now; null where nobody can say, and `why`."""
         codes = {reason.code for reason in status.dead_letters.reasons}
         if not codes & MAY_HEAL:
-            return {"count": 0, "by_reason": {}}
+            return {"count": 0, "by_reason": {}, "why": None}
         with self._lock:
             at, answer = self._known.get(status.name, (0.0, {}))
             if at and time.monotonic() - at < _HEALING_SECONDS:
@@ -99,28 +98,22 @@ class Healing:
         )
         asking.start()
         asking.join(_PATIENCE_SECONDS)
-        answer = found[0] if found else {"count": None, "by_reason": {}}
+        answer = found[0] if found else {"count": None, "by_reason": {}, "why": None}
         with self._lock:
             self._known[status.name] = (time.monotonic(), answer)
         return answer
 
 
 def _ask(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
-    nobody: dict[str, Any] = {"count": None, "by_reason": {}}
-    if not Path(status.file).is_file():
-        return nobody
     # these import Spark, without starting it
     from distributary.run.healing import healable
     from distributary.run.pipeline import Pipeline
 
     try:
-        pipeline = Pipeline.load(status.file)
-        if Path(pipeline.lake).resolve() != Path(lake.lake).resolve():
-            return nobody
-        found = healable(pipeline)
-    except DistributaryError:
-        return nobody
-    return {"count": found.count, "by_reason": dict(found.by_reason)}
+        found = healable(Pipeline(lake.settings(status.name)))
+    except DistributaryError as error:
+        return {"count": None, "by_reason": {}, "why": parts_of(error)}
+    return {"count": found.count, "by_reason": dict(found.by_reason), "why": None}
 
 
 def _short(status: PipelineStatus) -> dict[str, Any]:

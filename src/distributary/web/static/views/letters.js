@@ -52,7 +52,7 @@ export const letter = {
         ["key", bytes(data.key)],
         ...data.headers.map((header) => [`header ${header.key}`, bytes(header.value)]),
       ]),
-      section("Decoded, as far as it can be read", data.with_schema ? null : h("span", { class: "muted" }, "without its schema: the pipeline's file or registry is away"),
+      section("Decoded, as far as it can be read", data.with_schema ? null : h("span", { class: "muted" }, `without its schema: ${data.without_schema.what}; ${data.without_schema.next_step}`),
         data.decoded ? h("pre", { class: "decoded", tabindex: "0" }, data.decoded) : empty("Nothing of it can be read.", "The bytes are below.")),
       section("Bytes", data.bytes === null ? null : h("span", { class: "muted" }, counted(data.bytes, "byte"), data.payload_start ? `, payload from byte ${number(data.payload_start)}` : ""),
         data.hex.length ? h("pre", { class: "hex", tabindex: "0" }, data.hex.map((line) => h("span", { class: /^ *\^\^/.test(line) ? "mark" : null }, `${line}\n`))) : empty(data.bytes === null ? "The record has no value (null)." : "The value is empty.", "")),

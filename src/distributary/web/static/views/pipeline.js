@@ -51,6 +51,9 @@ async function offer(hint, each, writable) {
   if (!each.dead_letters.reasons.length) return;
   try {
     const healing = await get("/api/healing", { pipeline: each.name });
+    if (healing.why?.code === "FILE_NOT_TRUSTED") {
+      hint.replaceChildren(h("p", { class: "muted" }, `Whether dead letters would decode now is not known: ${healing.why.what}; ${healing.why.next_step}.`));
+    }
     if (!healing.count) return;
     const reasons = Object.keys(healing.by_reason);
     const wish = { action: "replay", pipeline: each.name, reason: reasons.length === 1 ? reasons[0] : "" };
