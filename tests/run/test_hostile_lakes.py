@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from distributary.config.maintain import Maintain
+from distributary.errors import PublishError
+from distributary.model.manifest import StagedFile, TableEntry
+from distributary.model.table import Role, TablePlan
+from distributary.observe import layout
 from distributary.observe.pipelines import Registration, register
+from distributary.publish.base import Mark
+from distributary.publish.parking import park, parked, unpark
 from distributary.run.maintaining import remove_leftovers
 from distributary.run.maintenance import Step, Wishes
 from distributary.run.pipeline import Pipeline
@@ -113,3 +119,51 @@ lake: {{path: {lake}}}
     assert precious.exists()
     assert lake.is_dir()
     assert not (home / "removal.json").exists()
+
+
+@pytest.mark.parametrize(
+    "file", ["../../home/documents/x.parquet", "/x.parquet", "authorized_keys"]
+)
+def test_parked_file_that_is_none_of_its_table_is_not_copied(
+    lake: Path, precious: Path, file: str
+) -> None:
+    folder = park_by_hand(lake, table=lake / "chess", file=file)
+    with pytest.raises(PublishError) as caught:
+        parked(str(folder))
+    assert caught.value.code == "CHECKPOINT_INVALID"
+
+
+def test_parked_table_that_is_elsewhere_is_the_one_of_the_lake(lake: Path, precious: Path) -> None:
+    folder = park_by_hand(lake, table=precious.parent, file="x.parquet")
+    (batch,) = parked(str(folder), table="chess", lake=str(lake))
+    unpark(batch)
+    assert [each.name for each in precious.parent.iterdir()] == ["letter.txt"]
+    assert (lake / "documents" / "x.parquet").exists()
+
+
+def test_parked_link_is_not_followed(lake: Path, precious: Path) -> None:
+    folder = park_by_hand(lake, table=lake / "chess", file="x.parquet")
+    (copy,) = folder.rglob("x.parquet")
+    copy.unlink()
+    copy.symlink_to(precious)
+    (batch,) = parked(str(folder), table="chess", lake=str(lake))
+    with pytest.raises(PublishError):
+        unpark(batch)
+    assert not (lake / "chess" / "x.parquet").exists()
+
+
+def park_by_hand(lake: Path, *, table: Path, file: str) -> Path:
+    """What somebody else has put where batches wait."""
+    folder = Path(layout.parked(str(lake), "games"))
+    staged = lake / "staged"
+    staged.mkdir()
+    (staged / "x.parquet").write_bytes(b"dear")
+    plan = TablePlan("chess", Role.EACH, "chess", str(staged), ())
+    entry = TableEntry(plan, (StagedFile("x.parquet", 4, 1),), 1)
+    park(entry, Mark("distributary/games/abc/stream", 0, ""), folder=str(folder))
+    (written,) = folder.rglob("entry.json")
+    content = json.loads(written.read_text())
+    content["entry"]["path"] = str(table)
+    content["entry"]["files"][0]["path"] = file
+    written.write_text(json.dumps(content))
+    return folder

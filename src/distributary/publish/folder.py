@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +63,9 @@ class Folder:
 
     def copy(self, name: str, *, to: Folder) -> None:
         """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+        if os.path.islink(self._full(name)) and isinstance(self._files, pafs.LocalFileSystem):
+            # whoever can write here could have anything copied
+            raise OSError(errno.ELOOP, "a link in place of a file", self._full(name))
         draft = to._draft(name)
         pafs.copy_files(
             self._full(name),

@@ -18,6 +18,7 @@ from typing import Any
 
 from distributary.errors import ErrorCode, PublishError
 from distributary.model.manifest import StagedFile, TableEntry, entry_from_dict, entry_to_dict
+from distributary.observe import layout
 from distributary.publish.base import Mark, Outcome, Published, Publisher
 from distributary.publish.folder import Folder, reaching
 from distributary.publish.log import check_staged
@@ -76,13 +77,17 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
         place.write(ENTRY, json.dumps(document).encode())
 
 
-def parked(folder: str, *, table: str | None = None) -> list[ParkedBatch]:
-    """All that waits, table by table, in the order in which it must be published."""
+def parked(folder: str, *, table: str | None = None, lake: str | None = None) -> list[ParkedBatch]:
+    """All that waits, table by table, in the order in which it must be published.
+
+    With a lake, its tables are meant, whatever the entries say: others may have written them, or
+    the lake was moved since.
+    """
     with reaching(folder):
         parking = Folder(folder)
         names = [table] if table is not None else parking.folders()
         places = [Folder(f"{parking.path}/{n}/{p}") for n in names for p in parking.folders(n)]
-        found = [_read(place) for place in places if place.size(ENTRY) is not None]
+        found = [_read(place, lake) for place in places if place.size(ENTRY) is not None]
     # a life that began to wait earlier goes first; within it, the numbers of its batches count
     began: dict[tuple[str, str], float] = {}
     for batch in found:
@@ -91,6 +96,12 @@ def parked(folder: str, *, table: str | None = None) -> list[ParkedBatch]:
     return sorted(
         found, key=lambda b: (b.table, began[b.table, b.mark.app_id], b.mark.app_id, b.mark.batch)
     )
+
+
+def in_lake(entry: TableEntry, lake: str) -> TableEntry:
+    """An entry whose table is one of this lake, whatever whoever wrote it says."""
+    path = layout.join(lake, layout.inside(lake, entry.table.path))
+    return replace(entry, table=replace(entry.table, path=path))
 
 
 def unpark(batch: ParkedBatch) -> None:
@@ -120,6 +131,7 @@ def resume(
     *,
     folder: str,
     table: str,
+    lake: str | None = None,
     on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
 ) -> list[Published]:
     """Publish what waits for a table, in order, up to the first that fails.
@@ -129,7 +141,7 @@ def resume(
     `on_published` hears of a batch before the batch is forgotten, and perhaps twice.
     """
     results: list[Published] = []
-    for batch in parked(folder, table=table):
+    for batch in parked(folder, table=table, lake=lake):
         try:
             unpark(batch)
             result = publisher.publish(batch.entry, batch.mark)
@@ -161,12 +173,13 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
         )
 
 
-def _read(place: Folder) -> ParkedBatch:
+def _read(place: Folder, lake: str | None) -> ParkedBatch:
     try:
         data: dict[str, Any] = json.loads(place.read(ENTRY))
+        entry = entry_from_dict(data["entry"])
         return ParkedBatch(
             folder=place.path,
-            entry=entry_from_dict(data["entry"]),
+            entry=entry if lake is None else in_lake(entry, lake),
             mark=Mark(data["app_id"], data["batch"], data["source_hash"]),
             parked_at=data["parked_at"],
             reason=data["reason"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from distributary.durable import sync_file_system
@@ -20,7 +20,7 @@ from distributary.observe.events import (
 )
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
-from distributary.publish.parking import parked
+from distributary.publish.parking import in_lake, parked
 from distributary.run.ahead import ReadAhead
 from distributary.run.chaos import Moment, reached
 from distributary.run.context import RunContext
@@ -41,12 +41,21 @@ class Settled:
     seconds: float
 
 
+def _known(context: RunContext, batch: int) -> Manifest | None:
+    """A batch that was decided before; its checkpoint may lie in the lake, where others write."""
+    found = context.manifests.read(batch)
+    if found is None:
+        return None
+    lake = context.config.lake.address
+    return replace(found, tables=tuple(in_lake(entry, lake) for entry in found.tables))
+
+
 def run_batch(
     context: RunContext, batch: int, source: BatchInput, ahead: ReadAhead | None = None
 ) -> Settled:
     """Bring one batch from the source to the tables, exactly once, whatever happened before."""
     clock = _Clock(context, batch, source.expected)
-    manifest = context.manifests.read(batch)
+    manifest = _known(context, batch)
     fresh = manifest is None
     if manifest is None:
         _refuse_other_records(context, batch, source)

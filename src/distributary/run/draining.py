@@ -87,6 +87,7 @@ def drained(
             MergingPublisher(publisher, config, spark=spark),
             folder=folder,
             table=name,
+            lake=config.lake.address,
             on_published=lambda batch, result: ledger.record_resumed(
                 batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
             ),
