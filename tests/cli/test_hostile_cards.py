@@ -12,7 +12,7 @@ from distributary.cli.actions import replay
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import Registration, register
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
+from tests.cli.lake import make_lake, pin_file
 from tests.hostile import SECRET, VARIABLE, listening, write_hostile
 
 ID = dead_letter_id("games", "life", "wrapper", 0, 20)
@@ -91,3 +91,13 @@ def test_relative_file_is_not_looked_for(cli: Cli, hostile: Hostile, own_folder:
     register(str(hostile.lake), card)
     assert cli("dlq", "show", ID, "--lake", hostile.lake).code == 0
     assert hostile.heard == []
+
+
+def test_file_that_this_user_has_run_needs_no_word(cli: Cli, hostile: Hostile) -> None:
+    pin_file(hostile.lake, hostile.file)
+    assert cli("dlq", "show", ID, "--lake", hostile.lake).code == 0
+    assert any(SECRET in each for each in hostile.heard)
+    before = len(hostile.heard)
+    hostile.file.write_text(hostile.file.read_text() + "# edited\n")
+    assert cli("dlq", "show", ID, "--lake", hostile.lake).code == 0
+    assert len(hostile.heard) == before

@@ -14,9 +14,11 @@ from distributary.errors import PublishError
 from distributary.model.manifest import StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe import layout
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.pipelines import Registration, register, registrations
+from distributary.observe.trust import load_trusted
 from distributary.publish.base import Mark
 from distributary.publish.parking import park, parked, unpark
+from distributary.run.checkpoint import Checkpoint
 from distributary.run.maintaining import remove_leftovers
 from distributary.run.maintenance import Step, Wishes
 from distributary.run.pipeline import Pipeline
@@ -100,16 +102,7 @@ def test_removal_that_the_lake_asks_for_stays_in_the_lake(
         "link": f"{lake}/changes/documents",
         "whole lake": f"{lake}/",
     }[way]
-    file = tmp_path / "games.yaml"
-    file.write_text(
-        f"""
-name: games
-source: {{type: delta, path: {lake}/bronze, value: value}}
-payload: {{format: json}}
-tables: {{each: events}}
-lake: {{path: {lake}}}
-"""
-    )
+    file = write_file(tmp_path / "games.yaml", lake)
     (lake / "chess").mkdir()
     home = lake / "_distributary" / "pipelines" / "games"
     home.mkdir(parents=True)
@@ -167,3 +160,24 @@ def park_by_hand(lake: Path, *, table: Path, file: str) -> Path:
     content["entry"]["files"][0]["path"] = file
     written.write_text(json.dumps(content))
     return folder
+
+
+def test_run_pins_its_file_and_says_which_table_it_reads(lake: Path, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "games.yaml", lake)
+    Pipeline.load(file)._describe(Checkpoint.begin(checkpoint(lake), pipeline="games"))
+    (card,) = registrations(str(lake))
+    assert card.reads == str(lake / "bronze")
+    assert load_trusted(card, str(lake)).config.name == "games"
+
+
+def write_file(file: Path, lake: Path) -> Path:
+    file.write_text(
+        f"""
+name: games
+source: {{type: delta, path: {lake}/bronze, value: value}}
+payload: {{format: json}}
+tables: {{each: events}}
+lake: {{path: {lake}}}
+"""
+    )
+    return file

@@ -10,6 +10,7 @@ import pytest
 
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import Registration, register
+from tests.cli.lake import pin_file
 from tests.hostile import SECRET, VARIABLE, listening, write_hostile
 from tests.web.conftest import Start
 
@@ -49,5 +50,12 @@ def test_nobody_asks_whether_letters_would_decode(
 def test_file_that_the_page_was_given_is_loaded(start: Start, own: Path, heard: list[str]) -> None:
     served = start(own, file=str(own.parent / "hostile.yaml"))
     told = served.get(f"/api/dead-letters/{ID}")
+    assert any(SECRET in each for each in heard)
+    assert told["without_schema"]["code"] != "FILE_NOT_TRUSTED"
+
+
+def test_file_that_this_user_has_run_is_loaded(start: Start, own: Path, heard: list[str]) -> None:
+    pin_file(own, own.parent / "hostile.yaml")
+    told = start(own).get(f"/api/dead-letters/{ID}")
     assert any(SECRET in each for each in heard)
     assert told["without_schema"]["code"] != "FILE_NOT_TRUSTED"
