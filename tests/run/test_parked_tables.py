@@ -75,6 +75,7 @@ class _Lake:
                 name="games",
                 run=Run(),
                 cdc=None,
+                lake=SimpleNamespace(address=str(self.root)),
                 shard=None,
                 tables=SimpleNamespace(each="x", bronze=None),
             ),
