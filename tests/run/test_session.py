@@ -194,7 +194,7 @@ def test_nobody_else_reads_the_log_of_a_jvm(
     monkeypatch.setattr(module, "launch_gateway", lambda *_: None)
     before = os.umask(0o022)
     try:
-        module._gateway({}, tmp_path / "logs" / "spark.log")
+        module._gateway({}, tmp_path / "logs" / "spark.log", sealed=frozenset())
     finally:
         os.umask(before)
     modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
