@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -386,6 +387,34 @@ def test_a_shape_is_found_in_memory_that_a_record_does_not_decide() -> None:
     assert shape["properties"].keys() == {"items", "id"}
     assert infer(texts, careful=True) == shape
     assert writer_schema(shape).format is Format.JSON
+
+
+ENGINES = {
+    Format.PROTOBUF: "distributary.decode.protobuf_engine.ptars.HandlerPool",
+    Format.AVRO: "distributary.decode.avro_engine.pyruhvro.deserialize_array",
+    Format.JSON: "distributary.decode.json_engine.arrow_json.read_json",
+}
+
+
+@pytest.mark.parametrize("error", [MemoryError, pa.ArrowMemoryError])
+@pytest.mark.parametrize("format", list(ENGINES))
+def test_an_engine_without_memory_is_no_reason_for_a_decoder_that_needs_more(
+    format: Format,
+    error: type[Exception],
+    compiled: Callable[[str], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*given: Any, **named: Any) -> None:
+        raise error
+
+    handler = Mock(array_to_record_batch=fail)
+    pool = Mock(get_for_message=Mock(return_value=handler))
+    proto_engine = format is Format.PROTOBUF
+    monkeypatch.setattr(ENGINES[format], Mock(return_value=pool) if proto_engine else fail)
+    sample = sample_of(str(format.value), compiled)
+    decoder = sample.build(DecodeLimits())
+    with pytest.raises(MemoryError):
+        decode(decoder, sample.order(1))
 
 
 def int64(name: str) -> dict[str, Any]:
