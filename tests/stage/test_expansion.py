@@ -5,20 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from distributary.config.load import load_text
 from distributary.decode import expansion
+from distributary.decode.debezium import DebeziumDecoder
 from distributary.errors import ErrorCode
+from distributary.model.change_settings import ChangeSettings
+from distributary.model.decoded import Decoded
+from distributary.model.plan import Catalog
 from distributary.model.record import RAW
+from distributary.model.schema import Format
 from distributary.registry.memory import MemoryRegistry
 from distributary.simulate.games import GamesPlan
 from distributary.stage import parts, unified
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
+from tests.stage.test_inferred import Stream, event
 from tests.stage.test_stage import games
 
 COLUMNS = 100
@@ -71,7 +79,9 @@ class Shop:
 def test_twenty_records_of_empty_items_cost_no_memory_and_no_other_record(tmp_path: Path) -> None:
     script = f"""
 import resource
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from tests.stage.test_expansion import MIB, Shop
 
 staged = Shop(Path({str(tmp_path)!r})).stage([3, *[MIB // 2] * 20, 4])
@@ -131,3 +141,35 @@ def test_a_wrapper_is_taken_apart_in_slices_too(
     staged = one.stage(raw)
     assert dict(staged.dead) == bad
     assert sum(staged.records.values()) == 80 + 17
+
+
+def test_changes_are_decoded_in_slices_and_are_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "SLICE_BYTES", 1)
+    monkeypatch.setattr(parts, "BYTES_PER_FILE", 1)
+    sizes: list[int] = []
+    decode = DebeziumDecoder.decode
+
+    def counted(self: DebeziumDecoder, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        sizes.append(len(payloads))
+        return decode(self, payloads, raw)
+
+    monkeypatch.setattr(DebeziumDecoder, "decode", counted)
+    stream = Stream(tmp_path, changes=True)
+    staged = stream.stage(*(event(number) for number in range(1, 6)))
+    assert sizes == [1] * 5
+    assert len(staged.files[stream.table]) == 1
+    assert [row["id"] for row in stream.rows(staged)] == [1, 2, 3, 4, 5]
+
+
+def test_events_of_which_two_belong_together_are_never_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expansion, "SLICE_BYTES", 1)
+    catalog = Catalog(0, None, Format.JSON, "none", changes=ChangeSettings("datastream"))
+    decoder = Mock(expansion=expansion.Expansion(1, 1, lambda payload, limit: 1))
+    payloads, raw = pa.array([b"ab"] * 3), pa.table({"n": [1, 2, 3]})
+    assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, catalog)] == [3]
+    others = replace(catalog, changes=None)
+    assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, others)] == [1, 1, 1]

@@ -178,6 +178,10 @@ def _slices(
     payloads: pa.BinaryArray, raw: pa.Table, decoder: Decoder | ChangeDecoder, catalog: Catalog
 ) -> Iterator[tuple[pa.BinaryArray, pa.Table]]:
     """Records in parts that become columns of a bounded size."""
+    if catalog.changes is not None and catalog.changes.format == "datastream":
+        # both halves of a change of key must be seen together
+        yield payloads, raw
+        return
     for part in decoder.expansion.slices(payloads, limit=catalog.max_decoded_bytes):
         yield payloads[part], raw.slice(part.start, part.stop - part.start)
 
