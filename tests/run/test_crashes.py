@@ -170,14 +170,17 @@ decode = ProtobufDecoder.decode
 
 def dying(self, payloads):
     if any(b"custom_MARK" in payload for payload in payloads.to_pylist()):
-        os._exit(139)
+        DEATH
     return decode(self, payloads)
 
 ProtobufDecoder.decode = dying
 """
 
 
-def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("death", ["os._exit(139)", "raise MemoryError"])
+def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(
+    tmp_path: Path, death: str
+) -> None:
     """The process dies on one payload, as with a native decoder that has a defect."""
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=4))
     games.send_all()
@@ -185,7 +188,7 @@ def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(tmp_path: Pat
     folder = tmp_path / "defect"
     folder.mkdir()
     mark = f"{games.plan.names[0]}_3"
-    (folder / "sitecustomize.py").write_text(DEFECT.replace("MARK", mark))
+    (folder / "sitecustomize.py").write_text(DEFECT.replace("MARK", mark).replace("DEATH", death))
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     code, output = run(games, PYTHONPATH=os.pathsep.join(paths))
     assert code == 0, output

@@ -66,8 +66,17 @@ def test_a_job_that_fails_leaves_nothing_and_touches_nothing_else(
     assert not Path(ticket(order)).exists()
 
 
+@pytest.mark.parametrize(
+    "death",
+    [
+        "Python worker exited unexpectedly (crashed)",
+        "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "PythonException: Traceback (most recent call last):\n  ...\nMemoryError\n",
+        "pyarrow.lib.ArrowMemoryError: malloc of size 9 failed",
+    ],
+)
 def test_a_job_that_kills_its_worker_is_done_again_as_another_attempt(
-    tmp_path: Path, order: StageOrder
+    tmp_path: Path, order: StageOrder, death: str
 ) -> None:
     lake = tmp_path / "lake"
     tables = _tables(lake)
@@ -78,7 +87,7 @@ def test_a_job_that_kills_its_worker_is_done_again_as_another_attempt(
         for table in tables:
             _write(table, given)
         if not given.guarded:
-            raise RuntimeError("Python worker exited unexpectedly (crashed)")
+            raise RuntimeError(death)
         return Staged()
 
     staging._hop(kill, order, tables)
@@ -86,6 +95,18 @@ def test_a_job_that_kills_its_worker_is_done_again_as_another_attempt(
     assert len(_files(lake)) == 3
     # a task of the first attempt that is still at work finds that nobody waits for it
     assert [Path(ticket(one)).exists() for one in seen] == [False, True]
+
+
+def test_a_jvm_without_memory_is_not_asked_again(tmp_path: Path, order: StageOrder) -> None:
+    seen: list[StageOrder] = []
+
+    def fail(given: StageOrder) -> Staged:
+        seen.append(given)
+        raise RuntimeError("java.lang.OutOfMemoryError: Java heap space")
+
+    with pytest.raises(RuntimeError):
+        staging._hop(fail, order, _tables(tmp_path / "lake"))
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])

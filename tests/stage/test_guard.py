@@ -25,7 +25,7 @@ decode = DebeziumDecoder.decode
 
 def dying(self, payloads, raw):
     if any(b"deadly" in payload for payload in payloads.to_pylist()):
-        os._exit(139)
+        DEATH
     return decode(self, payloads, raw)
 
 DebeziumDecoder.decode = dying
@@ -33,10 +33,11 @@ DebeziumDecoder.decode = dying
 SOURCE = {"connector": "postgresql", "db": "d", "schema": "s", "table": "t"}
 
 
+@pytest.mark.parametrize("death", ["os._exit(139)", "os.kill(os.getpid(), 9)", "raise MemoryError"])
 def test_an_event_that_kills_its_process_is_alone_in_failing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DEFECT)
+    (tmp_path / "sitecustomize.py").write_text(DEFECT.replace("DEATH", death))
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     events = [
@@ -53,6 +54,7 @@ def test_an_event_that_kills_its_process_is_alone_in_failing(
     payloads = pa.array(events, pa.binary())
     guarded = GuardedChanges(inner, schema, settings, limits, None)
     assert guarded.columns == inner.columns
+    assert guarded.expansion is inner.expansion
     decoded = guarded.decode(payloads, raw)
     assert [(f.index, f.code) for f in decoded.failed] == [(1, ErrorCode.CRASHED_DECODER)]
     assert decoded.origin is not None and decoded.origin.to_pylist() == [0, 2]

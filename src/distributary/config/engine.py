@@ -34,6 +34,10 @@ class Limits(Section):
 
     max_payload_bytes: PositiveSize = 16 * 1024 * 1024
     """Largest payload; larger ones are dead-lettered as PAYLOAD_TOO_LARGE."""
+    max_decoded_bytes: PositiveSize = 128 * 1024 * 1024
+    """Most bytes of columns that one payload may become, by an estimate before it is decoded: a
+    list of empty items can become hundreds of times its size. What is above is dead-lettered as
+    PAYLOAD_EXPANDS."""
     max_depth: int = Field(default=100, ge=1, le=1000)
     """Deepest nesting of messages in one payload."""
     recursion_depth: int = Field(default=3, ge=1, le=20)

@@ -34,10 +34,11 @@ from distributary.decode.avro_columns import lake_array
 from distributary.decode.avro_defaults import columns_with_defaults
 from distributary.decode.avro_engine import Engine, EngineRefusedError, engine_supports
 from distributary.decode.avro_payload import plan_payload
-from distributary.decode.avro_reader import Reader
+from distributary.decode.avro_reader import Reader, expansion_of
 from distributary.decode.avro_shape import levels
 from distributary.decode.avro_wire import StoppedAtError
 from distributary.decode.base import DecodeLimits
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered, Positions, small_enough
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
@@ -61,6 +62,7 @@ class AvroDecoder:
         self._payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
         self._columns = columns_with_defaults(self._payload)
         self._most_levels = 1 + min(limits.max_depth, MAX_LEVELS)
+        self._expansion = expansion_of(self._payload, most_levels=self._most_levels)
         self._engine = self._fitting_engine()
 
     @property
@@ -68,11 +70,19 @@ class AvroDecoder:
         """The lake columns of the schema, in its order."""
         return self._columns
 
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(pa.schema(list(self._payload.row.type)), len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
         if self._limits.raw_bytes and self._payload.bytes_at_the_top:
             array = _counted(array)
         if self._engine is None:

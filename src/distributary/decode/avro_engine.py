@@ -63,6 +63,8 @@ class Engine:
         sealed = pc.binary_join_element_wise(payloads, self._sealed, _NOTHING)
         try:
             batch = pyruhvro.deserialize_array(sealed.to_pylist(), self._schema)
+        except MemoryError:
+            raise
         except Exception as error:
             raise EngineRefusedError(type(error).__name__) from error
         except BaseException as error:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from distributary.decode.expansion import Expansion
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
 
@@ -16,6 +17,8 @@ class DecodeLimits:
     """What a decoder refuses, so that one record cannot hurt the others."""
 
     max_payload_bytes: int = 16 * 1024 * 1024
+    max_decoded_bytes: int = 128 * 1024 * 1024
+    """Of the columns that one payload becomes, estimated before it is decoded."""
     max_depth: int = 100
     """Nesting of messages in one payload, as the official runtimes limit it."""
     recursion_depth: int = 3
@@ -37,6 +40,11 @@ class HasColumns(Protocol):
 
 class Decoder(HasColumns, Protocol):
     """Decodes payloads of one writer schema. Built once per schema and process, then reused."""
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become; what is decoded at once should be one of its slices."""
+        ...
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls. Never raises for what a payload contains."""

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from distributary.decode.expansion import Expansion
 from distributary.decode.json_names import lake_names
 from distributary.model.change import CHANGE_NAMES
 from distributary.model.decoded import Decoded
@@ -45,6 +46,11 @@ class ChangeDecoder(Protocol):
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of model/change.py, then those of the source's table."""
+        ...
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become; what is decoded at once should be one of its slices."""
         ...
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:

@@ -18,6 +18,7 @@ from distributary.decode.datastream_facts import Facts, facts_of, texts_of
 from distributary.decode.datastream_json import JsonEvents
 from distributary.decode.datastream_keys import Keys, keys_of
 from distributary.decode.datastream_values import Mask
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS
@@ -52,6 +53,11 @@ class DatastreamDecoder:
     def columns(self) -> tuple[Column, ...]:
         """The columns of model/change.py, then those of the source's table."""
         return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
         """Decode events without nulls; what cannot be a row is in `failed`.

@@ -21,6 +21,7 @@ from distributary.decode.datastream_events import Events
 from distributary.decode.datastream_schema import Field, PrivateCopy, Schema, Typed, size
 from distributary.decode.datastream_types import Plan, Planner
 from distributary.decode.datastream_values import Mask, Read
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.table import Column, Origin
@@ -116,6 +117,11 @@ class AvroEvents:
     def metadata(self) -> frozenset[str]:
         """What the events say about their source."""
         return frozenset(self._metadata)
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""

@@ -17,6 +17,7 @@ from distributary.decode.changes import column_names
 from distributary.decode.datastream_events import SKIPPED, Events
 from distributary.decode.datastream_json_schema import PAYLOAD, SOURCE, Shapes
 from distributary.decode.datastream_values import Mask
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered, Positions
 from distributary.decode.json_mask import mask_list
 from distributary.decode.json_schema import JsonDecoder
@@ -70,6 +71,11 @@ class JsonEvents:
         except RefusedTextError:
             return set()
         return {self._names[name] for name in payload or () if name in self._names}
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return (self._quick or self._careful).expansion
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""

@@ -46,6 +46,7 @@ from distributary.decode.debezium_schema import Type, connect_type, unusable
 from distributary.decode.debezium_shape import DELETE, READ, TRUNCATE, Parts, Shape
 from distributary.decode.debezium_types import plan
 from distributary.decode.debezium_unchanged import unchanged
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered, Positions
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS
@@ -66,6 +67,10 @@ class _Inner(Protocol):
     @property
     def raw(self) -> tuple[pa.DataType, ...]:
         """The types of the decoded fields, in the schema's order."""
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls."""
@@ -115,6 +120,11 @@ class DebeziumDecoder:
     def columns(self) -> tuple[Column, ...]:
         """The columns of model/change.py, then those of the source's table."""
         return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
         """Decode events without frames; what cannot be a row is in `failed`.

@@ -7,6 +7,7 @@ import pyarrow as pa
 from distributary.decode.avro import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.decode.debezium_schema import avro_type, unusable
+from distributary.decode.expansion import Expansion
 from distributary.model.decoded import Decoded
 
 
@@ -23,6 +24,11 @@ class ConnectAvro:
     def raw(self) -> tuple[pa.DataType, ...]:
         """The types of the decoded fields, in the schema's order."""
         return tuple(column.type for column in self._inner.columns)
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""

@@ -15,6 +15,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.debezium_json import decoder
 from distributary.decode.debezium_schema import OTHER, Field, Type, unusable
 from distributary.decode.debezium_shape import is_told
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered
 from distributary.decode.json_join import ANYTHING, NOTHING, Shape, join, objects_only
 from distributary.errors import ErrorCode
@@ -53,6 +54,11 @@ class InferredJson:
     def raw(self) -> tuple[pa.DataType, ...]:
         """The types of the decoded fields, in the schema's order."""
         return tuple(self._schema.types)
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""

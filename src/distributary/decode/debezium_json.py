@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.debezium_schema import DECIMAL, Type
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered, Positions
 from distributary.decode.json_schema import JsonDecoder
 from distributary.errors import ErrorCode
@@ -55,6 +56,11 @@ class ConnectJson:
     def raw(self) -> tuple[pa.DataType, ...]:
         """The types of the decoded fields, in the schema's order."""
         return tuple(self._schema.types)
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._strict.expansion
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""

@@ -55,6 +55,9 @@ class Engine:
             source = pa.BufferReader(data.slice(start, end - start))
             table = arrow_json.read_json(source, reading, self._parsing)
             table.validate(full=True)
+        except MemoryError:
+            # one of Arrow's own as well
+            raise
         except pa.ArrowException:
             return None
         sealed = pc.all(pc.equal(table.column("s"), self._seal), skip_nulls=False).as_py()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.decode.changes import claim
 from distributary.decode.json_infer_arrow import arrow_shape, read_texts
@@ -28,22 +29,27 @@ MAX_DEPTH = 100
 _FEW = 32
 """When so few are left of texts that Arrow refuses, they are looked at one by one."""
 _BYTES_AT_ONCE = 64 * 1024 * 1024
+_MANY = 10_000
+"""Objects in one text, beyond which it is looked at by itself."""
 _PARTS = ("database", "schema", "table", "collection")
 _NAMES = pa.struct([("source_metadata", pa.struct([(part, pa.string()) for part in _PARTS]))])
 
 
-def infer(values: pa.BinaryArray | Sequence[bytes], *, parts: bool = False) -> Shape | None:
+def infer(
+    values: pa.BinaryArray | Sequence[bytes], *, parts: bool = False, careful: bool = False
+) -> Shape | None:
     """The shape of JSON texts; None if nothing can be said about any of them.
 
     Texts that are not JSON say nothing, and nor do nulls. A record that has too many properties by
-    itself, with `parts` in one of its parts, says nothing beside others.
+    itself, with `parts` in one of its parts, says nothing beside others. With `careful` each text
+    is looked at by itself.
     """
     shape = alone = NOTHING
-    waiting = [_array(values)]
+    waiting = _apart(_array(values))
     while waiting:
         part = waiting.pop()
         large = part.nbytes > _BYTES_AT_ONCE
-        quick = arrow_shape(part) if len(part) > 1 and not large else None
+        quick = arrow_shape(part) if len(part) > 1 and not large and not careful else None
         if quick is not None and not _is_too_wide(quick, parts=parts):
             shape = join(shape, quick)
         elif len(part) > (1 if large else _FEW):
@@ -92,6 +98,22 @@ def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
 def _array(values: pa.BinaryArray | Sequence[bytes]) -> pa.BinaryArray:
     array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
     return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _apart(texts: pa.BinaryArray) -> list[pa.BinaryArray]:
+    """Texts of many objects each by itself: Arrow gives every object the columns of all others."""
+    long = pc.greater(pc.binary_length(texts), _MANY).to_numpy(zero_copy_only=False)
+    many = [i for i in np.flatnonzero(long).tolist() if _objects(texts[i].as_py()) > _MANY]
+    if not many:
+        return [texts]
+    usual = np.ones(len(texts), np.bool_)
+    usual[many] = False
+    return [texts.filter(pa.array(usual)), *(texts[i : i + 1] for i in many)]
+
+
+def _objects(text: bytes) -> int:
+    """At least as many as there are objects in a text, also where they are null."""
+    return text.count(b"{") + text.count(b"null")
 
 
 def _parsed(texts: pa.BinaryArray) -> Iterator[object]:

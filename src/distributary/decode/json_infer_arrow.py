@@ -66,6 +66,9 @@ def read_texts(texts: pa.BinaryArray, type_: pa.DataType | None = None) -> pa.Ar
         source = pa.BufferReader(data.slice(start, end - start))
         table = arrow_json.read_json(source, reading, parsing)
         table.validate(full=True)
+    except MemoryError:
+        # one of Arrow's own as well
+        raise
     except pa.ArrowException:
         return None
     if table.num_rows != len(texts) or "s" not in table.column_names:

@@ -27,6 +27,7 @@ assume, not what was written.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -34,13 +35,14 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.expansion import TEXT, Expansion, width
 from distributary.decode.gather import Gathered, Positions, small_enough
 from distributary.decode.json_build import StructBuilder
 from distributary.decode.json_engine import Engine, engine_supports
 from distributary.decode.json_leaves import UnfitValueError, kind_of, mismatch
-from distributary.decode.json_plan import plan_payload
+from distributary.decode.json_plan import Payload, plan_payload
 from distributary.decode.json_rest import NOTHING, rest_of
-from distributary.decode.json_shape import Value
+from distributary.decode.json_shape import Kind, Value
 from distributary.decode.json_text import RefusedTextError, parse, render
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.decoded import Decoded
@@ -58,6 +60,8 @@ _FEW = 64
 _ENOUGH = 4
 """After so many such arrays in a row the engine is not asked any more."""
 _BYTES_AT_ONCE = 256 * 1024 * 1024
+_PLAIN = 2
+"""Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
 
 
 class JsonDecoder:
@@ -70,6 +74,7 @@ class JsonDecoder:
         self._validator = documents.validator
         self._names = _names(documents)
         self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
+        self._expansion = _expansion(self._payload, self._max_depth)
         row = self._payload.row
         self._has_rest = row.leaves_rest
         self._columns = _columns(row, message) + ((REST,) if self._has_rest else ())
@@ -84,11 +89,19 @@ class JsonDecoder:
         """The lake columns of the schema, in its order."""
         return self._columns
 
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
         if self._engine is None:
             self._carefully(array, positions, gathered)
         else:
@@ -296,3 +309,69 @@ def _levels(value: Value) -> int:
     below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
     own = bool(value.members) or value.item is not None
     return own + max(map(_levels, below), default=0)
+
+
+def _expansion(payload: Payload, max_depth: int) -> Expansion:
+    """How large payloads of a plan become."""
+    row = width(payload.row.type) + TEXT
+    lists = list(_lists(payload.row))
+    # an item is `{},` or `null,`, or `1,` where it is no object
+    objects = [_item_width(v) for v in lists if v.item and v.item.kind is Kind.STRUCT]
+    others = [_item_width(v) for v in lists if v.item and v.item.kind is not Kind.STRUCT]
+    (others if payload.bare else objects).extend([row] * payload.listed)
+    object_, other = max(objects, default=0), max(others, default=0)
+    factor = max(_PLAIN, -(-object_ // 3), -(-other // 2))
+
+    content_of = payload.row.members[0].value if payload.bare else payload.row
+    count = _counter(content_of) or (lambda content: 0)
+
+    def measure(data: bytes, limit: int) -> int:
+        most = row + _PLAIN * len(data)
+        most += object_ * (data.count(b"{") + data.count(b"null"))
+        most += other * (data.count(b",") + data.count(b"[") + data.count(b"{"))
+        if most <= limit:
+            return most
+        content = parse(data, max_depth=max_depth)
+        rows = content if payload.listed and isinstance(content, list) else [content]
+        return row * len(rows) + len(data) + sum(map(count, rows))
+
+    return Expansion(row, factor, measure)
+
+
+def _counter(value: Value) -> Callable[[Any], int] | None:
+    """A function that gives the bytes of the items in a value; None where it never has any."""
+    if value.item is not None:
+        size, inner = _item_width(value), _counter(value.item)
+
+        def items(content: Any) -> int:
+            if isinstance(content, dict):
+                content = content.values()
+            elif not isinstance(content, list):
+                return 0
+            return size * len(content) + (sum(map(inner, content)) if inner is not None else 0)
+
+        return items
+    inside = [(m.property, _counter(m.value)) for m in value.shown]
+    below = [(name, count) for name, count in inside if count is not None]
+
+    def members(content: Any) -> int:
+        if not isinstance(content, dict):
+            return 0
+        return sum(count(content.get(name)) for name, count in below)
+
+    return members if below else None
+
+
+def _lists(value: Value) -> Iterator[Value]:
+    """All lists and maps in a value."""
+    below = [m.value for m in value.shown]
+    if value.item is not None:
+        yield value
+        below = [value.item]
+    for each in below:
+        yield from _lists(each)
+
+
+def _item_width(value: Value) -> int:
+    own = width(value.item.type) if value.item is not None else 0
+    return own + TEXT * (value.kind is Kind.MAP)

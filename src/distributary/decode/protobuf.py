@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.expansion import Expansion
 from distributary.decode.gather import Gathered, Positions, small_enough, without
 from distributary.decode.protobuf_columns import Columns, Problem
 from distributary.decode.protobuf_descriptors import (
@@ -32,7 +33,7 @@ from distributary.decode.protobuf_parser import judge
 from distributary.decode.protobuf_rows import RowReader
 from distributary.decode.protobuf_shape import Value
 from distributary.decode.protobuf_types import can_nest_deeper, columns_of, plan_message
-from distributary.decode.protobuf_wire import Fault, find_fault, find_foreign
+from distributary.decode.protobuf_wire import Fault, expansion_of, find_fault, find_foreign
 from distributary.errors import ErrorCode
 from distributary.model.decoded import Decoded
 from distributary.model.table import Column
@@ -63,6 +64,7 @@ class ProtobufDecoder:
         )
         self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
         self._columns = columns_of(self._plan)
+        self._expansion = expansion_of(self._plan)
         self._json = JsonText(pool)
         self._finish = Columns(self._plan, self._json)
         self._engine = Engine(self._plan) if engine_supports(self._plan) else None
@@ -71,6 +73,11 @@ class ProtobufDecoder:
     def columns(self) -> tuple[Column, ...]:
         """The lake columns of the message, in the schema's order."""
         return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
 
     @property
     def message(self) -> Value:
@@ -90,6 +97,9 @@ class ProtobufDecoder:
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._finish.schema, len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
         if not accepted:
             array, positions = self._accepted(array, positions, gathered)
         if self._engine is None:

@@ -48,6 +48,8 @@ class Engine:
         """One column per field, sorted by number, labelled with the engine types of the plan."""
         try:
             batch = self._handler.array_to_record_batch(payloads)
+        except MemoryError:
+            raise
         except Exception as error:
             raise EngineRefusedError(str(error)) from error
         except BaseException as error:

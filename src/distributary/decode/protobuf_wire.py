@@ -1,13 +1,17 @@
-"""A walk along the wire format, to say at which byte a payload stops to make sense."""
+"""Walks along the wire format: where a payload stops to make sense, how many items it has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from distributary.decode.expansion import JSON_GROWTH, TEXT, Expansion, width
 from distributary.decode.protobuf_descriptors import OFFICIAL_MAX_DEPTH
+from distributary.decode.protobuf_shape import TEXT_KINDS, Kind, Value
 from distributary.errors import ErrorCode
 
 VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
@@ -223,3 +227,136 @@ def may_be_extended(descriptor: Descriptor, number: int) -> bool:
         return True
     # the old form in which extensions come as groups of type and content
     return bool(descriptor.GetOptions().message_set_wire_format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """What a field adds to the size of a payload."""
+
+    width: int
+    """Bytes of columns for each time that it comes; 0 for a single message."""
+    packed: int
+    """Bytes of an item where many come in one, 1 for varints; 0: each comes by itself."""
+    below: Mapping[int, _Items]
+    """Fields of a message that add something."""
+    group: bool = False
+
+
+_NO_ITEMS = _Items(0, 0, {})
+_VARINT_ENDS = bytes(range(0x80, 0x100))
+"""Every varint has one byte that is none of these."""
+
+
+def expansion_of(message: Value) -> Expansion:
+    """How large payloads of a planned message become."""
+    fields = _items(message)
+    row = width(message.type)
+    known = list(_every(fields))
+    # a tag begins with these seven bits however it is written; an item has its length behind it
+    first: dict[int, int] = {}
+    plain = JSON_GROWTH if _has_text(message) else 1
+    factor = 1
+    for number, items in known:
+        if items.packed:
+            plain = max(plain, _per_byte(number, items))
+        elif items.width:
+            low = (number << 3 | (START_GROUP if items.group else BYTES)) & 0x7F
+            first[low] = max(first.get(low, 0), items.width)
+            factor = max(factor, _per_byte(number, items))
+
+    def measure(payload: bytes, limit: int) -> int:
+        most = row + plain * len(payload)
+        for low, size in first.items():
+            most += size * (payload.count(low) + payload.count(low | 0x80))
+        if most <= limit:
+            return most
+        counted = _Count(payload, limit, row + len(payload))
+        # no parser reads on where this one stops
+        with suppress(StoppedAtError):
+            counted.message(0, len(payload), fields, 0)
+        return counted.size
+
+    return Expansion(row, max(plain, factor), measure)
+
+
+def _items(message: Value) -> dict[int, _Items]:
+    """The fields of a message that come several times, or have such fields below them."""
+    found: dict[int, _Items] = {}
+    for field in message.fields:
+        below: Mapping[int, _Items] = _items(field.value)
+        size = packed = 0
+        if field.key is not None:
+            below = {2: _Items(0, 0, below)} if below else {}
+            size = width(field.key.type) + width(field.value.type)
+        elif field.value.kind in TEXT_KINDS:
+            size = TEXT
+        elif field.repeated:
+            size = width(field.value.type)
+            usual = _WIRES.get(field.value.wire, VARINT)
+            if field.value.kind is Kind.ENUM:
+                size += max(map(len, field.value.names.values()), default=0)
+            if field.value.wire and not field.value.wrapped and usual != BYTES:
+                packed = _PACKED.get(field.value.wire, 1)
+        if size or below:
+            found[field.number] = _Items(size, packed, below, field.group)
+    return found
+
+
+def _every(fields: Mapping[int, _Items]) -> Iterator[tuple[int, _Items]]:
+    for number, items in fields.items():
+        yield number, items
+        yield from _every(items.below)
+
+
+def _per_byte(number: int, items: _Items) -> int:
+    """The most bytes for each byte of an item."""
+    least = items.packed or 1 + ((number << 3).bit_length() + 6) // 7
+    return -(-items.width // least)
+
+
+def _has_text(message: Value) -> bool:
+    return any(f.value.kind in TEXT_KINDS or _has_text(f.value) for f in message.fields)
+
+
+class _Count:
+    """Counts the items in a payload, until there are too many."""
+
+    def __init__(self, payload: bytes, limit: int, size: int) -> None:
+        self._payload = payload
+        self._limit = limit
+        self.size = size
+
+    def message(self, position: int, end: int, fields: Mapping[int, _Items], depth: int) -> int:
+        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        payload = self._payload
+        if depth > OFFICIAL_MAX_DEPTH:
+            raise StoppedAtError(position, "messages nest too deep")
+        while position < end and self.size <= self._limit:
+            tag = payload[position]
+            if tag < 0x80 and tag & 7 == BYTES and position + 1 < end and not payload[position + 1]:
+                # an empty item, short: what a payload of many items is made of
+                items = fields.get(tag >> 3, _NO_ITEMS)
+                self.size += 0 if items.packed else items.width
+                position += 2
+                continue
+            number, wire, position = read_tag(payload, position, end)
+            items = fields.get(number, _NO_ITEMS)
+            if wire == END_GROUP:
+                return position
+            if wire == START_GROUP:
+                self.size += items.width
+                position = self.message(position, end, items.below, depth + 1)
+                continue
+            start, position = read_span(payload, wire, position, end)
+            if wire == BYTES and items.packed:
+                self.size += items.width * self._packed(start, position, items.packed)
+                continue
+            self.size += items.width
+            if wire == BYTES and items.below:
+                self.message(start, position, items.below, depth + 1)
+        return position
+
+    def _packed(self, start: int, end: int, size: int) -> int:
+        if size > 1:
+            return (end - start) // size
+        return len(self._payload[start:end].translate(None, _VARINT_ENDS))

@@ -14,6 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from distributary.decode.base import Decoder
+from distributary.decode.expansion import SLICE_BYTES
 from distributary.decode.protobuf import ProtobufDecoder
 from distributary.decode.protobuf_shape import Field
 from distributary.model.decoded import Decoded
@@ -48,6 +49,8 @@ def decode_together(
     # worked out once: decoders live as long as a worker
     cover = _COVERS.get(decoders, lambda: _Cover(decoders))
     if cover.widest is None:
+        return None
+    if sum(d.expansion.most(a) for d, a in zip(decoders, arrays, strict=True)) > SLICE_BYTES:
         return None
     # judged by the schema of each: the widest one knows fields that others do not
     if not all(d.accepts(a) for d, a in zip(cover.versions, arrays, strict=True)):

@@ -99,6 +99,7 @@ class Catalog:
     evolution: Mapping[str, object] = field(default_factory=dict)
     """The evolution policy, as the settings that differ from nothing: plain names and values."""
     max_payload_bytes: int = 16 * 1024 * 1024
+    max_decoded_bytes: int = 128 * 1024 * 1024
     max_depth: int = 100
     recursion_depth: int = 3
     drop_unknown_fields: bool = False

@@ -91,6 +91,7 @@ class Planner:
         self._snapshot: Catalog | None = None
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
+            max_decoded_bytes=config.limits.max_decoded_bytes,
             max_depth=config.limits.max_depth,
             recursion_depth=config.limits.recursion_depth,
             drop_unknown_fields=self._payload.unknown_fields == "drop",
@@ -130,6 +131,7 @@ class Planner:
                 metadata=tuple(tables.metadata),
                 evolution=self._config.evolution.model_dump(),
                 max_payload_bytes=self._limits.max_payload_bytes,
+                max_decoded_bytes=self._limits.max_decoded_bytes,
                 max_depth=self._limits.max_depth,
                 recursion_depth=self._limits.recursion_depth,
                 drop_unknown_fields=self._limits.drop_unknown_fields,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 import uuid
@@ -37,7 +38,11 @@ from distributary.stage.loads import spread
 from distributary.stage.names import TICKET, prefix, ticket
 
 _MOST_TRIES = 5
-_DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException", "Python worker failed")
+_DEAD_WORKER = re.compile(
+    r"Python worker exited unexpectedly|EOFException|Python worker failed|ExecutorLostFailure"
+    # of Python and of Arrow, not of the JVM
+    r"|(?:\b|Arrow)MemoryError"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +285,8 @@ def _hop(
 ) -> Staged:
     """Run a job that writes to these tables; one that fails leaves nothing.
 
-    Where a record kills its worker, once more with every decoder in a child process.
+    Where a record kills its worker, or takes all of its memory, once more with every decoder in a
+    child process.
     """
     try:
         return _attempted(job, order, tables)
@@ -362,8 +368,7 @@ def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
 
 
 def _killed_its_worker(error: Exception) -> bool:
-    text = str(error)
-    return any(sign in text for sign in _DEAD_WORKER)
+    return _DEAD_WORKER.search(str(error)) is not None
 
 
 def drop_entries(entries: Iterable[TableEntry]) -> None:

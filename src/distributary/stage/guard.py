@@ -1,7 +1,8 @@
 """Decoding in a child process, for a batch in which some record kills the process that decodes it.
 
 A native decoder that dies takes its worker with it, and Spark would try the same records again for
-ever. Here the child dies instead, and the records are halved until the guilty one is alone.
+ever. Here the child dies instead, and the records are halved until the guilty one is alone. The
+same holds where memory was not enough for what a record becomes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +21,7 @@ import pyarrow as pa
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.cache import change_decoder_for, decoder_for
 from distributary.decode.changes import ChangeDecoder
+from distributary.decode.expansion import Expansion
 from distributary.errors import ErrorCode
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.decoded import Decoded, Failure
@@ -70,6 +74,11 @@ class GuardedDecoder:
         """As the wrapped decoder's."""
         return self._inner.columns
 
+    @property
+    def expansion(self) -> Expansion:
+        """As the wrapped decoder's."""
+        return self._inner.expansion
+
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode in children."""
         # these decoders are not told of the records that payloads came in
@@ -96,6 +105,11 @@ class GuardedChanges:
         """As the wrapped decoder's."""
         return self._inner.columns
 
+    @property
+    def expansion(self) -> Expansion:
+        """As the wrapped decoder's."""
+        return self._inner.expansion
+
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
         """Decode in children."""
         return _in_children(self._order, self.columns, payloads, raw)
@@ -106,10 +120,10 @@ def _in_children(
 ) -> Decoded:
     """Decode in a child; halve the records where one dies."""
     decoded = _in_child(order, payloads, raw)
-    if decoded is not None:
+    if isinstance(decoded, Decoded):
         return decoded
     if len(payloads) == 1:
-        failure = Failure(0, ErrorCode.CRASHED_DECODER, "the decoder's process died on this record")
+        failure = Failure(0, ErrorCode.CRASHED_DECODER, decoded)
         schema = pa.schema([pa.field(column.name, column.type) for column in columns])
         none = pa.RecordBatch.from_pylist([], schema=schema)
         return Decoded(none, pa.array([], pa.int64()), (failure,))
@@ -121,7 +135,8 @@ def _in_children(
     )
 
 
-def _in_child(order: _Order, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded | None:
+def _in_child(order: _Order, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded | str:
+    """What a child has decoded, or how it died."""
     # pickle between two of our own processes on one machine; nothing from outside is unpickled
     work = pickle.dumps((order, payloads.to_pylist(), _stream(raw)))
     child = subprocess.run(
@@ -132,7 +147,9 @@ def _in_child(order: _Order, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded
         check=False,
     )
     if child.returncode != 0:
-        return None
+        if b"MemoryError" in child.stderr:
+            return "the decoder's process ran out of memory on this record"
+        return f"the decoder's process died on this record (exit code {child.returncode})"
     answer: Decoded = pickle.loads(child.stdout)  # noqa: S301
     return answer
 
@@ -161,6 +178,9 @@ def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
 
 
 def _child() -> None:
+    # where memory runs out, this process goes first and not the worker that waits for it
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     order, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
     raw = pa.ipc.open_stream(stream).read_all()
     decoded: Decoded = order.decode(pa.array(payloads, pa.binary()), raw)

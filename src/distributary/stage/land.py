@@ -41,20 +41,20 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     unified = UnifiedWriter(catalog, order) if catalog.unified else None
     skipped = 0
     for shares in load.tables.values():
-        parts, letters = decode_shares(shares, runs, catalog, order)
-        dead += letters
         skipped += passed_over(shares, catalog)
-        facts += _dropped(parts, catalog)
-        parts, refused = within_limits(parts, catalog, order)
-        dead += refused
-        if catalog.expectations:
-            held = held_to_rules(parts, catalog, order)
-            parts = held.parts
-            dead += held.dead
-            facts += held.facts
-        if unified is not None:
-            unified.add(parts)
-        facts += _land_table(parts, catalog, order)
+        for parts, letters in decode_shares(shares, runs, catalog, order):
+            dead += letters
+            facts += _dropped(parts, catalog)
+            parts, refused = within_limits(parts, catalog, order)
+            dead += refused
+            if catalog.expectations:
+                held = held_to_rules(parts, catalog, order)
+                parts = held.parts
+                dead += held.dead
+                facts += held.facts
+            if unified is not None:
+                facts += unified.add(parts)
+            facts += _land_table(parts, catalog, order)
     if unified is not None:
         facts += unified.finish()
     facts += _land_dead(dead, catalog, order)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from distributary.config.evolution import Evolution
 from distributary.decode.base import Decoder, HasColumns
 from distributary.decode.cache import CAPACITY, change_decoder_for, decoder_for
+from distributary.decode.changes import ChangeDecoder
 from distributary.decode.together import decode_together
 from distributary.evolve.merge import merge
 from distributary.model.change_settings import ChangeSettings
@@ -25,6 +26,7 @@ from distributary.stage.letters import Letter, letters_batch
 from distributary.stage.loads import Share, Slice
 from distributary.stage.runs import open_run
 from distributary.stage.shard import sharded, with_shard
+from distributary.stage.unified import BYTES_PER_FILE
 from distributary.stage.unwrap import limits_of
 
 _BYTES_PER_DECODE = 64 * 1024 * 1024
@@ -72,25 +74,46 @@ class Runs:
 
 def decode_shares(
     shares: Sequence[Share], runs: Runs, catalog: Catalog, order: StageOrder
-) -> tuple[list[Part], list[pa.RecordBatch]]:
+) -> Iterator[tuple[list[Part], list[pa.RecordBatch]]]:
     """The records of a table's shares as parts, and the rows for the dead-letter table.
 
+    As much as one file should hold at once; changes, of which copies are looked for, all at once.
     Records of keys that are to be passed over are in neither.
     """
     parts: list[Part] = []
     dead: list[pa.RecordBatch] = []
+    size = 0
+    for part, letters in _decoded(shares, runs, catalog, order):
+        if part is not None:
+            weight = part.batch.nbytes
+            if parts and size + weight > BYTES_PER_FILE and catalog.changes is None:
+                yield parts, dead
+                parts, dead, size = [], [], 0
+            parts.append(part)
+            size += weight
+        if letters is not None:
+            dead.append(letters)
+    yield parts, dead
+
+
+_Found = tuple[Part | None, pa.RecordBatch | None]
+
+
+def _decoded(
+    shares: Sequence[Share], runs: Runs, catalog: Catalog, order: StageOrder
+) -> Iterator[_Found]:
+    """Parts and dead letters, as they come."""
     together: list[_Portion] = []
     size = 0
     for share in shares:
         for portion in _portions(share, runs):
             weight = portion.payloads.nbytes
             if together and size + weight > _BYTES_PER_DECODE:
-                _decode(together, catalog, order, parts, dead)
+                yield from _decode(together, catalog, order)
                 together, size = [], 0
             together.append(portion)
             size += weight
-    _decode(together, catalog, order, parts, dead)
-    return parts, dead
+    yield from _decode(together, catalog, order)
 
 
 def passed_over(shares: Sequence[Share], catalog: Catalog) -> int:
@@ -121,14 +144,8 @@ def _portion(key: RouteKey, raws: list[pa.RecordBatch], payloads: list[pa.Binary
     return _Portion(key, pa.Table.from_batches(raws, RAW), joined)
 
 
-def _decode(
-    portions: Sequence[_Portion],
-    catalog: Catalog,
-    order: StageOrder,
-    parts: list[Part],
-    dead: list[pa.RecordBatch],
-) -> None:
-    """Decode portions of one table, and put what comes out of it to the parts and dead letters."""
+def _decode(portions: Sequence[_Portion], catalog: Catalog, order: StageOrder) -> Iterator[_Found]:
+    """Decode portions of one table."""
     routed: list[tuple[_Portion, Route]] = []
     for portion in portions:
         route = catalog.routes[portion.key]
@@ -136,70 +153,86 @@ def _decode(
             routed.append((portion, route))
         elif not route.passed_over:
             letters = _refused(portion.raw.num_rows, portion.key, route)
-            dead.append(letters_batch(portion.raw, letters, order))
+            yield None, letters_batch(portion.raw, letters, order)
     if catalog.changes is not None:
         for portion, route in routed:
-            _decode_changes(portion, route, catalog, catalog.changes, order, parts, dead)
+            changes = _Changes.of(route, catalog, catalog.changes, guarded=order.guarded)
+            for payloads, raw in _slices(portion.payloads, portion.raw, changes.decoder, catalog):
+                found = changes.decode(payloads, raw)
+                yield _found(raw, found, route, changes.shape, catalog, order)
         return
     decoders = [_decoder_of(route, catalog, guarded=order.guarded) for _, route in routed]
-    decoded: Sequence[Decoded | None] | None = None
     if len(routed) > 1:
         decoded = decode_together(tuple(decoders), [portion.payloads for portion, _ in routed])
-    for (portion, route), decoder, known in zip(
-        routed, decoders, decoded or [None] * len(routed), strict=True
-    ):
-        found = decoder.decode(portion.payloads) if known is None else known
-        parts.append(_part(portion.raw, found, route, decoder, catalog))
-        if found.failed:
-            letters = [_failed(failure, route) for failure in found.failed]
-            dead.append(letters_batch(portion.raw, letters, order))
+        if decoded is not None:
+            for (portion, route), decoder, found in zip(routed, decoders, decoded, strict=True):
+                yield _found(portion.raw, found, route, decoder, catalog, order)
+            return
+    for (portion, route), decoder in zip(routed, decoders, strict=True):
+        for payloads, raw in _slices(portion.payloads, portion.raw, decoder, catalog):
+            found = decoder.decode(payloads)
+            yield _found(raw, found, route, decoder, catalog, order)
+
+
+def _slices(
+    payloads: pa.BinaryArray, raw: pa.Table, decoder: Decoder | ChangeDecoder, catalog: Catalog
+) -> Iterator[tuple[pa.BinaryArray, pa.Table]]:
+    """Records in parts that become columns of a bounded size."""
+    if catalog.changes is not None and catalog.changes.format == "datastream":
+        # both halves of a change of key must be seen together
+        yield payloads, raw
+        return
+    for part in decoder.expansion.slices(payloads, limit=catalog.max_decoded_bytes):
+        yield payloads[part], raw.slice(part.start, part.stop - part.start)
+
+
+def _found(
+    raw: pa.Table,
+    decoded: Decoded,
+    route: Route,
+    shape: HasColumns,
+    catalog: Catalog,
+    order: StageOrder,
+) -> _Found:
+    letters = [_failed(failure, route) for failure in decoded.failed]
+    dead = letters_batch(raw, letters, order) if letters else None
+    return _part(raw, decoded, route, shape, catalog), dead
 
 
 def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
     """How many of some records of one key cannot be decoded."""
     if catalog.changes is not None:
-        settings = catalog.changes
-        return len(_changes(payloads, raw, route, catalog, settings, guarded=False)[0].failed)
-    return len(_decoder(route, catalog, guarded=False).decode(payloads).failed)
+        changes = _Changes.of(route, catalog, catalog.changes, guarded=False)
+        parts = _slices(payloads, raw, changes.decoder, catalog)
+        return sum(len(changes.decode(some, of).failed) for some, of in parts)
+    decoder = _decoder(route, catalog, guarded=False)
+    parts = _slices(payloads, raw, decoder, catalog)
+    return sum(len(decoder.decode(some).failed) for some, _ in parts)
 
 
-def _decode_changes(
-    portion: _Portion,
-    route: Route,
-    catalog: Catalog,
-    settings: ChangeSettings,
-    order: StageOrder,
-    parts: list[Part],
-    dead: list[pa.RecordBatch],
-) -> None:
-    found, shape = _changes(
-        portion.payloads, portion.raw, route, catalog, settings, guarded=order.guarded
-    )
-    parts.append(_part(portion.raw, found, route, shape, catalog))
-    if found.failed:
-        letters = [_failed(failure, route) for failure in found.failed]
-        dead.append(letters_batch(portion.raw, letters, order))
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """How the change events of a route are decoded."""
 
+    decoder: ChangeDecoder
+    shape: HasColumns
+    shard: str
 
-def _changes(
-    payloads: pa.BinaryArray,
-    raw: pa.Table,
-    route: Route,
-    catalog: Catalog,
-    settings: ChangeSettings,
-    *,
-    guarded: bool,
-) -> tuple[Decoded, HasColumns]:
-    keys = catalog.schemas.get(route.key_schema_id)
-    schema, limits = catalog.schemas[route.schema_id], limits_of(catalog)
-    decoder = change_decoder_for(schema, settings, limits, keys=keys)
-    if guarded:
-        found = GuardedChanges(decoder, schema, settings, limits, keys).decode(payloads, raw)
-    else:
-        found = decoder.decode(payloads, raw)
-    if not route.shard:
-        return found, decoder
-    return replace(found, ok=with_shard(found.ok, route.shard)), sharded(decoder)
+    @classmethod
+    def of(
+        cls, route: Route, catalog: Catalog, settings: ChangeSettings, *, guarded: bool
+    ) -> _Changes:
+        keys = catalog.schemas.get(route.key_schema_id)
+        schema, limits = catalog.schemas[route.schema_id], limits_of(catalog)
+        decoder = change_decoder_for(schema, settings, limits, keys=keys)
+        shape = sharded(decoder) if route.shard else decoder
+        if guarded:
+            decoder = GuardedChanges(decoder, schema, settings, limits, keys)
+        return cls(decoder, shape, route.shard)
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        found = self.decoder.decode(payloads, raw)
+        return replace(found, ok=with_shard(found.ok, self.shard)) if self.shard else found
 
 
 _ROUTED: ByIdentity[Decoder] = ByIdentity(CAPACITY)

@@ -24,13 +24,23 @@ def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
 
 
 def shapes(
-    unwrapped: Unwrapped, groups: Groups, refused: Collection[int] = (), *, changes: bool
+    unwrapped: Unwrapped,
+    groups: Groups,
+    refused: Collection[int] = (),
+    *,
+    changes: bool,
+    careful: bool = False,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A JSON Schema for each claim whose records name none, made of these records alone."""
+    """A JSON Schema for each claim whose records name none, made of these records alone.
+
+    With `careful` one record is looked at after the other, in memory that does not depend on what
+    is in them.
+    """
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
         key = groups.keys[number]
         if key.schema_id != UNFRAMED or key.guid or number in refused:
             continue
-        shape = infer(unwrapped.payloads.take(pa.array(rows)), parts=changes)
+        values = unwrapped.payloads.take(pa.array(rows))
+        shape = infer(values, parts=changes, careful=careful)
         if shape is not None:
             yield key.claim, shape

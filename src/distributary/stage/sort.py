@@ -98,7 +98,8 @@ def _sorted(
         for guid in new & unwrapped.carried.keys():
             yield "carried", json.dumps(unwrapped.carried[guid])
         if catalog.infer:
-            for claim, shape in shapes(unwrapped, groups, refused, changes=timed):
+            found = shapes(unwrapped, groups, refused, changes=timed, careful=order.guarded)
+            for claim, shape in found:
                 yield "shape", json.dumps([claim, shape], ensure_ascii=False)
     if letters:
         yield "letters", json.dumps(write_run(letters_batch(raw, letters, order), order.folder))

@@ -1,4 +1,7 @@
-"""The unified table: every type's rows in one file a task, shared fields as columns."""
+"""The unified table: every type's rows in one file a task, shared fields as columns.
+
+Rows of more than a bounded size are several files.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
     from distributary.stage.parts import Part
 
 TYPE = Column("_type", pa.string(), "type of the record")
+BYTES_PER_FILE = 512 * 1024 * 1024
+"""As columns in memory: what a task holds of one table at once."""
 
 
 class UnifiedWriter:
-    """Collects the parts of a task and writes them as one file."""
+    """Collects the parts of a task and writes them."""
 
     def __init__(self, catalog: Catalog, order: StageOrder) -> None:
         self._catalog, self._order = catalog, order
@@ -40,16 +45,22 @@ class UnifiedWriter:
         self._times: list[pa.ChunkedArray] = []
         self._records = 0
 
-    def add(self, parts: Sequence[Part]) -> None:
-        """Keep the rows of one table's parts, in the unified table's columns."""
+    def add(self, parts: Sequence[Part]) -> list[tuple[str, str]]:
+        """Keep the rows of one table's parts, in the unified table's columns; may write a file."""
         for part in parts:
             self._records += part.records
             if part.batch.num_rows:
                 self._parts.append(self._columns(part))
                 self._times.append(part.raw.column("timestamp"))
+        return self.finish() if sum(part.nbytes for part in self._parts) > BYTES_PER_FILE else []
 
     def finish(self) -> list[tuple[str, str]]:
-        """Write the file."""
+        """Write what is not written yet."""
+        facts = self._written()
+        self._parts, self._times, self._records = [], [], 0
+        return facts
+
+    def _written(self) -> list[tuple[str, str]]:
         if not self._parts:
             return [file_fact(self._table.name, self._records, None)] if self._records else []
         table = pa.concat_tables(self._parts)

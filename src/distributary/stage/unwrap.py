@@ -29,6 +29,7 @@ from distributary.stage.unwrapped import Rows, Unwrapped, only
 _KEPT_CODES = (
     ErrorCode.NESTING_TOO_DEEP,
     ErrorCode.PAYLOAD_TOO_LARGE,
+    ErrorCode.PAYLOAD_EXPANDS,
     ErrorCode.CRASHED_DECODER,
 )
 
@@ -37,6 +38,7 @@ def limits_of(catalog: Catalog) -> DecodeLimits:
     """The catalog's limits in the decoders' words."""
     return DecodeLimits(
         max_payload_bytes=catalog.max_payload_bytes,
+        max_decoded_bytes=catalog.max_decoded_bytes,
         max_depth=catalog.max_depth,
         recursion_depth=catalog.recursion_depth,
         drop_unknown_fields=catalog.drop_unknown_fields,
@@ -111,7 +113,8 @@ def _unwrapped(
         decoder: Decoder = decoder_for(envelope.schema, envelope.message, limits)
         if guarded:
             decoder = GuardedDecoder(decoder, envelope.schema, envelope.message, limits)
-        unwrapped = _from_envelope(raw, rows, letters, envelope, decoder)
+        limit = catalog.max_decoded_bytes
+        unwrapped = _from_envelope(raw, rows, letters, envelope, decoder, limit)
         return _inner(unwrapped, catalog) if catalog.payload_framing != "none" else unwrapped
     return _from_frame(raw, rows, letters, catalog)
 
@@ -147,22 +150,26 @@ def _from_envelope(
     letters: list[Letter],
     envelope: EnvelopePlan,
     decoder: Decoder,
+    limit: int,
 ) -> Unwrapped:
     values = _take(raw.column("value"), rows)
     values, rows = _bare(values, rows, envelope.framing, letters)
-    decoded = decoder.decode(values)
-    for failure in decoded.failed:
-        code = ErrorCode.NOT_AN_ENVELOPE
-        if failure.code in _KEPT_CODES:
-            code = failure.code
-        letters.append(
-            Letter(int(rows[failure.index]), code, failure.message, "unwrap", failure.position)
-        )
-    if decoded.origin is not None:
-        rows = rows[decoded.origin.to_numpy(zero_copy_only=False)]
-    claims = decoded.ok.column(envelope.type_field)
-    ids = decoded.ok.column(envelope.schema_id_field).cast(pa.int64())
-    contents = decoded.ok.column(envelope.payload_field)
+    wanted = [envelope.type_field, envelope.schema_id_field, envelope.payload_field]
+    kept: list[Rows] = []
+    found: list[pa.RecordBatch] = []
+    for part in decoder.expansion.slices(values, limit=limit):
+        decoded, own = decoder.decode(values[part]), rows[part]
+        for failure in decoded.failed:
+            code = failure.code if failure.code in _KEPT_CODES else ErrorCode.NOT_AN_ENVELOPE
+            row = int(own[failure.index])
+            letters.append(Letter(row, code, failure.message, "unwrap", failure.position))
+        if decoded.origin is not None:
+            own = own[decoded.origin.to_numpy(zero_copy_only=False)]
+        kept.append(own)
+        found.append(decoded.ok.select(wanted))
+    rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
+    claims, ids, contents = (found[0] if len(found) == 1 else pa.concat_batches(found)).columns
+    ids = ids.cast(pa.int64())
     present = _require(
         rows,
         letters,
