@@ -24,6 +24,7 @@ from distributary.config.kafka import KafkaSource
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded
 from distributary.config.source import DeltaSource
+from distributary.decode import avro_engine, protobuf_engine
 from distributary.errors import DistributaryError
 from distributary.publish.folder import Folder, reaching
 from distributary.run.connectors import ensure_connectors, lock_key
@@ -55,6 +56,7 @@ def checks_of_machine() -> Iterator[Check]:
         f"Spark {installed['Spark']}, Delta {installed['Delta']}",
         mend="pip install pyspark",
     )
+    yield _decoders()
     free = psutil.virtual_memory().available
     yield Check(
         "memory",
@@ -114,6 +116,18 @@ def _connectors() -> Check:
             "python -m distributary.run.connectors",
         )
     return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+
+
+def _decoders() -> Check:
+    there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
+    missing = [name for name, found in there.items() if not found]
+    return Check(
+        "decoders",
+        State.WARN if missing else State.PASS,
+        f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
+        "ptars for protobuf, pyruhvro for Avro",
+        f"install distributary again with all that it requires: {listed(missing)}",
+    )
 
 
 def _folder_checks(folder: Path) -> Iterator[Check]:
