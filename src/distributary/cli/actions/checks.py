@@ -29,6 +29,7 @@ from distributary.errors import DistributaryError
 from distributary.publish.folder import Folder, reaching
 from distributary.run.connectors import ensure_connectors, lock_key
 from distributary.run.java import MINIMUM, require_java
+from distributary.run.spark_conf import SparkSettings
 from distributary.stores.known import introduce
 from distributary.version import versions
 
@@ -78,6 +79,7 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("lake", lambda: _store(address, loaded))
     if loaded is None:
         return
+    yield from _cluster(loaded)
     registry, source = loaded.config.registry, loaded.config.source
     if registry is not None:
         yield _guarded("registry", lambda: registry_check(registry))
@@ -116,6 +118,25 @@ def _connectors() -> Check:
             "python -m distributary.run.connectors",
         )
     return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+
+
+def _cluster(loaded: Loaded) -> Iterator[Check]:
+    settings = SparkSettings.from_config(loaded.config.spark)
+    if settings.is_local:
+        return
+    standalone = settings.master.startswith("spark://")
+    yield Check(
+        "cluster",
+        State.PASS if settings.authenticates else State.WARN,
+        "Spark's processes ask each other for a secret"
+        if settings.authenticates
+        else "whoever reaches the ports of the driver and the executors is believed, "
+        "unless the cluster's own settings say otherwise",
+        "spark.authenticate",
+        "give the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
+        if standalone
+        else 'set spark.conf spark.authenticate: "true"; Spark makes the secret',
+    )
 
 
 def _decoders() -> Check:
