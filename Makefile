@@ -9,12 +9,21 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
 DEMO_ARGS ?=
+# --upgrade takes the newest versions, --upgrade-package NAME one of them
+LOCK_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# what an image needs, what builds the source packages of it, and what developers need beside it
+LOCK := src/distributary/deploy/requirements.lock
+BUILD_LOCK := src/distributary/deploy/build.lock
+DEV_LOCK := requirements-dev.lock
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs lock sbom bench bench-check clean
 
 ##@ Start
 
@@ -22,16 +31,18 @@ help: ## Show this page
 	@awk 'BEGIN {FS = ":.*##"} \
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-z-]+:.*##/ {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= FAULTS_ARGS=\n' '$(PYTHON)' '$(VENV)'
+	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= FAULTS_ARGS= LOCK_ARGS=\n' '$(PYTHON)' '$(VENV)'
 
 install: $(STAMP) ## Create .venv with everything in it (again only when a version changes)
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'Python 3.11 or newer is needed: make PYTHON=python3.11 ...' >&2; exit 1; }
+$(STAMP): pyproject.toml $(BUILD_LOCK) $(DEV_LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || \
+		{ echo 'Python 3.11.5 or newer is needed: make PYTHON=python3.11 ...' >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--constraint constraints.txt --editable '.[dev]'
+	@# nothing is fetched that the locks do not name, not even what builds a source package
+	$(PIP) --require-hashes --requirement $(BUILD_LOCK)
+	$(PIP) --require-hashes --no-build-isolation --requirement $(DEV_LOCK)
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@# on all cores, which pip does not; without it every start compiles what it imports
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src benchmarks >/dev/null || true
 	@touch $@
@@ -88,6 +99,17 @@ typecheck: $(STAMP) ## Types only
 
 docs: $(STAMP) ## Build the documentation site into build/site; any warning fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+##@ Supply
+
+lock: $(STAMP) ## Write the locks anew; LOCK_ARGS=--upgrade takes the newest versions
+	$(COMPILE) --python-version 3.11 --output-file $(LOCK) pyproject.toml
+	echo setuptools | $(COMPILE) --python-version 3.11 --constraint $(LOCK) --output-file $(BUILD_LOCK) -
+	$(COMPILE) --python-version 3.11.5 --all-extras --constraint $(LOCK) \
+		--output-file $(DEV_LOCK) pyproject.toml
+
+sbom: $(STAMP) ## List what is shipped, with its checksums, in build/sbom.cdx.json (CycloneDX)
+	@$(BIN)/python -m tools.sbom build/sbom.cdx.json
 
 ##@ Measure and tidy
 

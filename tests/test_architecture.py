@@ -134,9 +134,11 @@ def test_version_has_a_section_in_the_changelog() -> None:
     assert re.search(rf"^## \[{re.escape(distributary.__version__)}\] - ", changelog, re.MULTILINE)
 
 
-def test_constraints_name_every_direct_dependency() -> None:
-    lines = (ROOT / "constraints.txt").read_text("utf-8").lower().splitlines()
-    pinned = {line.split("==")[0].replace("_", "-") for line in lines if "==" in line}
-    project = PYPROJECT["project"]
-    direct = names_in(project["dependencies"]) | names_in(project["optional-dependencies"]["dev"])
-    assert direct <= pinned
+@pytest.mark.parametrize("package", ["ptars", "pyruhvro"])
+def test_a_package_of_one_person_has_one_importer(package: str) -> None:
+    importers = [name_of(p) for p in MODULES if package in map(_top, imports_of(p))]
+    assert len(importers) == 1
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]

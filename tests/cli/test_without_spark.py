@@ -94,6 +94,26 @@ def test_doctor_has_a_row_per_check(file: Path, cli: Cli, monkeypatch: pytest.Mo
     assert "java: " in result.out
 
 
+@pytest.mark.parametrize(
+    ("spark", "state"),
+    [
+        ("{master: 'local[2]'}", None),
+        ("{master: 'spark://127.0.0.1:7077'}", "warn"),
+        ("{master: yarn}", "warn"),
+        ("{master: 'spark://h:1', conf: {spark.authenticate.secret: CANARY}}", "pass"),
+    ],
+)
+def test_doctor_warns_of_a_cluster_that_believes_everybody(
+    file: Path, cli: Cli, spark: str, state: str | None
+) -> None:
+    path = Path(file)
+    path.write_text(f"{path.read_text()}\nspark: {spark}\n")
+    result = cli("doctor", file, "--json")
+    states = {check["name"]: check["state"] for check in result.json["checks"]}
+    assert states.get("cluster") == state
+    assert "CANARY" not in result.out
+
+
 def test_doctor_finds_a_source_that_is_not_there(file: Path, cli: Cli) -> None:
     result = cli("doctor", file, "--json")
     assert result.code == 1

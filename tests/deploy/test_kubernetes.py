@@ -19,6 +19,7 @@ from distributary.deploy.image import ENTRYPOINT, USER, dockerfile
 from distributary.deploy.kubernetes import object_name
 from distributary.deploy.kubernetes_target import chart_values, kubernetes_target
 from distributary.deploy.pipeline_file import Installable
+from distributary.deploy.wheel import WHEEL
 from distributary.errors import ConfigError
 
 Make = Callable[..., Installable]
@@ -235,11 +236,34 @@ def test_values_hold_no_schedule_where_there_is_none(installable: Make) -> None:
 
 
 def test_the_image_runs_as_nobody_special() -> None:
-    lines = dockerfile().splitlines()
+    lines = dockerfile("python:3.11-slim").splitlines()
     users = [line for line in lines if line.startswith("USER ")]
     assert users == [f"USER {USER}:{USER}"] and USER > 1000
     assert lines.index(users[0]) < lines.index("WORKDIR /opt/distributary")
     assert not [line for line in lines if re.search(r"secret|password|token", line, re.I)]
+
+
+def test_the_image_fetches_nothing_without_a_checksum() -> None:
+    text = dockerfile("python:3.11-slim@sha256:0123")
+    installs = re.findall(r"pip install ([^&\n]+)", text.replace("\\\n", " "))
+    assert len(installs) == 3
+    for each in installs[:2]:
+        assert "--require-hashes" in each and ".lock" in each
+    # what builds source packages is not fetched behind the lock's back
+    assert "--no-build-isolation" in installs[1]
+    assert "--no-deps" in installs[2] and "--no-index" in installs[2] and WHEEL in installs[2]
+    assert "distributary==" not in text
+    assert "ARG BASE_IMAGE=python:3.11-slim@sha256:0123\nFROM ${BASE_IMAGE}\n" in text
+
+
+def test_the_base_image_is_the_users_choice(installable: Make) -> None:
+    extra = "deploy: {kubernetes: {image: r/x, base_image: 'mirror.example/python@sha256:0123'}}\n"
+    target = written(installable, extra)
+    text = (target.folder / "image" / "Dockerfile").read_text()
+    assert "ARG BASE_IMAGE=mirror.example/python@sha256:0123\n" in text
+    # the wheel is made before the image that holds it
+    steps = [step.split()[:2] for step in target.next_steps]
+    assert steps.index(["distributary", "package"]) < steps.index(["docker", "build"])
 
 
 def run_entrypoint(folder: Path, *arguments: str, **environ: str) -> list[str]:

@@ -21,6 +21,22 @@ EXECUTORS = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
 }
+SECRET = "shared-4711-CANARY"
+# the file holds the secret, because arguments would be on the command line that is looked at
+COUNT = """
+import json, sys
+from pathlib import Path
+import psutil
+from distributary.run.session import spark_session
+from distributary.run.spark_conf import SparkSettings
+
+given = json.loads(Path(sys.argv[1]).read_text())
+settings = SparkSettings(**given, log_file=Path(sys.argv[2]), short_lived=True)
+spark = spark_session(settings)
+print(spark.range(100, numPartitions=4).rdd.map(lambda row: row.id).sum())
+commands = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+print(sum(given["conf"]["spark.authenticate.secret"] in " ".join(c) for c in commands))
+"""
 
 
 @pytest.fixture
@@ -51,3 +67,30 @@ spark:
     assert done.returncode == 0, done.stdout
     assert "read 166 = written 160 + dead letters 6 + parked 0" in done.stdout
     games.assert_each_record_once()
+
+
+def test_a_cluster_with_a_secret_takes_it_from_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        f"spark.authenticate true\nspark.authenticate.secret {SECRET}\n"
+        # with its REST server a master that has a secret does not start
+        "spark.master.rest.enabled false\n"
+    )
+    # the daemons' own settings, which the driver does not have
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    with spark_cluster(tmp_path / "work", workers=1) as address:
+        monkeypatch.delenv("SPARK_CONF_DIR")
+        conf = {**DRIVER_CONF, **EXECUTORS, "spark.authenticate.secret": SECRET}
+        (tmp_path / "settings").write_text(json.dumps({"master": address, "conf": conf}))
+        done = subprocess.run(
+            [sys.executable, "-c", COUNT, str(tmp_path / "settings"), str(tmp_path / "spark.log")],
+            env={**os.environ, **DRIVER_ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    assert done.stdout.split() == ["4950", "0"], done.stderr
+    assert SECRET not in (tmp_path / "spark.log").read_text()

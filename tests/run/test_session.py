@@ -34,9 +34,13 @@ log = folder / "logs" / "spark.log"
 secret = {
     "spark.hadoop.fs.s3a.secret.key": "CANARY",
     "spark.sql.warehouse.dir": str(folder / "w"),
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.dir": (folder / "events").as_uri(),
+    "spark.eventLog.compress": "false",
     # beside a collector of ours the JVM would not start
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dmy.password=CANARY",
 }
+(folder / "events").mkdir()
 report = {}
 try:
     spark_session(SparkSettings(master="nonsense", conf=secret, log_file=log, short_lived=True))
@@ -53,6 +57,15 @@ report["secret"] = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.
 report["option"] = spark._jvm.java.lang.System.getProperty("my.password")
 report["name"] = spark.sparkContext.appName
 report["logs"] = sorted(p.name for p in log.parent.iterdir())
+report["gateway"] = bool(spark.sparkContext._gateway.gateway_parameters.auth_token)
+report["listens"] = sorted({c.laddr.ip for c in jvm.net_connections() if c.status == "LISTEN"})
+guard = spark._jvm.org.apache.spark.SparkEnv.get().securityManager()
+made = guard.getSecretKey()
+report["authenticates"] = [guard.isAuthenticationEnabled(), len(made) >= 32]
+spark.stop()
+files = [p for p in folder.rglob("*") if p.is_file()]
+report["told"] = [str(p) for p in files if made.encode() in p.read_bytes()]
+report["told"] += [word for word in report["command"] if made in word]
 (folder / "report.json").write_text(json.dumps(report))
 """
 
@@ -151,7 +164,14 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
     assert report["logs"] == ["spark.log", "spark.out"]
     assert "printed by the JVM" in (tmp_path / "logs" / "spark.out").read_text()
     assert not [p for p in tmp_path.rglob("*.log*") if "CANARY" in p.read_text()]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs", "report.json", "table"]
+    events = [p.read_text() for p in (tmp_path / "events").rglob("*") if p.is_file()]
+    assert events and not [text for text in events if "CANARY" in text]
+    assert report["gateway"]
+    assert report["authenticates"] == [True, True]
+    assert report["told"] == []
+    assert {ip.removeprefix("::ffff:") for ip in report["listens"]} == {"127.0.0.1"}
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["events", "logs", "report.json", "table"]
 
 
 @pytest.mark.slow

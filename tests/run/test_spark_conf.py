@@ -49,6 +49,41 @@ def test_user_wins_over_defaults() -> None:
     assert conf_of(SparkSettings())["spark.ui.enabled"] == "false"
 
 
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]"])
+def test_a_local_spark_asks_for_a_secret_and_listens_to_this_machine_only(master: str) -> None:
+    conf = conf_of(SparkSettings(master=master))
+    # Spark makes the secret itself, anew each time: it stands in no setting
+    assert conf["spark.authenticate"] == "true"
+    assert "spark.authenticate.secret" not in conf
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ("local", {"spark.authenticate": "false"}, False),
+        # the daemons of such a cluster must know the secret: none can be made up
+        ("spark://h:7077", {}, False),
+        ("spark://h:7077", {"spark.authenticate.secret": "CANARY"}, True),
+        # a variable that nobody has set
+        ("spark://h:7077", {"spark.authenticate.secret": ""}, False),
+        ("spark://h:7077", {"spark.authenticate.secret": "x", "spark.authenticate": "no"}, False),
+        ("yarn", {}, False),
+        ("k8s://https://h", {"spark.authenticate": "true"}, True),
+    ],
+)
+def test_a_cluster_asks_for_the_secret_that_it_was_given(
+    master: str, given: dict[str, str], expected: bool
+) -> None:
+    settings = SparkSettings(master=master, conf=given)
+    conf = conf_of(settings)
+    assert (conf.get("spark.authenticate") == "true") is expected
+    assert settings.authenticates is expected
+    assert "CANARY" not in str(launch_conf(conf))
+    assert re.search(conf["spark.redaction.regex"], "spark.authenticate.secret")
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_nobody_wins_over_what_must_hold(name: str) -> None:
     with pytest.raises(ConfigError) as caught:

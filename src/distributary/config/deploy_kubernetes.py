@@ -92,6 +92,10 @@ class Kubernetes(Section):
 
     image: Image = Field(examples=["registry.example/games:1.0"])
     """Image of the pods; `install` writes a Dockerfile for it."""
+    base_image: Image = Field(
+        default="python:3.11-slim-bookworm", examples=["python:3.11-slim-bookworm@sha256:..."]
+    )
+    """Image that the Dockerfile starts from: Debian with Python; pin it with `@sha256:DIGEST`."""
     name: ShortLabel | None = None
     """Name of all objects; made of the pipeline's when left out."""
     namespace: Label = "default"

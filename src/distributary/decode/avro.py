@@ -32,7 +32,12 @@ import pyarrow.compute as pc
 
 from distributary.decode.avro_columns import lake_array
 from distributary.decode.avro_defaults import columns_with_defaults
-from distributary.decode.avro_engine import Engine, EngineRefusedError, engine_supports
+from distributary.decode.avro_engine import (
+    Engine,
+    EngineRefusedError,
+    engine_supports,
+    has_engine,
+)
 from distributary.decode.avro_payload import plan_payload
 from distributary.decode.avro_reader import Reader, expansion_of
 from distributary.decode.avro_shape import levels
@@ -93,6 +98,8 @@ class AvroDecoder:
 
     def _fitting_engine(self) -> Engine | None:
         """The engine, unless the schema holds what it cannot read or must not be let loose on."""
+        if not has_engine():
+            return None
         payload = self._payload
         deep = levels(payload.row) + payload.listed > self._most_levels
         endless = payload.listed and payload.row.weightless

@@ -7,6 +7,9 @@ on the wire. Bytes are strings that are not looked at, a fixed is as many double
 it, enums, dates and timestamps are longs, and branches of unions are records, so that two of them
 may be alike. Every payload gets a seal behind it, which the copy reads as its last field: where it
 comes out broken, the data ended somewhere else. Names are ours: none from outside reach the engine.
+
+Nothing else imports `pyruhvro`. Where it is missing, no schema is supported, and the careful reader
+decodes everything.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyruhvro
 
 from distributary.decode.avro_shape import Kind, Value
+
+try:
+    import pyruhvro
+except ImportError:
+    pyruhvro = None
 
 MAX_BRANCHES = 100
 """Of a union: Arrow numbers them in seven bits, and the engine fills every branch in every row."""
@@ -75,6 +82,11 @@ class Engine:
         *arrays, seals = batch.columns
         expected = np.frombuffer(self._seal, np.int64)[0]
         return arrays, seals.to_numpy().view(np.int64) == expected
+
+
+def has_engine() -> bool:
+    """Whether the package of the engine is there."""
+    return pyruhvro is not None
 
 
 def engine_supports(value: Value) -> bool:

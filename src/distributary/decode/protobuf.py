@@ -27,7 +27,12 @@ from distributary.decode.protobuf_descriptors import (
     replaces_nothing,
     with_nothing_replaced,
 )
-from distributary.decode.protobuf_engine import Engine, EngineRefusedError, engine_supports
+from distributary.decode.protobuf_engine import (
+    Engine,
+    EngineRefusedError,
+    engine_supports,
+    has_engine,
+)
 from distributary.decode.protobuf_json import JsonText
 from distributary.decode.protobuf_parser import judge
 from distributary.decode.protobuf_rows import RowReader
@@ -67,7 +72,8 @@ class ProtobufDecoder:
         self._expansion = expansion_of(self._plan)
         self._json = JsonText(pool)
         self._finish = Columns(self._plan, self._json)
-        self._engine = Engine(self._plan) if engine_supports(self._plan) else None
+        fits = has_engine() and engine_supports(self._plan)
+        self._engine = Engine(self._plan) if fits else None
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -4,13 +4,15 @@
 reads maps, recursion and timestamps out of range. The private copy holds none of these: it is flat,
 made of scalars, lists and plain messages, wire compatible with the original, and its names are
 ours, so that no name from outside reaches the engine. What is left to do is done on the arrays.
+
+Nothing else imports `ptars`. Where it is missing, no message is supported, and the official runtime
+decodes everything, one record at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import ptars
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import (
@@ -24,10 +26,14 @@ from distributary.decode.protobuf_descriptors import find_message, message_class
 from distributary.decode.protobuf_parser import judge
 from distributary.decode.protobuf_shape import TEXT_KINDS, Field, Kind, Value
 
+try:
+    import ptars
+except ImportError:
+    ptars = None  # type: ignore[assignment]
+
 MAX_TAG_SLOTS = 100_000
 """The engine clears a table as long as the highest field number, for each message and call."""
 
-_CONFIG = ptars.PtarsConfig(enum_repr="string", list_value_nullable=True)
 _PACKAGE = "lake"
 
 
@@ -40,7 +46,8 @@ class Engine:
 
     def __init__(self, message: Value) -> None:
         private = _private_type(message)
-        self._handler = ptars.HandlerPool([private.file], _CONFIG).get_for_message(private)
+        config = ptars.PtarsConfig(enum_repr="string", list_value_nullable=True)
+        self._handler = ptars.HandlerPool([private.file], config).get_for_message(private)
         self._message = message
         self._schema = pa.schema(list(message.engine))
 
@@ -64,6 +71,11 @@ class Engine:
         # built anew, because it is seldom asked for and would double the memory of every decoder
         strict = message_class(_private_type(self._message))
         return judge(strict, payloads, size=size).rejected
+
+
+def has_engine() -> bool:
+    """Whether the package of the engine is there."""
+    return ptars is not None
 
 
 def engine_supports(message: Value) -> bool:

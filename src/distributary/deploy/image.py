@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import distributary
+from distributary.deploy.wheel import WHEEL
 
 USER = 10001
 """Neither root nor anybody of the base image."""
 HOME = "/opt/distributary"
 JARS = f"{HOME}/jars"
+
+_DIGEST = "@sha256:"
+_PINNED = "# the digest says which image; renew it now and then, for Debian's security updates"
+_UNPINNED = """\
+# NOT PINNED: a tag may name another image tomorrow. Look its digest up (docker buildx imagetools
+# inspect NAME:TAG) and set deploy.kubernetes.base_image: NAME:TAG@sha256:DIGEST"""
 
 ENTRYPOINT = """\
 #!/bin/sh
@@ -43,24 +49,32 @@ exec java "$@" \\
 """
 
 
-def dockerfile() -> str:
+def dockerfile(base: str) -> str:
     """Python, Java, this version and its JVM connectors; nothing of a pipeline, no secret."""
     return f"""\
-FROM python:3.11-slim-bookworm
+{_PINNED if _DIGEST in base else _UNPINNED}
+ARG BASE_IMAGE={base}
+FROM ${{BASE_IMAGE}}
 
+# signed by Debian, and the newest that it has: an image that is built later may have newer ones
 RUN apt-get update \\
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless tini \\
     && rm -rf /var/lib/apt/lists/*
 
-# a wheel that lies beside this file is taken instead of the published package
-COPY entrypoint.sh *.whl /tmp/build/
-RUN wheel=$(ls /tmp/build/*.whl 2>/dev/null || true) \\
-    && pip install --no-cache-dir "${{wheel:-distributary=={distributary.__version__}}}" \\
+# the wheel is made by `distributary package`; no index is asked for Distributary. Its locks name
+# each file of the rest by checksum: first what builds source packages, of which PySpark is one
+COPY entrypoint.sh {WHEEL} /tmp/build/
+RUN python -m zipfile --extract /tmp/build/{WHEEL} /tmp/wheel \\
+    && pip install --no-cache-dir --require-hashes \\
+        --requirement /tmp/wheel/distributary/deploy/build.lock \\
+    && pip install --no-cache-dir --require-hashes --no-build-isolation \\
+        --requirement /tmp/wheel/distributary/deploy/requirements.lock \\
+    && pip install --no-cache-dir --no-deps --no-index /tmp/build/{WHEEL} \\
     && install -m 0755 /tmp/build/entrypoint.sh /usr/local/bin/distributary-entrypoint \\
     && XDG_CACHE_HOME=/tmp/cache python -m distributary.run.connectors \\
     && mkdir -p {JARS} \\
     && find /tmp/cache -name '*.jar' -exec cp {{}} {JARS}/ \\; \\
-    && rm -rf /tmp/build /tmp/cache
+    && rm -rf /tmp/build /tmp/cache /tmp/wheel
 
 ENV DISTRIBUTARY_JARS={JARS} PYTHONUNBUFFERED=1
 USER {USER}:{USER}

@@ -20,6 +20,7 @@ from distributary.deploy.files import Artifact, FileTarget
 from distributary.deploy.image import ENTRYPOINT, dockerfile
 from distributary.deploy.kubernetes import Values, manifests, object_name, plain_values
 from distributary.deploy.pipeline_file import Installable
+from distributary.deploy.wheel import WHEEL
 from distributary.deploy.yaml_text import to_yaml
 from distributary.errors import ConfigError, ErrorCode
 
@@ -76,6 +77,7 @@ def kubernetes_target(pipeline: Installable, *, out: Path | None = None) -> File
         ),
         ("*/*", "chart/templates/*"),
         next_steps=(
+            f"distributary package {place}/image/{WHEEL}",
             f"docker build --tag {image} {place}/image",
             f"docker push {image}",
             f"kubectl apply --filename {place}/manifests",
@@ -102,7 +104,7 @@ def chart_values(settings: Kubernetes) -> dict[str, Any]:
 
 
 def _files(pipeline: Installable, settings: Kubernetes) -> Iterator[tuple[str, str]]:
-    yield "image/Dockerfile", dockerfile()
+    yield "image/Dockerfile", dockerfile(settings.base_image)
     yield "image/entrypoint.sh", ENTRYPOINT
     plain = plain_values(settings)
     made = manifests(pipeline, settings, plain, file_text=pipeline.shared_text)

@@ -15,6 +15,7 @@ import struct
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
@@ -63,9 +64,9 @@ class Packed:
 
 def contents() -> dict[str, Path]:
     """Names in the archive and the files they come from; a name is there once."""
-    found = {f"{_PACKAGES}/distributary/{name}": path for name, path in _own_files()}
+    found = {f"{_PACKAGES}/distributary/{name}": path for name, path in own_files()}
     for name in packages():
-        for inside, path in _files_of(distribution(name)):
+        for inside, path in files_of(distribution(name)):
             found.setdefault(f"{_PACKAGES}/{inside}", path)
     return dict(sorted(found.items()))
 
@@ -84,12 +85,22 @@ def packages() -> tuple[str, ...]:
 def pack(path: Path) -> Packed:
     """Write the archive; the same environment gives the same bytes."""
     found = contents()
+    with (
+        replacing(path) as file,
+        gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as smaller,
+    ):
+        _write(cast(IO[bytes], smaller), found)
+    return Packed(path, packages(), len(found), path.stat().st_size)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place when it is whole; DeployError if that cannot be."""
     drafts = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         drafts.parent.mkdir(parents=True, exist_ok=True)
         with drafts.open("xb") as file:
-            with gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as smaller:
-                _write(cast(IO[bytes], smaller), found)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         drafts.replace(path)
@@ -103,7 +114,6 @@ def pack(path: Path) -> Packed:
         ) from error
     finally:
         drafts.unlink(missing_ok=True)
-    return Packed(path, packages(), len(found), path.stat().st_size)
 
 
 def _write(file: IO[bytes], found: dict[str, Path]) -> None:
@@ -141,7 +151,8 @@ def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:
     return entry
 
 
-def _own_files() -> Iterator[tuple[str, Path]]:
+def own_files() -> Iterator[tuple[str, Path]]:
+    """Distributary's own files, by their names below its package."""
     # from where it is imported: an installation for development has no files of its own
     root = Path(distributary.__file__).parent
     for path in sorted(root.rglob("*")):
@@ -149,7 +160,8 @@ def _own_files() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(root).as_posix(), path
 
 
-def _files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
+def files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
+    """The files of an installed package, by their names below the folder of all packages."""
     for file in found.files or ():
         path = Path(str(found.locate_file(file)))
         # scripts lie outside of the packages, and are not for executors

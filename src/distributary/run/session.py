@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -171,7 +172,9 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
     """`spark-submit` has started the JVM: its choices stand, ours fill the gaps."""
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     conf = SparkConf(_jvm=gateway.jvm)
-    for name, value in spark_conf(settings, app_name=app_name).items():
+    # what a local master gets would be wrong on the cluster that was named there
+    there = replace(settings, master=conf.get("spark.master", settings.master))
+    for name, value in spark_conf(there, app_name=app_name).items():
         conf.setIfMissing(name, value)
     return _required(SparkSession(SparkContext(conf=conf, gateway=gateway)))
 

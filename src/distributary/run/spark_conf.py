@@ -57,6 +57,8 @@ _NOT_LATER = (
     "spark.submit.",
     "spark.yarn.dist.",
 )
+_AUTHENTICATE = "spark.authenticate"
+_SHARED_SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 
 
@@ -107,6 +109,18 @@ class SparkSettings:
         return self.is_local and _cores(self.master) == _FEW
 
     @property
+    def authenticates(self) -> bool:
+        """Whether Spark's processes ask each other for a secret.
+
+        Alone on this machine Spark makes one up for each start, which stands in no setting. The
+        daemons of a cluster must know it: there it is asked for when the user gives it.
+        """
+        given = self.conf.get(_AUTHENTICATE)
+        if given is not None:
+            return given.strip().lower() == "true"
+        return self.is_local or bool(self.conf.get(_SHARED_SECRET))
+
+    @property
     def chooses_collector(self) -> bool:
         """Whether the user's options name a garbage collector: with two of them no JVM starts."""
         return _COLLECTOR.search(self.conf.get("spark.driver.extraJavaOptions", "")) is not None
@@ -138,6 +152,7 @@ def spark_conf(
     return {
         **_defaults(),
         **(_local_defaults(settings.master) if settings.is_local else {}),
+        **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
         **(_QUICK if settings.short_lived else {}),
         "spark.app.name": app_name,
         **user,

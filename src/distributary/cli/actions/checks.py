@@ -24,10 +24,12 @@ from distributary.config.kafka import KafkaSource
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded
 from distributary.config.source import DeltaSource
+from distributary.decode import avro_engine, protobuf_engine
 from distributary.errors import DistributaryError
 from distributary.publish.folder import Folder, reaching
 from distributary.run.connectors import ensure_connectors, lock_key
 from distributary.run.java import MINIMUM, require_java
+from distributary.run.spark_conf import SparkSettings
 from distributary.stores.known import introduce
 from distributary.version import versions
 
@@ -55,6 +57,7 @@ def checks_of_machine() -> Iterator[Check]:
         f"Spark {installed['Spark']}, Delta {installed['Delta']}",
         mend="pip install pyspark",
     )
+    yield _decoders()
     free = psutil.virtual_memory().available
     yield Check(
         "memory",
@@ -76,6 +79,7 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("lake", lambda: _store(address, loaded))
     if loaded is None:
         return
+    yield from _cluster(loaded)
     registry, source = loaded.config.registry, loaded.config.source
     if registry is not None:
         yield _guarded("registry", lambda: registry_check(registry))
@@ -114,6 +118,37 @@ def _connectors() -> Check:
             "python -m distributary.run.connectors",
         )
     return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+
+
+def _cluster(loaded: Loaded) -> Iterator[Check]:
+    settings = SparkSettings.from_config(loaded.config.spark)
+    if settings.is_local:
+        return
+    standalone = settings.master.startswith("spark://")
+    yield Check(
+        "cluster",
+        State.PASS if settings.authenticates else State.WARN,
+        "Spark's processes ask each other for a secret"
+        if settings.authenticates
+        else "whoever reaches the ports of the driver and the executors is believed, "
+        "unless the cluster's own settings say otherwise",
+        "spark.authenticate",
+        "give the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
+        if standalone
+        else 'set spark.conf spark.authenticate: "true"; Spark makes the secret',
+    )
+
+
+def _decoders() -> Check:
+    there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
+    missing = [name for name, found in there.items() if not found]
+    return Check(
+        "decoders",
+        State.WARN if missing else State.PASS,
+        f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
+        "ptars for protobuf, pyruhvro for Avro",
+        f"install distributary again with all that it requires: {listed(missing)}",
+    )
 
 
 def _folder_checks(folder: Path) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""`package`: the Python packages of this environment as one file."""
+"""`package`: the Python packages of this environment as one file, or Distributary as a wheel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from distributary.cli.output import Paper
 from distributary.cli.verb import Invocation
 from distributary.cli.words import counted, size
 from distributary.deploy.package import contents, pack, packages
+from distributary.deploy.wheel import WHEEL, wheel_contents, write_wheel
 from distributary.errors import ConfigError
 
 # of an archive with another name, Spark unpacks no rights: its Python could not be started
@@ -15,19 +16,28 @@ _ENDINGS = (".tar.gz", ".tgz")
 
 
 def package_environment(call: Invocation, out: Path, *, dry_run: bool) -> int:
-    """Write the archive; with `dry_run` only say what would be in it."""
-    if not out.name.endswith(_ENDINGS):
+    """Write the archive or the wheel; with `dry_run` only say what would be in it."""
+    wheel = out.suffix == ".whl"
+    if wheel and out.name != WHEEL:
+        raise ConfigError(
+            "pip takes a wheel by its own name only",
+            where=str(out),
+            next_step=f"name it {WHEEL}",
+        )
+    if not wheel and not out.name.endswith(_ENDINGS):
         raise ConfigError(
             "Spark unpacks archives by the end of their names",
             where=str(out),
-            next_step="name it with .tar.gz at its end",
+            next_step=f"name it with .tar.gz at its end, or {WHEEL} for an image",
         )
     if dry_run:
-        found = contents()
-        names, files, held = packages(), len(found), sum(p.stat().st_size for p in found.values())
+        found = wheel_contents() if wheel else contents()
+        names = ("distributary",) if wheel else packages()
+        files, held = len(found), sum(p.stat().st_size for p in found.values())
     else:
-        call.out.note("packing; this takes a minute")
-        done = pack(out)
+        if not wheel:
+            call.out.note("packing; this takes a minute")
+        done = write_wheel(out) if wheel else pack(out)
         names, files, held = done.packages, done.files, done.bytes
     data = {
         "path": str(out),

@@ -125,13 +125,19 @@ def _declare_install(app: typer.Typer) -> None:
     )
     def package(
         call: Invocation,
-        out: Annotated[Path, typer.Argument(help="The archive to write.", metavar="OUT.tar.gz")],
+        out: Annotated[
+            Path,
+            typer.Argument(help="The archive, or the wheel, to write.", metavar="OUT.tar.gz|WHEEL"),
+        ],
         dry_run: DryRun = False,
     ) -> int:
         """Pack what Spark's executors need of Python into one file.
 
         For spark-submit --archives OUT.tar.gz#environment with
         --conf spark.pyspark.python=./environment/bin/python
+
+        With the name of a wheel at its end, Distributary alone as it is installed here, for an
+        image that asks no index for it.
         """
         from distributary.cli.actions.package import package_environment
 

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import distributary
+from distributary.deploy import wheel
+from distributary.errors import DeployError
+from tests.cli.conftest import Cli
+
+
+def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -> None:
+    made = wheel.write_wheel(own_folder / wheel.WHEEL)
+    again = wheel.write_wheel(own_folder / "again" / wheel.WHEEL)
+    assert made.path.read_bytes() == again.path.read_bytes()
+    site = own_folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", str(site), str(made.path)], check=True)
+    root = Path(distributary.__file__).parent
+    for name in ("stage/job.py", "py.typed", "run/jvm/SHA256SUMS", "deploy/requirements.lock"):
+        assert (site / "distributary" / name).read_bytes() == (root / name).read_bytes()
+    # the dashboard's words, which lie elsewhere in a checkout
+    assert (site / "distributary" / "web" / "errors.md").read_text().startswith("# Error codes")
+    code = "from importlib import metadata as m; print(m.version('distributary'))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == distributary.__version__
+    assert (site / "bin" / "distributary").is_file()
+
+
+def test_the_record_of_the_wheel_is_true(own_folder: Path) -> None:
+    with zipfile.ZipFile(wheel.write_wheel(own_folder / wheel.WHEEL).path) as archive:
+        names = archive.namelist()
+        record = next(name for name in names if name.endswith(".dist-info/RECORD"))
+        rows = [line.rsplit(",", 2) for line in archive.read(record).decode().splitlines()]
+        assert [row[0] for row in rows] == names
+        for name, said, size in rows:
+            if name != record:
+                digest = hashlib.sha256(archive.read(name)).digest()
+                assert said == "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+                assert int(size) == archive.getinfo(name).file_size
+    # nothing that tells of the machine it was made on
+    assert not [name for name in names if name.endswith(("direct_url.json", ".pth", ".pyc"))]
+
+
+def test_metadata_of_another_version_is_refused(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributary, "__version__", "9.9.9")
+    with pytest.raises(DeployError):
+        wheel.write_wheel(own_folder / wheel.WHEEL)
+
+
+def test_the_command_takes_the_wheel_s_own_name_only(cli: Cli, own_folder: Path) -> None:
+    assert cli("package", "other.whl").code == 2
+    tried = cli("package", wheel.WHEEL, "--dry-run", "--json")
+    assert tried.code == 0 and tried.json["packages"] == ["distributary"]
+    assert not (own_folder / wheel.WHEEL).exists()
+    done = cli("package", f"image/{wheel.WHEEL}", "--json")
+    assert done.code == 0 and json.loads(done.out)["files"] > 100
+    assert (own_folder / "image" / wheel.WHEEL).is_file()

@@ -1,0 +1,96 @@
+"""Everything that is shipped, built or tested is named with its checksums."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "distributary"
+LOCK = SOURCE / "deploy" / "requirements.lock"
+BUILD_LOCK = SOURCE / "deploy" / "build.lock"
+DEV_LOCK = ROOT / "requirements-dev.lock"
+LOCKS = pytest.mark.parametrize("path", [LOCK, BUILD_LOCK, DEV_LOCK], ids=lambda p: p.name)
+JVM_LOCKS = pytest.mark.parametrize("folder", ["run/jvm", "dev/jvm", "dev/jvm_connect"])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+ENTRY = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; [^\n]+?)?((?: --hash=sha256:[0-9a-f]{64})+)")
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    return {plain(re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]) for line in requirements}
+
+
+def entries(path: Path) -> dict[str, set[str]]:
+    """Versions by name; every line must be a comment or an exact version with its checksums."""
+    found: dict[str, set[str]] = {}
+    for line in re.sub(r" \\\n +", " ", path.read_text("ascii")).splitlines():
+        if line.startswith("#"):
+            continue
+        entry = ENTRY.fullmatch(line)
+        assert entry, line
+        found.setdefault(entry[1], set()).add(entry[2])
+    return found
+
+
+@LOCKS
+def test_every_entry_has_checksums_and_says_nothing_of_where_it_came_from(path: Path) -> None:
+    assert entries(path)
+    assert "://" not in path.read_text("ascii")
+
+
+def test_the_locks_name_everything_that_is_declared() -> None:
+    project = PROJECT["project"]
+    assert names_in(project["dependencies"]) <= set(entries(LOCK))
+    everything = names_in(project["dependencies"]).union(
+        *map(names_in, project["optional-dependencies"].values()), {"editables"}
+    )
+    assert everything <= set(entries(DEV_LOCK))
+    # without build isolation these must be installed before whatever they build
+    assert names_in(PROJECT["build-system"]["requires"]) <= set(entries(DEV_LOCK))
+    assert set(entries(BUILD_LOCK)) == {"setuptools"}
+
+
+def test_what_is_tested_is_what_is_shipped() -> None:
+    tested = entries(DEV_LOCK)
+    for path in (LOCK, BUILD_LOCK):
+        assert {name: tested[name] for name in entries(path)} == entries(path)
+
+
+@JVM_LOCKS
+def test_every_file_of_the_jvm_has_a_checksum(folder: str) -> None:
+    lock = ElementTree.parse(SOURCE / folder / "ivy.xml")
+    named = {(d.attrib["name"], d.attrib["rev"]) for d in lock.iter("dependency")}
+    sums = [line.split() for line in (SOURCE / folder / "SHA256SUMS").read_text().splitlines()]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest, _ in sums)
+    starts = {f"{name}-{rev}" for name, rev in named}
+    without = {s for s in starts if not any(re.match(rf"{re.escape(s)}[-.]", f) for _, f in sums)}
+    assert not without and len(sums) >= len(starts)
+
+
+def test_the_bill_of_materials_lists_packages_and_connectors(tmp_path: Path) -> None:
+    out = tmp_path / "folder" / "sbom.cdx.json"
+    for _ in range(2):
+        subprocess.run([sys.executable, "-m", "tools.sbom", str(out)], cwd=ROOT, check=True)
+    bill = json.loads(out.read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert bill["metadata"]["component"]["name"] == "distributary"
+    listed = {part["purl"]: part for part in bill["components"]}
+    assert len(listed) == len(bill["components"])
+    for name, versions in entries(LOCK).items():
+        assert all(f"pkg:pypi/{name}@{version}" in listed for version in versions)
+    connector = listed["pkg:maven/org.apache.spark/spark-avro_2.13@4.1.1?type=jar"]
+    sums = (SOURCE / "run" / "jvm" / "SHA256SUMS").read_text()
+    assert f"{connector['hashes'][0]['content']}  spark-avro_2.13-4.1.1.jar" in sums
+    assert len(listed) == len(sums.splitlines()) + sum(map(len, entries(LOCK).values()))
+    assert all(part["hashes"] for part in bill["components"])
