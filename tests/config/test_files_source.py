@@ -37,6 +37,7 @@ def test_defaults(loaded: Load) -> None:
     source = files(loaded)
     assert (source.include, source.exclude, source.start_date) == ((), (), None)
     assert (source.settle, source.max_bytes_per_batch) == (timedelta(seconds=2), 1 << 30)
+    assert source.max_unpacked_bytes == 1 << 30
     assert source.options == {}
 
 
@@ -69,6 +70,7 @@ def test_every_setting(loaded: Load) -> None:
         ({"source.settle": "soon"}, "source.settle"),
         ({"source.max_bytes_per_batch": 0}, "source.max_bytes_per_batch"),
         ({"source.max_files_per_batch": 0}, "source.max_files_per_batch"),
+        ({"source.max_unpacked_bytes": 0}, "source.max_unpacked_bytes"),
         ({"source.include": ["a\nb"]}, "source.include[0]"),
         ({"source.format": "csv"}, "source.format"),
     ],

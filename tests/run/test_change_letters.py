@@ -1,5 +1,6 @@
 """Bad change files: what cannot be used is a dead letter, whole, and all else is kept."""
 
+import bz2
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from distributary.simulate.cdc import CdcFormat, CdcPlan
 from tests.decode.datastream_samples import COLUMNS, avro_schema, event
 from tests.run.change_lakes import Feed, put
 from tests.source.change_files import MINUTE, avro
+from tests.source.test_files_avro import container
 
 FOLDER = f"shop_orders/{MINUTE}"
 
@@ -59,6 +61,25 @@ def test_files_that_are_not_avro_or_end_too_early_keep_their_good_events(
     # what was not read, to the last byte
     assert cut.endswith(found["cut.avro"]["value"])
     assert feed.pipeline().run(spark=spark).counts == Counts()
+
+
+def test_a_file_that_unpacks_to_gigabytes_does_not_stop_the_others(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    feed = Feed(tmp_path)
+    feed.put_events("a", [event(1)])
+    schema = {"type": "record", "name": "E", "fields": [{"name": "a", "type": "int"}]}
+    packed = bz2.compress(bytes(64 << 20))
+    bomb = container(schema, (64 << 20, packed), codec="bzip2")
+    put(feed.files / f"{FOLDER}/bomb.avro", bomb)
+    feed.put_events("z", [event(2)])
+    counts = feed.pipeline().run(spark=spark).counts
+    assert counts == Counts(read=3, written=2, dead_lettered=1)
+    assert counts.balanced
+    assert ids(feed) == [1, 2]
+    (letter,) = letters(feed)
+    assert letter["topic"] == f"{FOLDER}/bomb.avro"
+    assert (letter["error_code"], letter["value"]) == ("FILE_TOO_LARGE", packed)
 
 
 def text(what: dict[str, Any]) -> bytes:

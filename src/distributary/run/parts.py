@@ -115,6 +115,7 @@ def make_source(config: PipelineConfig) -> Source:
         folder=local_folder(config.checkpoint_path) / "files",
         schemas=file_schemas(config),
         storage_options={**config.lake.options, **config.source.options},
+        max_payload_bytes=config.limits.max_payload_bytes,
     )
 
 

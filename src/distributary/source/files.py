@@ -50,8 +50,10 @@ class FilesSource:
         folder: Path,
         schemas: Path,
         storage_options: Mapping[str, str] | None = None,
+        max_payload_bytes: int = 16 << 20,
     ) -> None:
         self._config = config
+        self._max_payload_bytes = max_payload_bytes
         self._folder = folder
         self._schemas = schemas
         self._files = files_at(config.root, storage_options or {})
@@ -189,6 +191,8 @@ class FilesSource:
             schemas=str(self._schemas),
             settle_seconds=self._settle,
             tasks=tasks,
+            max_unpacked_bytes=self._config.max_unpacked_bytes,
+            max_payload_bytes=self._max_payload_bytes,
         )
 
 

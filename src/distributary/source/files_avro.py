@@ -8,17 +8,27 @@ from dataclasses import dataclass
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.registry.file_schemas import guid_of
 from distributary.source.files_avro_events import AvroEvents
-from distributary.source.files_bytes import Bytes, FileFaultError
-from distributary.source.files_codecs import CODECS, MOST_BLOCK_BYTES, UnpackError, unpack
-from distributary.source.files_events import Events, Fault
+from distributary.source.files_bytes import MOST_LETTER_BYTES, Bytes, FileFaultError
+from distributary.source.files_codecs import (
+    CODECS,
+    MOST_BLOCK_BYTES,
+    TooLargeError,
+    UnpackError,
+    unpack,
+)
+from distributary.source.files_events import EVENTS_PER_BATCH, Events, Fault
 from distributary.source.files_slices import Slicer, slicer_for
 
 MAGIC = b"Obj\x01"
 
 _SYNC_BYTES = 16
-_MOST_HEADER_BYTES = 64 * 1024 * 1024
-_BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Blocks are small: what costs something each time is done for many of them together."""
+_MOST_LENGTH = 1 << 31
+_MOST_HEADER_BYTES = 4 * 1024 * 1024
+"""Four times as much as the longest schema."""
+_MOST_ENTRIES = 1000
+_MOST_TINY_EVENTS = 1024 * 1024
+_TINY_BYTES = 16
+"""No change of a row is so short: a block of very many such events was made to do harm."""
 
 
 class _EndError(Exception):
@@ -44,32 +54,54 @@ def read_avro(data: Bytes, keep: Callable[[bytes], None]) -> Iterator[Events | F
     waiting = AvroEvents(guid_of(header.schema))
     try:
         for count, body in _blocks(data, header.sync):
-            fault = _cut(count, body, header.codec, slicer, waiting)
-            if fault is not None or waiting.size > _BYTES_AT_ONCE:
-                yield from waiting.take()
-            if fault is not None:
-                yield fault
+            yield from _cut(count, body, header.codec, slicer, waiting)
     except FileFaultError:
         yield from waiting.take()
         raise
     yield from waiting.take()
 
 
-def _cut(count: int, body: bytes, codec: str, slicer: Slicer, waiting: AvroEvents) -> Fault | None:
+def _cut(
+    count: int, body: bytes, codec: str, slicer: Slicer, waiting: AvroEvents
+) -> Iterator[Events | Fault]:
     """Take the events of a block; where they cannot be told apart any more, the rest is a fault.
 
     The blocks after it are not lost: they begin where this one says that it ends.
     """
+    fault, start = None, 0
     try:
         data = unpack(codec, body)
     except UnpackError as error:
-        return Fault(ErrorCode.FILE_CORRUPT, f"a block cannot be unpacked: {error}", body)
-    if count > len(data):
-        return Fault(ErrorCode.FILE_CORRUPT, "a block has more events than bytes", data)
-    cut = slicer(data, count)
-    end = cut.ends[-1] if cut.ends else 0
-    waiting.add(data[:end], cut)
-    return Fault(ErrorCode.FILE_CORRUPT, cut.fault, data[end:]) if cut.fault else None
+        large = isinstance(error, TooLargeError)
+        code = ErrorCode.FILE_TOO_LARGE if large else ErrorCode.FILE_CORRUPT
+        fault = Fault(code, f"a block cannot be unpacked: {error}", _kept(body))
+    else:
+        if count > len(data):
+            reason = "a block has more events than bytes"
+            fault = Fault(ErrorCode.FILE_CORRUPT, reason, _kept(data))
+        elif count > _MOST_TINY_EVENTS and count > len(data) // _TINY_BYTES:
+            reason = f"a block has {count} events in {len(data)} bytes"
+            fault = Fault(ErrorCode.FILE_TOO_LARGE, reason, _kept(body))
+    while fault is None:
+        some = min(count, EVENTS_PER_BATCH)
+        count -= some
+        cut = slicer(data, some, start=start, last=not count)
+        start = cut.end
+        waiting.add(data, cut)
+        if cut.fault:
+            fault = Fault(ErrorCode.FILE_CORRUPT, cut.fault, _kept(data[start:]))
+        elif waiting.many:
+            yield from waiting.take()
+        if not count:
+            break
+    if fault is not None:
+        yield from waiting.take()
+        yield fault
+
+
+def _kept(data: bytes) -> bytes:
+    """As much as a dead letter holds."""
+    return data[:MOST_LETTER_BYTES]
 
 
 def _blocks(data: Bytes, sync: bytes) -> Iterator[tuple[int, bytes]]:
@@ -106,6 +138,7 @@ def _header(data: Bytes) -> _Header:
     if len(magic) < len(MAGIC):
         raise _EndError
     entries: dict[bytes, bytes] = {}
+    seen = 0
     while count := _long(data):
         if count < 0:
             count = -count
@@ -113,6 +146,8 @@ def _header(data: Bytes) -> _Header:
         for _ in range(count):
             key = _counted(data)
             entries[key] = _counted(data)
+            if (seen := seen + 1) > _MOST_ENTRIES:
+                raise _large_header(data, f"{_MOST_ENTRIES} entries")
     codec = entries.get(b"avro.codec", b"null").decode("utf-8", "replace")
     if b"avro.schema" not in entries or codec not in CODECS:
         reason = "the header has no schema" if codec in CODECS else "the codec is not known"
@@ -153,10 +188,17 @@ def _long(data: Bytes, first: bytes = b"") -> int:
 
 def _counted(data: Bytes) -> bytes:
     size = _long(data)
-    if not 0 <= size <= _MOST_HEADER_BYTES:
+    if not 0 <= size < _MOST_LENGTH:
         reason = "the header has an entry of a length that cannot be"
         raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+    if data.position + size > _MOST_HEADER_BYTES:
+        raise _large_header(data, f"{_MOST_HEADER_BYTES} bytes")
     return _taken(data, size)
+
+
+def _large_header(data: Bytes, most: str) -> FileFaultError:
+    reason = f"the header has more than {most}"
+    return FileFaultError(ErrorCode.FILE_TOO_LARGE, reason, data.rest(0))
 
 
 def _taken(data: Bytes, count: int) -> bytes:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from distributary.source.files_events import (
     BYTES_PER_BATCH,
     EARLIEST_US,
+    EVENTS_PER_BATCH,
     LATEST_US,
     Events,
     claim_of,
@@ -25,6 +26,9 @@ from distributary.source.files_slices import Slices
 
 _GUID_FRAME = b"\x01"
 _NOTHING = pa.scalar(b"", pa.binary())
+_MOST_CLAIMS = 4096
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Blocks are small: what costs something each time is done for many of them together."""
 
 
 class AvroEvents:
@@ -34,23 +38,30 @@ class AvroEvents:
         self._frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
         self._claims: dict[tuple[bytes, ...], bytes | None] = {}
         self._cuts: list[tuple[bytes, Slices]] = []
-        self.size = 0
-        """Bytes that wait to be taken."""
+        self._size = 0
+        self._count = 0
 
-    def add(self, data: bytes, cut: Slices) -> None:
-        """The events of a block, and all of their bytes."""
+    @property
+    def many(self) -> bool:
+        """Whether enough wait to be taken."""
+        return self._size > _BYTES_AT_ONCE or self._count >= EVENTS_PER_BATCH
+
+    def add(self, block: bytes, cut: Slices) -> None:
+        """Events of a block."""
         if cut.ends:
+            data = block[cut.start : cut.end]
             self._cuts.append((data, cut))
-            self.size += len(data)
+            self._size += len(data)
+            self._count += len(cut.ends)
 
     def take(self) -> Iterator[Events]:
         """Everything that was added, in portions."""
-        cuts, self._cuts, self.size = self._cuts, [], 0
+        cuts, self._cuts, self._size, self._count = self._cuts, [], 0, 0
         if not cuts:
             return
         data = b"".join(data for data, _ in cuts)
         starts = np.cumsum([0, *(len(data) for data, _ in cuts[:-1])])
-        pairs = list(zip(starts, (cut for _, cut in cuts), strict=True))
+        pairs = [(at - cut.start, cut) for at, (_, cut) in zip(starts, cuts, strict=True)]
         ends = np.concatenate([np.array(cut.ends, np.int64) + start for start, cut in pairs])
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -61,12 +72,15 @@ class AvroEvents:
         while start < len(values):
             most = int(offsets[start]) + BYTES_PER_BATCH
             end = max(start + 1, int(np.searchsorted(offsets, most, side="right")) - 1)
+            end = min(end, start + EVENTS_PER_BATCH)
             piece = slice(start, end)
             framed = pc.binary_join_element_wise(self._frame, values[piece], _NOTHING)
             yield Events(framed, claims[piece], times[piece])
             start = end
 
     def _named(self, names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
+        if len(self._claims) > _MOST_CLAIMS:
+            self._claims.clear()
         codes: dict[tuple[bytes, ...], int] = {}
         numbers = [codes.setdefault(each, len(codes)) for each in names]
         for each in codes:

@@ -139,8 +139,9 @@ class PlainBytes:
 class GzipBytes:
     """What a file holds that is compressed with gzip, in one member or several."""
 
-    def __init__(self, inner: PlainBytes) -> None:
+    def __init__(self, inner: PlainBytes, most: int) -> None:
         self._inner = inner
+        self._most = most
         self._unzip = zlib.decompressobj(wbits=31)
         self._waiting = b""
         self._ready = bytearray()
@@ -186,6 +187,8 @@ class GzipBytes:
             self._ready += self._unzip.decompress(data, _STEP_BYTES)
         except zlib.error as error:
             raise self._fault(ErrorCode.FILE_CORRUPT, f"gzip: {error}") from error
+        if self.position + len(self._ready) > self._most:
+            raise self._fault(ErrorCode.FILE_TOO_LARGE, too_large(self._most))
         self._waiting = self._unzip.unconsumed_tail
         return True
 
@@ -193,6 +196,11 @@ class GzipBytes:
         return FileFaultError(code, reason, self._inner.rest(0))
 
 
-def content_of(plain: PlainBytes) -> Bytes:
+def too_large(most: int) -> str:
+    """What a dead letter says of a file whose content has no end."""
+    return f"the file unpacks to more than {most} bytes: source.max_unpacked_bytes"
+
+
+def content_of(plain: PlainBytes, most: int) -> Bytes:
     """The bytes that a format is read from: gzip is known by how it begins."""
-    return GzipBytes(plain) if plain.peek(len(GZIP)) == GZIP else plain
+    return GzipBytes(plain, most) if plain.peek(len(GZIP)) == GZIP else plain

@@ -18,6 +18,13 @@ class UnpackError(Exception):
     """A block is not what its codec makes."""
 
 
+class TooLargeError(UnpackError):
+    """A block would become more than anybody can hold."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it holds more than {MOST_BLOCK_BYTES} bytes")
+
+
 def _deflate(data: bytes) -> bytes:
     return _stream(zlib.decompressobj(wbits=-15), data)
 
@@ -35,7 +42,7 @@ def _stream(unpacker: Any, data: bytes) -> bytes:
     if not unpacker.eof:
         if len(unpacked) < MOST_BLOCK_BYTES:
             raise UnpackError("it ends too early")
-        raise UnpackError(f"it holds more than {MOST_BLOCK_BYTES} bytes")
+        raise TooLargeError
     return unpacked
 
 
@@ -48,7 +55,7 @@ def _snappy(data: bytes) -> bytes:
         if byte < 0x80:
             break
     if size > MOST_BLOCK_BYTES:
-        raise UnpackError(f"it holds more than {MOST_BLOCK_BYTES} bytes")
+        raise TooLargeError
     unpacked: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
     if zlib.crc32(unpacked) != checksum:
         raise UnpackError("its checksum is another one")
@@ -59,7 +66,7 @@ def _zstandard(data: bytes) -> bytes:
     with pa.input_stream(pa.BufferReader(data), compression="zstd") as stream:
         unpacked: bytes = stream.read(MOST_BLOCK_BYTES + 1)
     if len(unpacked) > MOST_BLOCK_BYTES:
-        raise UnpackError(f"it holds more than {MOST_BLOCK_BYTES} bytes")
+        raise TooLargeError
     return unpacked
 
 

@@ -15,7 +15,11 @@ from distributary.errors import ErrorCode
 from distributary.source.files_steps import NAMES
 
 BYTES_PER_BATCH = 32 * 1024 * 1024
+EVENTS_PER_BATCH = 65_536
+"""Events may be short: each is a row of several columns."""
 
+_ROW_BYTES = 64
+_MOST_CLAIM_BYTES = 4096
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_US = -62_135_596_800_000_000
 LATEST_US = 253_402_300_799_999_999
@@ -32,6 +36,11 @@ class Events:
     times: pa.Int64Array
     """The source's time in microseconds; null where an event does not tell it."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that they take from here on, about: an event without content is a row too."""
+        return int(self.values.nbytes) + _ROW_BYTES * len(self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -40,6 +49,11 @@ class Fault:
     code: ErrorCode
     reason: str
     data: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes from here on."""
+        return len(self.data or b"") + _ROW_BYTES
 
 
 def told_by(event: object) -> tuple[bytes | None, int | None]:
@@ -58,11 +72,29 @@ def told_by(event: object) -> tuple[bytes | None, int | None]:
     return known, micros(event.get("source_timestamp"))
 
 
-@lru_cache(maxsize=4096)
 def claim_of(*names: str | None) -> bytes | None:
-    """The claim of a table: few names stand for many events."""
+    """The claim of a table: few names stand for many events, and long ones are not kept."""
+    try:
+        return _claim_of(*names)
+    except _LongError as error:
+        return error.claim
+
+
+class _LongError(Exception):
+    """A cache does not keep what is raised."""
+
+    def __init__(self, claim: bytes) -> None:
+        super().__init__()
+        self.claim = claim
+
+
+@lru_cache(maxsize=4096)
+def _claim_of(*names: str | None) -> bytes | None:
     text = claim(dict(zip(NAMES, names, strict=True)))
-    return text.encode() if text else None
+    found = text.encode() if text else None
+    if found is not None and len(found) > _MOST_CLAIM_BYTES:
+        raise _LongError(found)
+    return found
 
 
 def micros(time: object) -> int | None:
@@ -90,8 +122,10 @@ def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> Events:
     )
 
 
-def parsed_json(text: bytes) -> object:
-    """What a JSON text says; None where it is none, which only its decoder reports."""
+def parsed_json(text: bytes, most: int) -> object:
+    """What a JSON text says; None where it is none, or too long, which only its decoder reports."""
+    if len(text) > most:
+        return None
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):

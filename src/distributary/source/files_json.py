@@ -11,15 +11,24 @@ from collections.abc import Iterator
 
 from distributary.errors import ErrorCode
 from distributary.source.files_bytes import MOST_LETTER_BYTES, Bytes, FileFaultError
-from distributary.source.files_events import Events, Fault, parsed_events, parsed_json
+from distributary.source.files_events import (
+    EVENTS_PER_BATCH,
+    Events,
+    Fault,
+    parsed_events,
+    parsed_json,
+)
 from distributary.source.files_values import CHUNK_BYTES, Values
 
 _OTHERS = {b"Obj\x01": "Avro", b"PAR1": "Parquet"}
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_json(data: Bytes) -> Iterator[Events | Fault]:
-    """The events of a file, whichever way they are arranged."""
+def read_json(data: Bytes, longest: int = MOST_LETTER_BYTES) -> Iterator[Events | Fault]:
+    """The events of a file, whichever way they are arranged.
+
+    A line that is longer than `longest` is a dead letter later: it is not looked into.
+    """
     begin = data.read(CHUNK_BYTES).removeprefix(_BOM)
     other = _OTHERS.get(begin[:4])
     if other:
@@ -30,22 +39,22 @@ def read_json(data: Bytes) -> Iterator[Events | Fault]:
         yield from _array(Values(data, begin))
         return
     line = content.partition(b"\n")[0].rstrip()
-    if line[:1] == b"{" and line[-1:] != b"}" and parsed_json(line) is None:
+    if line[:1] == b"{" and line[-1:] != b"}" and parsed_json(line, longest) is None:
         values = Values(data, begin)
         if values.has_next():
             yield from _gathered(values, between="", end="")
             return
         # nothing that goes over several lines: the first line is just broken
         begin = values.unread()
-    yield from _lines(data, begin)
+    yield from _lines(data, begin, longest)
 
 
-def _lines(data: Bytes, chunk: bytes) -> Iterator[Events | Fault]:
+def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
     """One event a line; empty lines do not count."""
     begun = b""
     while True:
         *lines, begun = (begun + chunk).split(b"\n")
-        yield from _line_events(lines)
+        yield from _line_events(lines, longest)
         if len(begun) > MOST_LETTER_BYTES:
             reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
             yield Fault(ErrorCode.FILE_CORRUPT, reason, begun[:MOST_LETTER_BYTES])
@@ -53,10 +62,11 @@ def _lines(data: Bytes, chunk: bytes) -> Iterator[Events | Fault]:
         chunk = data.read(CHUNK_BYTES)
         if not chunk:
             # the last line: whole without a line break, or still being written
-            if begun.strip() and parsed_json(begun) is None and data.back(data.position):
+            broken = begun.strip() and parsed_json(begun, longest) is None
+            if broken and data.back(data.position):
                 chunk = data.read(CHUNK_BYTES)
                 continue
-            yield from _line_events([begun])
+            yield from _line_events([begun], longest)
             return
 
 
@@ -69,10 +79,13 @@ def _after_line(data: Bytes) -> bytes:
     return b""
 
 
-def _line_events(lines: list[bytes]) -> Iterator[Events]:
+def _line_events(lines: list[bytes], longest: int) -> Iterator[Events]:
     events = [line for line in map(bytes.strip, lines) if line]
-    if events and not (len(events) == 1 and _is_schema(parsed_json(events[0]))):
-        yield parsed_events(events, map(parsed_json, events))
+    if len(events) == 1 and _is_schema(parsed_json(events[0], longest)):
+        return
+    for start in range(0, len(events), EVENTS_PER_BATCH):
+        some = events[start : start + EVENTS_PER_BATCH]
+        yield parsed_events(some, (parsed_json(each, longest) for each in some))
 
 
 def _array(values: Values) -> Iterator[Events | Fault]:
@@ -98,7 +111,7 @@ def _gathered(values: Values, *, between: str, end: str) -> Iterator[Events | Fa
             parsed.append(value)
             size += len(text)
             # what is parsed takes ten times as much as its text
-            if size > CHUNK_BYTES:
+            if size > CHUNK_BYTES or len(texts) >= EVENTS_PER_BATCH:
                 yield parsed_events(texts, parsed)
                 texts, parsed, size = [], [], 0
             if values.next_sign(needed=bool(end)) == end:

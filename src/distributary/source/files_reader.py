@@ -29,11 +29,12 @@ from distributary.source.files_bytes import (
     PlainBytes,
     content_of,
     is_young,
+    too_large,
 )
 from distributary.source.files_catalogue import CataloguedFile
 from distributary.source.files_events import Events, Fault
 from distributary.source.files_json import read_json
-from distributary.source.files_parquet import read_parquet
+from distributary.source.files_parquet import beginning, read_parquet
 from distributary.source.files_store import Files
 
 FAULT_HEADER = "distributary.fault"
@@ -41,6 +42,8 @@ FAULT_HEADER = "distributary.fault"
 REASON_HEADER = "distributary.reason"
 """Holds a sentence about it."""
 
+_MOST_TIMES = 100
+"""No format takes so little for real events."""
 _HEADERS = RAW.field("headers").type
 Opened = TypeVar("Opened")
 
@@ -55,6 +58,10 @@ class FilesReader:
     """The folder that takes the schemas of Avro files; every worker sees it."""
     settle_seconds: float
     tasks: Sequence[Sequence[CataloguedFile]]
+    max_unpacked_bytes: int = 1 << 30
+    """What a file may become, or 100 times its size where that is more."""
+    max_payload_bytes: int = 16 << 20
+    """Larger events are dead letters anyway."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
@@ -76,20 +83,27 @@ class FilesReader:
         except (FileNotFoundError, PermissionError) as error:
             reason = f"the file was listed, and cannot be opened: {type(error).__name__}"
             yield _raw(Fault(ErrorCode.FILE_UNREADABLE, reason, None), file, row)
+        except MemoryError:
+            reason = "there is not enough memory to read the file any further"
+            yield _raw(Fault(ErrorCode.FILE_TOO_LARGE, reason, None), file, row)
         except OSError as error:
             raise self.files.unavailable(error, file.path) from error
 
     def _events(self, file: CataloguedFile, patience: Patience) -> Iterator[Events | Fault]:
+        most = max(self.max_unpacked_bytes, _MOST_TIMES * file.size)
         if self.format == "parquet":
             with _opened(partial(self.files.open, file.path, anywhere=True), patience) as parquet:
-                yield from read_parquet(parquet, self._wait(file, patience))
+                found = read_parquet(parquet, self._wait(file, patience), most)
+                yield from _within(most, found, partial(beginning, parquet))
             return
         data = _opened(partial(PlainBytes, self.files, file.path, patience), patience)
         try:
+            content = content_of(data, most)
             if self.format == "avro":
-                yield from read_avro(content_of(data), partial(keep_schema, Path(self.schemas)))
+                found = read_avro(content, partial(keep_schema, Path(self.schemas)))
             else:
-                yield from read_json(content_of(data))
+                found = read_json(content, self.max_payload_bytes)
+            yield from _within(most, found, partial(data.rest, 0))
         finally:
             data.close()
 
@@ -98,6 +112,18 @@ class FilesReader:
         if not self.files.grows or not is_young(file.modified_ns / 1e9):
             return lambda: False
         return partial(patience.wait, time.monotonic())
+
+
+def _within(
+    most: int, found: Iterator[Events | Fault], letter: Callable[[], bytes]
+) -> Iterator[Events | Fault]:
+    """What was found in a file, until that is more than a file may become."""
+    left = most
+    for each in found:
+        left -= each.size
+        if left < 0:
+            raise FileFaultError(ErrorCode.FILE_TOO_LARGE, too_large(most), letter())
+        yield each
 
 
 def _opened(opening: Callable[[], Opened], patience: Patience) -> Opened:

@@ -25,6 +25,9 @@ _MOST_NUMBER_BYTES = 10
 class Slices:
     """Where events end, and what they say about themselves, in the order of the data."""
 
+    start: int
+    """Where the first of them begins."""
+
     ends: list[int]
     names: list[tuple[bytes, ...]]
     """Of each event, the bytes of NAMES; empty where it has none."""
@@ -35,6 +38,11 @@ class Slices:
     fault: str = ""
     """Why the rest could not be cut."""
 
+    @property
+    def end(self) -> int:
+        """Where the last of them ends."""
+        return self.ends[-1] if self.ends else self.start
+
 
 class Slicer:
     """Cuts data of one schema."""
@@ -43,17 +51,18 @@ class Slicer:
         if takes_no_bytes(schema, schema.top):
             raise DecodeError("events of this schema take no bytes, so nothing tells their number")
         writer = StepWriter(schema)
-        names: dict[str, Any] = {"wide": _wide, "block": _block, "Unfit": _UnfitError}
+        names: dict[str, Any] = {"wide": _wide, "block": _block, "items": _items}
+        names["Unfit"] = _UnfitError
         # the text is our own: schemas reach it as numbers of branches and sizes only
         exec(compile(writer.text(), "<slices>", "exec"), names)  # noqa: S102
         self._run: Callable[..., None] = names["run"]
         self._time_micros = writer.time_micros
 
-    def __call__(self, data: bytes, count: int) -> Slices:
+    def __call__(self, data: bytes, count: int, *, start: int = 0, last: bool = True) -> Slices:
         """As many events as there are said to be, or as many as make sense."""
-        cut = Slices([], [], [], self._time_micros)
+        cut = Slices(start, [], [], [], self._time_micros)
         try:
-            self._run(data, count, cut.ends.append, cut.names.append, cut.times.append)
+            self._run(data, start, count, cut.ends.append, cut.names.append, cut.times.append)
         except IndexError:
             cut.fault = "the data end inside of an event"
         except RecursionError:
@@ -66,8 +75,8 @@ class Slicer:
             for each in (cut.ends, cut.names, cut.times):
                 del each[within:]
             cut.fault = "the data end inside of an event"
-        left = len(data) - (cut.ends[-1] if cut.ends else 0)
-        if not cut.fault and left:
+        left = len(data) - cut.end
+        if last and not cut.fault and left:
             cut.fault = f"{left} bytes are left after the last event"
         return cut
 
@@ -114,3 +123,11 @@ def _block(data: bytes, position: int) -> tuple[int, int]:
         return value >> 1, position
     _, position = _number(data, position + 1)
     return (value >> 1) + 1, position
+
+
+def _items(data: bytes, position: int) -> tuple[int, int]:
+    """The same, of items that take bytes: those of a fixed size are stepped over without a look."""
+    count, position = _block(data, position)
+    if count > len(data):
+        raise _UnfitError("an array has more items than bytes")
+    return count, position

@@ -80,11 +80,11 @@ class StepWriter:
     def text(self) -> str:
         """The module: `run` for the events of a block, and a function for each type used often.
 
-        It needs `wide`, `block` and `Unfit`, for numbers of several bytes and for what cannot be.
+        It needs `wide`, `block`, `items` and `Unfit`, for numbers of several bytes and for what
+        cannot be.
         """
         empty = " = ".join(NAMES)
-        self._add(0, "def run(b, count, ends, names, times):")
-        self._add(1, "p = 0")
+        self._add(0, "def run(b, p, count, ends, names, times):")
         self._add(1, "for _ in range(count):")
         self._add(2, f"{empty} = b''")
         self._add(2, "t = -1")
@@ -206,12 +206,13 @@ class StepWriter:
         self._add(level, "else: raise Unfit('a union has no branch of this number')")
 
     def _blocks(self, items: Type, level: int, *, keyed: bool) -> None:
+        weightless = not keyed and self._sizes.weightless(items)
         self._add(level, "while True:")
         self._add(level + 1, "n = b[p]; p += 1")
-        self._add(level + 1, "if n & 129: n, p = block(b, p)")
+        self._add(level + 1, f"if n & 129: n, p = {'block' if weightless else 'items'}(b, p)")
         self._add(level + 1, "else: n >>= 1")
         self._add(level + 1, "if not n: break")
-        if not keyed and self._sizes.weightless(items):
+        if weightless:
             return
         self._add(level + 1, "for _ in range(n):")
         if keyed:
