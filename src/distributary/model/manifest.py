@@ -15,7 +15,7 @@ from distributary.model.change_facts import ChangeFacts
 from distributary.model.compact_json import compact
 from distributary.model.expectation import RuleCount
 from distributary.model.identity import ByIdentity
-from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
+from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan, is_below
 
 MANIFEST_FORMAT = 1
 _MOST_TEXTS = 10_000
@@ -240,6 +240,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
+    if not all(is_below(file.path) for file in files):
+        raise ValueError("a file of a batch does not lie in the folder of its table")
     events = ChangeFacts.of(data.get("events"))
     rules = tuple(RuleCount.of(count) for count in data.get("rules", ()))
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from distributary.durable import sync_file_system
 from distributary.errors import AccountingError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
+from distributary.observe import layout
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -48,6 +49,8 @@ def run_batch(
     clock = _Clock(context, batch, source.expected)
     manifest = context.manifests.read(batch)
     fresh = manifest is None
+    if manifest is not None:
+        manifest = in_lake(manifest, context.config.lake.address)
     if manifest is None:
         _refuse_other_records(context, batch, source)
         manifest = _decide(context, batch, source, clock, ahead=ahead)
@@ -69,6 +72,15 @@ def run_batch(
     settled = _settle(context, manifest, published, source, clock)
     forget_merged(context, [e.table.name for e in manifest.tables if e.table.role is Role.LOG])
     return settled
+
+
+def in_lake(manifest: Manifest, lake: str) -> Manifest:
+    """A decided batch whose tables are those of this lake, whatever paths are written down."""
+    tables = (
+        replace(entry, table=replace(entry.table, path=layout.place(lake, entry.table.path)))
+        for entry in manifest.tables
+    )
+    return replace(manifest, tables=tuple(tables))
 
 
 def _decide(

@@ -17,15 +17,17 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from distributary.errors import DistributaryError, OwnedError
+from distributary.errors import CheckpointError, DistributaryError, OwnedError
 from distributary.observe import layout
 from distributary.observe.delta import open_table, read_rows
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations
+from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import Claim, current_owner
 from distributary.run.maintenance import Job, Report, Step, TableReport, Wishes
 from distributary.run.table_care import TOMBSTONES, Care
 from distributary.run.watching import Watched, is_owned, lanes, watch
+from distributary.stores.known import leads_outside
 
 CLAIMED = "maintenance"
 """The folder, in the lake's own one, that is claimed."""
@@ -154,7 +156,7 @@ def remove_leftovers(lake: str, wishes: Wishes) -> int:
     found = [path for card in registrations(lake) for path in _leftovers(card, before)]
     if not wishes.dry_run:
         for path in found:
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -163,15 +165,25 @@ def remove_leftovers(lake: str, wishes: Wishes) -> int:
 
 def _leftovers(card: Registration, before: float) -> Iterator[Path]:
     checkpoint = Path(card.checkpoint)
-    if not checkpoint.is_dir():
+    # a card may say anything: what is removed must be that pipeline's own by its own word
+    if not _is_checkpoint(checkpoint, card.name):
         return
     for lane, manifests in lanes(checkpoint):
         # batches that were staged again because their files were gone, and drafts of files
+        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
+        if any(leads_outside(str(checkpoint), str(path)) for path in (manifests.folder, runs)):
+            continue
         for pattern in ("*.broken-*", ".*.draft"):
             yield from (p for p in manifests.folder.glob(pattern) if _older(p, before))
-        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
         if not is_owned(lane) and _older(runs, before):
             yield runs
+
+
+def _is_checkpoint(folder: Path, pipeline: str) -> bool:
+    try:
+        return folder.is_dir() and Checkpoint.find(folder, pipeline=pipeline) is not None
+    except CheckpointError:
+        return False
 
 
 def _older(path: Path, moment: float) -> bool:
