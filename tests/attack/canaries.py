@@ -158,3 +158,24 @@ def pipeline_file(
 def _within(canaries: Canaries, name: str, around: str) -> str:
     """A secret that is a part of a longer text."""
     return json.dumps(around.format(json.loads(canaries(name))))
+
+
+def running_file(canaries: Canaries, *, source: Path, folder: Path, url: str) -> str:
+    """A pipeline that can run, with as many secrets as one without a broker can have."""
+    whole = pipeline_file(canaries, "bare", lake=folder / "lake", url=url, port=1)
+    tables, _, rest = whole.partition("lake:\n")
+    del tables
+    rest = rest.replace(
+        "spark:\n  conf:\n",
+        "spark:\n  conf:\n"
+        '    spark.eventLog.enabled: "true"\n'
+        '    spark.eventLog.compress: "false"\n'
+        f"    spark.eventLog.dir: file://{folder}/events\n",
+    )
+    return f"""\
+name: hunted
+source: {{type: delta, path: {source}, value: value}}
+payload: {{format: json}}
+tables: {{each: "{{topic}}", bronze: raw}}
+lake:
+{rest}"""

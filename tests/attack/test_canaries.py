@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pydantic import SecretStr
 
 from distributary.config.base import Section
 from distributary.config.fields import alternatives
 from distributary.config.load import load
 from distributary.dev.ports import free_port
-from tests.attack.canaries import SOURCES, WAYS, Canaries, pipeline_file
+from tests.attack.canaries import SOURCES, WAYS, Canaries, pipeline_file, running_file
 from tests.cli.conftest import Cli, cli, own_folder
 from tests.registry.loopback import Asked, Says, serving
+from tests.web.conftest import running
 
 __all__ = ["cli", "own_folder"]
 
@@ -75,10 +84,85 @@ def test_commands_tell_no_secret(
             result = cli(*words)
             assert not canaries.found_in(result.out + result.err), command
             assert command[0] != "validate" or result.code == 0, result.err
+    assert server.asked
     copies = {path for path in out.rglob("hunted*.yaml")} if way == "literal" else set()
     found = list(canaries.found_below(tmp_path, but={kept, *copies}))
     assert not found
     assert all(path.stat().st_mode & 0o077 == 0 for path in copies)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_run_leaves_no_secret_behind(tmp_path: Path) -> None:
+    kept, left = tmp_path / "kept", tmp_path / "left"
+    for folder in (kept, left / "events", left / "home"):
+        folder.mkdir(parents=True)
+    canaries = Canaries(kept, "literal")
+    write_deltalake(str(tmp_path / "rows"), pa.table({"value": [b'{"n": 1}', b"{bad"]}))
+    file, said = kept / "hunted.yaml", []
+    environ = os.environ | {
+        "XDG_STATE_HOME": str(left / "state"),
+        "DISTRIBUTARY_TOKEN": "canary.ui/99+x",
+    }
+    canaries.words["ui"] = environ["DISTRIBUTARY_TOKEN"]
+    with serving(repeats) as server:
+        file.write_text(
+            running_file(canaries, source=tmp_path / "rows", folder=left, url=server.url)
+        )
+        lake = ("--lake", str(left / "lake"))
+        for command in (
+            ("run", str(file), "-vv", "--debug"),
+            ("status", *lake, "--json"),
+            ("tables", *lake),
+            ("dlq", "list", *lake, "--json"),
+            ("verify", "--all", *lake, "--json"),
+            ("maintain", str(file), "--json"),
+            ("doctor", str(file)),
+        ):
+            code, text, lines = watched([sys.executable, "-m", "distributary", *command], environ)
+            assert code == 0 or command[0] == "doctor", text
+            assert not canaries.found_in(text), command
+            assert not canaries.found_in("\n".join(lines)), command
+            said.append(lines)
+        assert any("java" in line for lines in said for line in lines)
+        assert server.asked
+    with running(left / "lake") as page, page.client() as client:
+        for path in PAGES:
+            assert not canaries.found_in(client.get(path).text), path
+    assert any((left / "events").iterdir())
+    assert not list(canaries.found_below(left, but=set()))
+
+
+PAGES = (
+    *("/", "/tables", "/api/overview", "/api/pipelines/hunted", "/api/tables", "/api/errors"),
+    *("/api/tables/rows", "/api/preview?table=raw", "/api/dead-letters", "/api/batches"),
+    *("/api/schemas", "/api/search?q=canary", "/api/jobs", "/api/session", "/api/healing"),
+    *("/api/series?pipeline=hunted", "/api/batches/hunted/0", "/api/no-such-thing"),
+)
+
+
+def watched(command: list[str], environ: dict[str, str]) -> tuple[int, str, set[str]]:
+    """What a command says, and the command lines of everything that it starts."""
+    lines: set[str] = set()
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(0.1):
+                with suppress(psutil.Error):
+                    every = psutil.Process(child.pid).children(recursive=True)
+                    lines.update(" ".join(each.cmdline()) for each in every)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            text = child.communicate(timeout=300)[0]
+        finally:
+            ended.set()
+            looking.join()
+    return child.returncode, text, lines
 
 
 def test_every_setting_that_is_secret_has_its_canary(tmp_path: Path) -> None:
