@@ -47,7 +47,7 @@ def test_change_files(dice: random.Random, tmp_path: Path, kind: str) -> None:
     whole, root = KINDS[kind](), tmp_path / "in"
     paths = [named(n) for n in range(25)]
     for n, path in enumerate(paths):
-        put(root, path, whole if n == 0 else mutated(whole, dice, most=4))
+        put(root, path, whole if n == 0 else mutated(whole, dice, most=4) or b"x")
     format = kind if kind in ("avro", "parquet") else "json"
     found = read(root, *paths, format=format, settle=0.01)
     found.validate(full=True)

@@ -27,6 +27,7 @@ from distributary.stores.known import local_folder, stay_inside
 StorageOptions = dict[str, str]
 
 CONFLICT_ATTEMPTS = 20
+_FOREIGN = (DeltaError, OSError, pa.ArrowException)
 
 
 @contextmanager
@@ -41,7 +42,10 @@ def reaching(path: str) -> Iterator[None]:
             evidence=_first_line(error),
             next_step="run it again: nothing was changed by this try",
         ) from error
-    except (DeltaError, OSError, pa.ArrowException) as error:
+    except Exception as error:
+        # the engine inside deltalake has no exceptions of its own
+        if type(error) is not Exception and not isinstance(error, _FOREIGN):
+            raise
         raise LakeUnavailableError(
             "the lake cannot be read or written",
             where=path,
