@@ -72,7 +72,7 @@ dev-down: $(STAMP) ## Stop them; their data stays
 test: connectors services ## Run the tests; PYTEST_ARGS="tests/run -x" narrows them
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-test-slow: connectors services ## Run the tests that take half a minute or more each
+test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20)
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM

@@ -24,6 +24,7 @@ DistributaryError
 │   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
+    ├── OutsideLakeError   a path or a link in the lake leads out of it
     └── StagedFileError    a staged file is gone or changed before its commit; staged again
 """
 
@@ -74,6 +75,7 @@ class ErrorCode(StrEnum):
     SOURCE_REPLACED = "SOURCE_REPLACED"
     SHARD_WAITING = "SHARD_WAITING"
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
+    OUTSIDE_LAKE = "OUTSIDE_LAKE"
     SPARK_FAILED = "SPARK_FAILED"
 
     # about one run
@@ -353,6 +355,13 @@ class LakeUnavailableError(PublishError):
 
     code = ErrorCode.LAKE_UNAVAILABLE
     exit_code = 75
+
+
+class OutsideLakeError(PublishError):
+    """A path or a link in the lake leads out of it: nothing there is read, written or removed."""
+
+    code = ErrorCode.OUTSIDE_LAKE
+    retryable = False
 
 
 class StagedFileError(PublishError):

@@ -4,6 +4,7 @@ import py_compile
 import subprocess
 import sys
 import tarfile
+from importlib.metadata import PathDistribution
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -99,3 +100,29 @@ def test_the_command(small: None, cli: Cli, own_folder: Path) -> None:
     assert cli("package", "folder/env.tar.gz").code == 0
     (own_folder / "file").write_text("")
     assert cli("package", "file/env.tar.gz").code == 1
+
+
+def test_what_lies_hidden_beside_the_code_is_not_packed(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("__init__.py", "a/b.py", ".env", "a/.netrc", ".git/config"):
+        (own_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (own_folder / name).write_text("x")
+    monkeypatch.setattr(package.distributary, "__file__", str(own_folder / "__init__.py"))
+    monkeypatch.setattr(package, "packages", lambda: ())
+    assert set(package.contents()) == {"lib/distributary/__init__.py", "lib/distributary/a/b.py"}
+
+
+def test_where_a_package_was_installed_from_is_not_packed(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = own_folder / "thing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: thing\nVersion: 1.0\n")
+    # an address may hold a token, and pip keeps it as it was given
+    (info / "direct_url.json").write_text('{"url": "https://host/thing.whl?token=canary"}')
+    (own_folder / "thing.py").write_text("x = 1")
+    listed = ["thing.py", f"{info.name}/direct_url.json", f"{info.name}/METADATA", "/etc/hostname"]
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in listed))
+    found = {name for name, _ in package._files_of(PathDistribution(info))}
+    assert found == {"thing.py", f"{info.name}/METADATA"}

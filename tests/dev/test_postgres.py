@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -173,3 +174,43 @@ def test_what_is_lent_is_taken_back(tmp_path: Path) -> None:
     lent(tmp_path).mkdir()
     take_back(tmp_path)
     assert lent(tmp_path).is_dir()
+
+
+def test_a_folder_that_somebody_put_in_place_of_ours_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = lend(tmp_path)
+    try:
+        place.chmod(0o777)
+        other = lend(tmp_path)
+        assert other != place
+        monkeypatch.setattr(lending, "other_user", lambda: (os.geteuid() + 1, os.getegid()))
+        monkeypatch.setattr(lending.os, "chown", lambda *_: None)
+        assert lend(tmp_path) != other
+        shutil.rmtree(other, ignore_errors=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        take_back(tmp_path)
+
+
+def test_the_password_is_not_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "password").symlink_to(precious)
+    seen: list[tuple[str, int]] = []
+
+    def initdb(command: list[str], *_: object) -> None:
+        words = place / "password"
+        seen.append((words.read_text(), words.lstat().st_mode & 0o777))
+
+    monkeypatch.setattr(postgres, "program", lambda name: name)
+    monkeypatch.setattr(postgres, "_run", initdb)
+    server = Postgres(tmp_path / "server")
+    server._make(place / "data")
+    assert seen == [(server.password, 0o600)]
+    assert precious.read_text() == "precious"
+    assert not (place / "password").exists()

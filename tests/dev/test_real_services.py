@@ -8,11 +8,14 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from distributary.dev.condition import State
+from distributary.dev.ports import HOST
+from distributary.dev.process import running
 from distributary.dev.security import MECHANISMS
 from distributary.dev.services import Services
 from tests.services import unique
@@ -79,6 +82,19 @@ def test_records_and_schemas_survive_a_crash(services: Services) -> None:
     assert first_of(services, topic) == b"one"
     assert ask(f"{services.registry}/schemas/ids/{known['id']}")["schema"] == ORDER
     assert {each.state for each in services.status().values()} == {State.UP}
+
+
+def test_everything_listens_on_loopback_only(services: Services) -> None:
+    live = running(services.folder)
+    heard = [
+        connection.laddr.ip
+        for each in live.values()
+        for process in each.processes
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(heard) >= len(live) == 2
+    assert set(heard) <= {HOST, f"::ffff:{HOST}"}
 
 
 def test_a_very_large_record(services: Services) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from distributary.dev.folder import remember, remembered
 from distributary.dev.java_service import JavaService
 from distributary.dev.kafka import Broker
 from distributary.dev.ports import HOST, Ports
-from distributary.dev.process import running
+from distributary.dev.process import Running, running
 from distributary.dev.registry import Registry
 from distributary.dev.services import Services
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SetupError
@@ -42,7 +43,10 @@ time.sleep(300)
 """
 HEAD = f"""#!{sys.executable}
 import pathlib, sys, time
-formatting = "kafka.tools.StorageTool" in sys.argv
+told = [pathlib.Path(word[1:]).read_text() for word in sys.argv if word.startswith("@")]
+formatting = any("kafka.tools.StorageTool" in words for words in (*sys.argv, *told))
+if formatting:
+    pathlib.Path("seen.txt").write_text(repr([sys.argv, told]))
 """
 
 
@@ -234,6 +238,27 @@ def test_secrets_are_not_shown_and_not_readable_by_others(java: Java, folder: Pa
         assert len(secrets) > 2
         assert all(p.stat().st_mode & 0o077 == 0 for p in secrets)
     assert Services(folder, secured=True).start()
+
+
+def test_no_password_is_on_a_command_line(java: Java, folder: Path) -> None:
+    with Services(folder, secured=True) as services:
+        password = services.security.password
+        arguments, told = ast.literal_eval((folder / "seen.txt").read_text())
+        assert not [word for word in arguments if password in word]
+        assert password in told[0]
+        lines = [line for each in running(folder).values() for line in command_lines(each)]
+        assert lines and not [line for line in lines if password in line]
+        kept = [p for p in folder.rglob("*") if p.is_file() and password in p.read_text("latin-1")]
+        assert {p.name for p in kept} == {"password.json", "server.properties", "seen.txt"}
+
+
+def command_lines(service: Running) -> list[str]:
+    return [" ".join(process.cmdline()) for process in service.processes]
+
+
+def test_what_services_write_is_for_their_user_alone(java: Java, folder: Path) -> None:
+    with Services(folder):
+        assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_status_of_what_runs_though_its_file_is_damaged(java: Java, folder: Path) -> None:

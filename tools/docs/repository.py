@@ -13,6 +13,7 @@ OUTSIDE = {
     "ARCHITECTURE.md": "project/architecture.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/benchmarks.md",
 }
 """Files of the repository, and where the site has them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -103,6 +105,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _leave_no_core()
     try:
         with _ended_by_signal():
             code = app(given, prog_name=PROGRAM, standalone_mode=False)
@@ -111,6 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return STOPPED_BY_KEY
     return code if isinstance(code, int) else 0
+
+
+def _leave_no_core() -> None:
+    """Passwords are in the memory of a command and of its JVM: a crash writes it nowhere."""
+    if not os.environ.get("DISTRIBUTARY_CORE_DUMPS"):
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:

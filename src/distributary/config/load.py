@@ -19,7 +19,7 @@ from distributary.config.node import Node, Path, dotted, with_list_origin
 from distributary.config.origin import DEFAULT, Origin
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.problems import Problem, printable, problem_at, refuse
-from distributary.config.secrets import mask, secrets_of
+from distributary.config.secrets import is_sealed, mask, secrets_of
 from distributary.config.variables import Variables
 
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
@@ -182,7 +182,7 @@ def _origins(root: Node) -> dict[str, Origin]:
 
 def secret_values(section: Section) -> Iterator[str]:
     """Every secret that a section holds, in clear."""
-    for name in type(section).model_fields:
+    for name, info in type(section).model_fields.items():
         value = getattr(section, name)
         for inner in value if isinstance(value, tuple) else (value,):
             if isinstance(inner, Section):
@@ -192,5 +192,7 @@ def secret_values(section: Section) -> Iterator[str]:
         elif isinstance(value, Mapping):
             # most free-form options are plain: hiding each `true` and `8` would garble every text
             for key, option in value.items():
-                if isinstance(option, SecretStr):
+                if isinstance(option, SecretStr) and is_sealed(info.metadata, key):
+                    yield option.get_secret_value()
+                elif isinstance(option, SecretStr):
                     yield from secrets_of(key, option.get_secret_value())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
 from distributary.config.base import Conflict, Section
+from distributary.config.secrets import Sealed
 from distributary.config.text import HttpUrl, Text
 
+_PUBLIC = frozenset(
+    {"audience", "resource", "organization", "client_assertion_type", "requested_token_type"}
+)
 _OWNED = ("grant_type", "client_id", "client_secret", "scope")
 
 
@@ -26,10 +30,11 @@ class OAuth(Section):
     """What the token shall be good for; several scopes have spaces between them."""
     credentials: Literal["header", "body"] = "header"
     """Where id and secret are sent: in the header, as the standard has it, or in the body."""
-    parameters: Mapping[str, SecretStr] = Field(
+    parameters: Annotated[Mapping[str, SecretStr], Sealed(_PUBLIC)] = Field(
         default_factory=dict, examples=[{"audience": "schema-registry"}]
     )
-    """Further parameters that the provider asks for."""
+    """Further parameters that the provider asks for; all but the standard's public ones, such as
+    audience and resource, are hidden like secrets."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Nothing is said twice, and nothing empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 MASK = "***"
 SECRET_NAMES = (
@@ -20,6 +21,18 @@ _NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
 _CREDENTIALS = re.compile(r"://([^/\s@]*)@")
 # what follows is looked at and not taken: it may be an assignment itself
 _ASSIGNED = re.compile(r"""(?:-D)?([\w.-]+)=(?=["']?([^\s;&"']+))""")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Marks a free-form setting of which every value is hidden, but for those of some names."""
+
+    shown: frozenset[str]
+
+
+def is_sealed(marks: Iterable[object], name: str) -> bool:
+    """Whether a value is hidden because of where it stands, whatever its name."""
+    return any(isinstance(mark, Sealed) and name not in mark.shown for mark in marks)
 
 
 def is_secret_name(name: str) -> bool:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 
 from distributary.config.base import Section
 from distributary.config.fields import is_secret
 from distributary.config.load import Loaded
 from distributary.config.origin import Origin
-from distributary.config.secrets import MASK, hide, hide_credentials
+from distributary.config.secrets import MASK, hide, hide_credentials, is_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _section(
             for index, item in enumerate(value):
                 yield from _section(loaded, item, plain[key][index], f"{path}[{index}].")
         elif isinstance(value, Mapping) and value:
-            yield from _options(loaded, value, plain[key], path)
+            yield from _options(loaded, info, value, plain[key], path)
         else:
             origin = _origin(loaded, path, given=name in section.model_fields_set)
             hidden = value is not None and (is_secret(info) or origin.secret)
@@ -77,14 +78,19 @@ def _section(
 
 
 def _options(
-    loaded: Loaded, options: Mapping[Any, Any], plain: Mapping[str, Any], path: str
+    loaded: Loaded,
+    info: FieldInfo,
+    options: Mapping[Any, Any],
+    plain: Mapping[str, Any],
+    path: str,
 ) -> Iterator[Row]:
     for (key, value), shown in zip(options.items(), plain.values(), strict=True):
         below = f"{path}.{key}"
         origin = _origin(loaded, below, given=True)
         clear = value.get_secret_value() if isinstance(value, SecretStr) else shown
         safe = hide(str(key), clear) if isinstance(clear, str) else clear
-        yield Row(below, MASK if origin.secret else _safe(loaded, safe), origin)
+        hidden = origin.secret or is_sealed(info.metadata, str(key))
+        yield Row(below, MASK if hidden else _safe(loaded, safe), origin)
 
 
 def _origin(loaded: Loaded, path: str, *, given: bool) -> Origin:

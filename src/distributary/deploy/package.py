@@ -36,6 +36,8 @@ _HEADER, _32, _BELIEVED = 16, 0xFFFFFFFF, 0b01
 # the executors' Spark has its own, which must fit its JVM
 _LEFT_OUT = frozenset({"pyspark", "py4j", "distributary"})
 _TESTS = "tests"
+_ORIGIN = "direct_url.json"
+"""Where a package was installed from, by an address that may hold a token."""
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra == [\"']([^\"']+)")
 _WRAPPER = """\
@@ -156,8 +158,10 @@ def own_files() -> Iterator[tuple[str, Path]]:
     # from where it is imported: an installation for development has no files of its own
     root = Path(distributary.__file__).parent
     for path in sorted(root.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(root).as_posix(), path
+        inside = path.relative_to(root)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
+        if path.is_file() and not hidden:
+            yield inside.as_posix(), path
 
 
 def files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
@@ -165,7 +169,8 @@ def files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
     for file in found.files or ():
         path = Path(str(found.locate_file(file)))
         # scripts lie outside of the packages, and are not for executors
-        if not {"..", "__pycache__", _TESTS} & set(file.parts) and path.is_file():
+        left_out = {"..", "__pycache__", _TESTS, _ORIGIN} & set(file.parts)
+        if not left_out and not file.is_absolute() and path.is_file():
             yield file.as_posix(), path
 
 

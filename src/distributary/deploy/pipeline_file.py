@@ -29,7 +29,12 @@ from distributary.config.load import Loaded, load_text
 from distributary.config.node import Node, dotted
 from distributary.config.node import Path as KeyPath
 from distributary.config.problems import PipelineFileError, printable, refuse
-from distributary.config.secrets import hide_credentials, is_secret_name, secrets_within
+from distributary.config.secrets import (
+    hide_credentials,
+    is_sealed,
+    is_secret_name,
+    secrets_within,
+)
 from distributary.config.shard import Shard
 from distributary.config.text import PipelineName
 from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
@@ -141,7 +146,8 @@ def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iter
         elif is_free_form(info):
             for name, option in below.entries.items():
                 inside = _scalars(option, (*here, name))
-                clear = _in_clear(option, (*here, name)) if is_secret_name(name) else ()
+                hidden = is_secret_name(name) or is_sealed(info.metadata, name)
+                clear = _in_clear(option, (*here, name)) if hidden else ()
                 held = (where for where, text in inside if any(secrets_within(_written(text))))
                 yield from dict.fromkeys([*(where for where, _ in clear), *held])
         else:

@@ -29,7 +29,9 @@ def usual_folder() -> Path:
 def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One process at a time starts or stops what belongs to a folder, which is made if need be."""
     try:
-        folder.joinpath("logs").mkdir(parents=True, exist_ok=True)
+        # what passes through the broker is nobody else's
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.joinpath("logs").mkdir(exist_ok=True)
         file = folder.joinpath(_LOCK).open("w")
     except OSError as error:
         raise SetupError(

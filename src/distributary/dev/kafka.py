@@ -27,6 +27,7 @@ _FORMAT_SECONDS = 120
 _LARGEST_RECORD = 110 * 1024 * 1024
 _SETTINGS = Path("kafka", "server.properties")
 _DATA = Path("kafka", "data")
+_WORDS = Path("kafka", "format.words")
 
 _FIXED = {
     "node.id": "1",
@@ -115,14 +116,21 @@ class Broker(JavaService):
 
     def _format(self, java: Java, artifacts: Artifacts) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        words = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
+        words += ["-c", str(_SETTINGS)]
+        for mechanism in MECHANISMS[1:] if self.ports.ssl else ():
+            user = f"[name={USER},password={password(self.folder)}]"
+            words += ["--add-scram", f"{mechanism}={user}"]
+        # everybody on the machine can read a command line
+        told = self.folder / _WORDS
+        told.unlink(missing_ok=True)
+        with open(os.open(told, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write("\n".join(words) + "\n")
         command = [
             *(str(java.path), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
             *_with_classes(artifacts),
-            *("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(_SETTINGS)),
+            f"@{_WORDS}",
         ]
-        for mechanism in MECHANISMS[1:] if self.ports.ssl else ():
-            user = f"[name={USER},password={password(self.folder)}]"
-            command += ["--add-scram", f"{mechanism}={user}"]
         try:
             ended = subprocess.run(  # noqa: S603 - Java, with arguments of this package
                 command,
@@ -136,6 +144,8 @@ class Broker(JavaService):
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise self._unformatted(type(error).__name__) from error
+        finally:
+            told.unlink(missing_ok=True)
         if ended.returncode:
             raise self._unformatted("\n".join(ended.stderr.strip().splitlines()[-6:]))
 

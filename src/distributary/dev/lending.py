@@ -38,16 +38,23 @@ def other_user() -> tuple[int, int] | None:
 
 def lend(folder: Path) -> Path:
     """The folder that the other user has; made at the first call."""
-    link = lent(folder)
-    if link.is_dir():
+    link, user = lent(folder), other_user()
+    if _is_whole(link, user[0] if user else os.geteuid()):
         return link.resolve()
     link.unlink(missing_ok=True)
     place = Path(tempfile.mkdtemp(prefix="distributary-dev-"))
-    user = other_user()
     if user:
         os.chown(place, *user)
     link.symlink_to(place)
     return place
+
+
+def _is_whole(link: Path, user: int) -> bool:
+    """Whether it leads to a closed folder of that user: others may write in the system's folder."""
+    if not link.is_dir():
+        return False
+    found = link.stat()
+    return found.st_uid == user and not found.st_mode & 0o077
 
 
 def take_back(folder: Path) -> None:

@@ -117,11 +117,13 @@ class Postgres(Single):
 
     def _make(self, data: Path) -> None:
         words = data.with_name("password")
-        words.write_text(self.password, "utf-8")
         user = other_user()
-        if user:
-            os.chown(words, *user)
-        words.chmod(0o600)
+        # the folder is the other user's, who could put a link there
+        words.unlink(missing_ok=True)
+        with open(os.open(words, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(self.password)
+            if user:
+                os.fchown(file.fileno(), *user)
         try:
             _run(
                 [

@@ -19,7 +19,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from distributary.errors import OutsideLakeError
 from distributary.merge.events import read_file
+from distributary.model.table import is_below
 from distributary.publish.columns import Field, fields_in
 from distributary.publish.commit_file import (
     Identity,
@@ -32,8 +34,21 @@ from distributary.publish.commit_file import (
 MOST_TABLES = 4096
 """Tables that a process follows; the one that waited longest is loaded anew next time."""
 _NOT_READ = ('{"commitInfo"', "\n", "\r")
+_LONGEST_EVIDENCE = 300
 _LOG_START = 40
 """Commits: a log up to this long, and without a checkpoint, is read from its beginning."""
+
+
+def in_table(folder: str, path: str) -> str:
+    """The path of a file that a table's log names; OutsideLakeError if it is not in the folder."""
+    if not is_below(path):
+        raise OutsideLakeError(
+            "the log of a table names a file outside of the table's folder",
+            where=folder,
+            evidence=path[:_LONGEST_EVIDENCE],
+            next_step="find out who wrote this commit",
+        )
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +163,7 @@ def _loaded(folder: str, app_id: str) -> Snapshot | None:
         fields=fields_in(metadata["schemaString"]),
         metadata=metadata,
         protocol=_protocol(protocol),
-        files=_files(pa.table(table.get_add_actions())),
+        files=_files(folder, pa.table(table.get_add_actions())),
         marks={app_id: table.transaction_version(app_id)} if app_id else {},
         identity=identity_of(commit_path(folder, version)),
     )
@@ -177,7 +192,7 @@ def _after(seen: Snapshot, actions: list[dict[str, Any]]) -> Snapshot:
         if "txn" in action:
             marks[action["txn"]["appId"]] = action["txn"]["version"]
     for add in (action["add"] for action in actions if "add" in action):
-        path = unquote(add["path"])
+        path = in_table(seen.folder, unquote(add["path"]))
         files[path] = LiveFile(path, add["size"])
     known = metadata is seen.metadata
     fields = seen.fields if known else fields_in(metadata["schemaString"])
@@ -203,8 +218,8 @@ def _protocol(protocol: Any) -> dict[str, Any]:
     return spelled
 
 
-def _files(actions: pa.Table) -> tuple[LiveFile, ...]:
+def _files(folder: str, actions: pa.Table) -> tuple[LiveFile, ...]:
     pairs = zip(
         actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True
     )
-    return tuple(LiveFile(path, size) for path, size in pairs)
+    return tuple(LiveFile(in_table(folder, path), size) for path, size in pairs)

@@ -15,7 +15,15 @@ from distributary.model.change_facts import ChangeFacts
 from distributary.model.compact_json import compact
 from distributary.model.expectation import RuleCount
 from distributary.model.identity import ByIdentity
-from distributary.model.table import STAGED, Change, ChangeKind, Column, Role, TablePlan
+from distributary.model.table import (
+    STAGED,
+    Change,
+    ChangeKind,
+    Column,
+    Role,
+    TablePlan,
+    is_below,
+)
 
 MANIFEST_FORMAT = 1
 _MOST_TEXTS = 10_000
@@ -228,8 +236,10 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
 
 def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     """The inverse of `entry_to_dict`; ValueError where a name leads out of the table's folder."""
+    if "/" in data["name"] or not is_below(data["name"]):
+        raise ValueError("the name of a table leads elsewhere")
     table = TablePlan(
-        name=_inner(data["name"], parts=1),
+        name=data["name"],
         role=Role(data["role"]),
         type=data["type"],
         path=data["path"],
@@ -240,20 +250,11 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
-    for file in files:
-        if not _inner(file.path).endswith((".parquet", STAGED)):
-            raise ValueError("a file of a batch that is no file of a table")
+    if not all(is_below(f.path) and f.path.endswith((".parquet", STAGED)) for f in files):
+        raise ValueError("a file of a batch is no file in the folder of its table")
     events = ChangeFacts.of(data.get("events"))
     rules = tuple(RuleCount.of(count) for count in data.get("rules", ()))
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
-
-
-def _inner(path: str, *, parts: int | None = None) -> str:
-    """A path below a folder: entries lie where others may write, and files go where they say."""
-    names = path.split("/")
-    if {"", ".", ".."} & set(names) or len(names) > (parts or len(names)):
-        raise ValueError("a path that leads elsewhere")
-    return path
 
 
 _TEXTS: ByIdentity[str] = ByIdentity(_MOST_TEXTS)

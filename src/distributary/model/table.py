@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
 
 from distributary.errors import ErrorCode
+
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def is_below(path: str) -> bool:
+    """Whether a path, as somebody wrote it down, names something in the folder it starts from."""
+    return bool(path) and not _ELSEWHERE.match(path) and ".." not in path.split("/")
 
 
 @dataclass(frozen=True, slots=True)

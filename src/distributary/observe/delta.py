@@ -22,11 +22,12 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 
 from distributary.errors import LakeUnavailableError, PublishError
-from distributary.stores.known import local_folder
+from distributary.stores.known import local_folder, stay_inside
 
 StorageOptions = dict[str, str]
 
 CONFLICT_ATTEMPTS = 20
+_FOREIGN = (DeltaError, OSError, pa.ArrowException)
 
 
 @contextmanager
@@ -41,7 +42,10 @@ def reaching(path: str) -> Iterator[None]:
             evidence=_first_line(error),
             next_step="run it again: nothing was changed by this try",
         ) from error
-    except (DeltaError, OSError, pa.ArrowException) as error:
+    except Exception as error:
+        # the engine inside deltalake has no exceptions of its own
+        if type(error) is not Exception and not isinstance(error, _FOREIGN):
+            raise
         raise LakeUnavailableError(
             "the lake cannot be read or written",
             where=path,
@@ -84,9 +88,19 @@ def dataset(table: DeltaTable) -> ds.Dataset | None:
     # what reads ahead must not need Python: it may still do so when the process ends, and crash
     files = pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem()) if folder else None
     try:
-        return table.to_pyarrow_dataset(filesystem=files)
+        found = table.to_pyarrow_dataset(filesystem=files)
     except DeltaProtocolError:
         return None
+    if folder:
+        only_below(folder, found.files)
+    return found
+
+
+def only_below(folder: str, files: Iterable[str]) -> None:
+    """OutsideLakeError where one of a table's files is not in its folder, or is a link."""
+    places = {os.path.dirname(file) for file in files}
+    links = (f"{folder}/{file}" for file in files if os.path.islink(f"{folder}/{file}"))
+    stay_inside(folder, *(f"{folder}/{place}" for place in places), *links)
 
 
 def read_rows(
@@ -113,6 +127,9 @@ def scanner(
     # deletion vectors or mapped columns: the engine reads, pyarrow filters, so that values
     # from outside still never become part of a SQL text
     target = arrow_schema(table)
+    folder = local_folder(table.table_uri)
+    if folder:
+        stay_inside(folder, *table.file_uris())
     batches = pa.RecordBatchReader.from_stream(table.scan())
     return ds.Scanner.from_batches(
         (batch.cast(target) for batch in batches), schema=target, columns=columns, filter=where

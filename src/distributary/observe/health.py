@@ -106,7 +106,7 @@ def losses_of(lake: str, tables: Iterable[TableSummary]) -> dict[str, Loss]:
     """Tables of a lake on this machine that are gone or behind, seen by names of files only."""
     found = {}
     for table in tables:
-        path = layout.join(lake, layout.inside(lake, table.path))
+        path = layout.place(lake, table.path)
         loss = loss_at_a_glance(path, table.version)
         if loss is not None:
             found[table.table] = loss

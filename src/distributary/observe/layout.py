@@ -92,13 +92,18 @@ def table(lake: str, name: str) -> str:
 def inside(lake: str, path: str) -> str:
     """The path in the lake of a folder that was written down with the lake before it.
 
-    A lake that was moved, copied or is addressed from elsewhere holds it under the same name.
-    Whoever can write to the lake can write any path down: none leads out of it.
+    A lake that was moved, copied or is addressed from elsewhere holds it under the same name. What
+    was written down may be anything: the answer is always in the lake, and empty for the lake.
     """
     stem = join(lake, "")
     if path.startswith(stem):
-        found = path[len(stem) :]
+        below = path[len(stem) :]
     else:
-        _, home, below = path.rpartition(f"/{HOME}/")
-        found = f"{HOME}/{below}" if home else path.rstrip("/").rpartition("/")[2]
-    return "/".join(part for part in found.split("/") if part not in ("", ".", ".."))
+        _, home, rest = path.rpartition(f"/{HOME}/")
+        below = f"{HOME}/{rest}" if home else path.rstrip("/").rpartition("/")[2]
+    return "/".join(part for part in below.split("/") if part not in ("", ".", ".."))
+
+
+def place(lake: str, path: str) -> str:
+    """Where a folder is that was written down with the lake before it; always in this lake."""
+    return join(lake, inside(lake, path))

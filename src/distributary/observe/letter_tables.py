@@ -20,7 +20,7 @@ def letter_tables(
     found = {}
     for table in ledger.tables(pipeline, schema_ids=False):
         if table.role == Role.DEAD_LETTERS:
-            path = layout.join(lake, layout.inside(lake, table.path))
+            path = layout.place(lake, table.path)
             found[table.pipeline] = DeadLetters(path, storage_options=storage_options)
     return found
 

@@ -37,7 +37,7 @@ def measure(
     lake: str, path: str, *, storage_options: StorageOptions | None = None
 ) -> Measured | None:
     """A table by the statistics in its log; None where there is no table."""
-    table = open_table(layout.join(lake, layout.inside(lake, path)), storage_options)
+    table = open_table(layout.place(lake, path), storage_options)
     if table is None:
         return None
     with reaching(table.table_uri):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.fs as pa_fs
 
+from distributary.errors import CheckpointError
 from distributary.observe import layout
 from distributary.observe.delta import Storage, StorageOptions, open_storage, reaching
 from distributary.observe.plain import plain
@@ -73,8 +74,26 @@ def registrations(
             if files.get_file_info(path).type != pa_fs.FileType.File:
                 continue
             with files.open_input_stream(path) as stream:
-                found.append(Registration.from_json(stream.read()))
+                found.append(_read(stream.read(), f"{layout.pipelines(lake)}/{path}"))
     return tuple(sorted(found, key=lambda r: r.name))
+
+
+def _read(text: bytes, where: str) -> Registration:
+    try:
+        found = Registration.from_json(text)
+        texts = (found.name, found.file, found.checkpoint, *found.tables, *found.tables.values())
+        if all(isinstance(each, str) and "\0" not in each for each in texts):
+            return found
+        evidence = "something else where a text should be"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        evidence = type(error).__name__
+    # not passed over: what a pipeline is about to commit would look like nobody's
+    raise CheckpointError(
+        "what a pipeline says of itself cannot be read",
+        where=where,
+        evidence=evidence,
+        next_step="run the pipeline, which writes it anew; if there is no such pipeline, remove it",
+    )
 
 
 def registration(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from distributary.observe.delta import (
     StorageOptions,
     arrow_schema,
     dataset,
+    only_below,
     open_table,
     reaching,
     read_rows,
@@ -21,6 +23,7 @@ from distributary.observe.delta import (
 )
 from distributary.observe.rows import TableRow
 from distributary.publish.parquet_table import open_parquet
+from distributary.stores.known import local_folder, stay_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,16 @@ class Readable:
 
 def open_readable(path: str, storage_options: StorageOptions | None = None) -> Readable | None:
     """The table in a folder, or None where there is none."""
+    folder = local_folder(path)
+    if folder:
+        stay_inside(os.path.dirname(folder), folder)
     found = open_parquet(path)
     if found is not None:
         table, record = found
         fields = [pa.field(c.name, c.type, metadata=_comment(c.comment)) for c in record.columns]
-        return Readable(path, table.log().version, pa.schema(fields), table.dataset(record))
+        rows = table.dataset(record)
+        only_below(table.folder, rows.files)
+        return Readable(path, table.log().version, pa.schema(fields), rows)
     delta = open_table(path, storage_options)
     if delta is None:
         return None

@@ -92,7 +92,7 @@ def trace_key(
 
 
 def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
-    return open_readable(layout.join(lake, layout.inside(lake, table.path)), options)
+    return open_readable(layout.place(lake, table.path), options)
 
 
 def _named(conditions: Conditions, log: Readable) -> Conditions:

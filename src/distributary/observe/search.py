@@ -71,7 +71,7 @@ class Search:
         return found
 
     def _files(self, row: TableRow) -> tuple[str, ...]:
-        return files_of(layout.join(self._lake, layout.inside(self._lake, row.path)), row)
+        return files_of(layout.place(self._lake, row.path), row)
 
     def _in_table(self, row: TableRow, only: Iterable[str] | None) -> tuple[Place, ...] | None:
         return places_in_table(

@@ -236,7 +236,7 @@ def _dead_letters(
     by_status: dict[str, int] = defaultdict(int)
     reasons: list[Reason] = []
     for path in sorted({t.path for t in tables if t.role == Role.DEAD_LETTERS}):
-        here = layout.join(lake, layout.inside(lake, path))
+        here = layout.place(lake, path)
         letters = DeadLetters(here, storage_options=storage_options)
         for name, count in letters.count_by_status(pipeline=pipeline).items():
             by_status[name] += count

@@ -176,4 +176,4 @@ def _source(table: TableSummary) -> tuple[str, str]:
 
 
 def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
-    return open_readable(layout.join(lake, layout.inside(lake, table.path)), options)
+    return open_readable(layout.place(lake, table.path), options)

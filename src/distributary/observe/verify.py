@@ -152,7 +152,7 @@ def written_tables(
     """
     grouped: dict[str, list[LastCommit]] = defaultdict(list)
     for commit in commits:
-        grouped[layout.join(lake, layout.inside(lake, commit.path))].append(commit)
+        grouped[layout.place(lake, commit.path)].append(commit)
     found = []
     for path, group in grouped.items():
         first = min(group, key=lambda commit: commit.pipeline)

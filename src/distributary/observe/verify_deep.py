@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from distributary.errors import LakeUnavailableError
 from distributary.model.table import Role
 from distributary.observe.delta import StorageOptions, reaching
 from distributary.observe.ledger import Ledger
@@ -36,6 +37,7 @@ _SETTINGS = {
 }
 _SHARD = re.compile(r"-(shard-[0-9]+|unified)$")
 _EXAMPLES = 5
+_LONGEST_EVIDENCE = 300
 _COLUMNS = {"t": "VARCHAR", "p": "INTEGER", "o": "BIGINT", "b": "BIGINT", "k": "VARCHAR"}
 """Topic, partition, offset, batch, and what kind: the type, of a letter its status."""
 _USUAL = {"t": "_topic", "p": "_partition", "o": "_offset", "b": "_batch"}
@@ -369,6 +371,13 @@ def coordinates(
         engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=dict(settings))
         try:
             yield Coordinates(ledger, tables, options, engine)
+        except duckdb.Error as error:
+            raise LakeUnavailableError(
+                "the rows of the lake cannot be compared",
+                evidence=str(error).partition("\n")[0][:_LONGEST_EVIDENCE],
+                next_step="check the files of the tables: `distributary verify --all` names those "
+                "that are gone or of another size",
+            ) from error
         finally:
             engine.close()
 

@@ -23,6 +23,7 @@ from distributary.publish.base import Mark, Outcome, Published, Publisher
 from distributary.publish.folder import Folder, reaching
 from distributary.publish.log import check_staged
 from distributary.publish.provenance import lane_of
+from distributary.stores.known import stay_inside
 
 ENTRY = "entry.json"
 PARKING_FORMAT = 1
@@ -100,8 +101,7 @@ def parked(folder: str, *, table: str | None = None, lake: str | None = None) ->
 
 def in_lake(entry: TableEntry, lake: str) -> TableEntry:
     """An entry whose table is one of this lake, whatever whoever wrote it says."""
-    path = layout.join(lake, layout.inside(lake, entry.table.path))
-    return replace(entry, table=replace(entry.table, path=path))
+    return replace(entry, table=replace(entry.table, path=layout.place(lake, entry.table.path)))
 
 
 def unpark(batch: ParkedBatch) -> None:
@@ -110,8 +110,11 @@ def unpark(batch: ParkedBatch) -> None:
     A file that is there already is put in place again: the new one is young, and no VACUUM takes
     it before it is committed.
     """
-    with reaching(batch.entry.table.path):
-        place, table = Folder(batch.folder), Folder(batch.entry.table.path)
+    path, lake = batch.entry.table.path, _lake_of(batch.folder)
+    if lake:
+        stay_inside(lake, *(f"{path}/{file.path}" for file in batch.entry.files))
+    with reaching(path):
+        place, table = Folder(batch.folder), Folder(path)
         check_staged(batch.entry, place.size)
         for file in batch.entry.files:
             place.copy(file.path, to=table)
@@ -176,10 +179,10 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
 def _read(place: Folder, lake: str | None) -> ParkedBatch:
     try:
         data: dict[str, Any] = json.loads(place.read(ENTRY))
-        entry = entry_from_dict(data["entry"])
+        entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.path)
         return ParkedBatch(
             folder=place.path,
-            entry=entry if lake is None else in_lake(entry, lake),
+            entry=in_lake(entry, home) if home else entry,
             mark=Mark(data["app_id"], data["batch"], data["source_hash"]),
             parked_at=data["parked_at"],
             reason=data["reason"],
@@ -192,6 +195,11 @@ def _read(place: Folder, lake: str | None) -> ParkedBatch:
             evidence=type(error).__name__,
             next_step="put the file back from a copy: the records are in the files beside it",
         ) from error
+
+
+def _lake_of(place: str) -> str:
+    """The lake in whose own folder batches wait; empty where they wait in a checkpoint."""
+    return place.rpartition(f"/{layout.HOME}/")[0]
 
 
 def _with_files(entry: TableEntry, files: list[StagedFile]) -> TableEntry:

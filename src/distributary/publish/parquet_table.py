@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ import pyarrow.parquet as pq
 
 from distributary import durable
 from distributary.errors import PublishError
-from distributary.model.table import Column
+from distributary.model.table import STAGING, Column, is_below
 from distributary.publish.base import Mark
 from distributary.publish.columns import Field, columns_of
 from distributary.publish.races import OvertakenError
-from distributary.stores.known import local_folder
+from distributary.stores.known import local_folder, stay_inside
 
 HOME = "_distributary"
 COLUMNS_FILE = "0-columns.parquet"
@@ -111,6 +111,7 @@ class ParquetTable:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One publisher at a time; the lock goes with its process. Raises OvertakenError."""
+        stay_inside(self.folder, f"{self._home}/log", f"{self.folder}/{STAGING}")
         os.makedirs(f"{self._home}/log", exist_ok=True)
         with open(f"{self._home}/lock", "a") as file:
             try:
@@ -140,7 +141,10 @@ class ParquetTable:
     def intent(self) -> Intent | None:
         """The commit that somebody began and did not end."""
         data = self._read("intent.json")
-        return None if data is None else Intent(**data)
+        if data is None:
+            return None
+        intent = Intent(**data)
+        return replace(intent, files=[file for file in intent.files if is_below(file)])
 
     def intend(self, intent: Intent) -> None:
         """Say what is going to be done, in place of what was said before."""

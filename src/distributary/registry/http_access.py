@@ -13,9 +13,9 @@ from urllib.parse import quote_plus
 
 import httpx2
 
+from distributary.config.load import secret_values
 from distributary.config.oauth import OAuth
 from distributary.config.registry import Registry
-from distributary.config.secrets import is_secret_name
 from distributary.errors import ConfigError
 from distributary.registry.hostile import printable
 
@@ -196,16 +196,11 @@ def _forms(secrets: Iterable[str]) -> set[str]:
 
 
 def _given(config: Registry) -> list[str]:
-    oauth = config.oauth
-    given = [config.password, config.token, config.key_password]
-    if oauth is not None:
-        named = oauth.parameters.items()
-        given += [oauth.client_secret, *(value for name, value in named if is_secret_name(name))]
-    plain = [secret.get_secret_value() for secret in given if secret is not None]
+    plain = list(secret_values(config))
     if config.username is not None and config.password is not None:
         plain.append(basic(config.username, config.password.get_secret_value()))
-    if oauth is not None:
-        plain.append(basic(*escaped(oauth)))
+    if config.oauth is not None:
+        plain.append(basic(*escaped(config.oauth)))
     return plain
 
 

@@ -16,6 +16,7 @@ from distributary.config.tables import Tables
 from distributary.config.text import placeholders
 from distributary.merge.history_events import HISTORY_COLUMNS
 from distributary.merge.order import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
+from distributary.merge.snapshot import in_table
 from distributary.model.change import CHANGE_NAMES
 from distributary.model.change_settings import ChangeSettings
 from distributary.model.table import Column, Role, TablePlan
@@ -107,7 +108,7 @@ def log_files(path: str, batch: int | None = None) -> list[str]:
     """The files of a log, all or those that may hold rows of a batch."""
     table = DeltaTable(path)
     facts = pa.table(table.get_add_actions(flatten=True))
-    names = [unquote(name) for name in facts.column("path").to_pylist()]
+    names = [in_table(path, unquote(name)) for name in facts.column("path").to_pylist()]
     if batch is None:
         return [f"{path}/{name}" for name in names]
     lowest = _bounds(facts, "min._batch", len(names))
@@ -126,7 +127,7 @@ def files_of_commit(path: str, version: int) -> list[str]:
             actions = [json.loads(line) for line in file if line.startswith('{"add"')]
     except FileNotFoundError:
         return []
-    return [f"{path}/{unquote(action['add']['path'])}" for action in actions]
+    return [f"{path}/{in_table(path, unquote(action['add']['path']))}" for action in actions]
 
 
 def _bounds(facts: pa.Table, name: str, count: int) -> list[int | None]:

@@ -17,16 +17,18 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from distributary.errors import DistributaryError, OwnedError
+from distributary.errors import CheckpointError, DistributaryError, OwnedError
 from distributary.observe import layout
 from distributary.observe.delta import open_table, read_rows
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations
 from distributary.observe.trust import trusted_checkpoint
+from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import Claim, current_owner
 from distributary.run.maintenance import Job, Report, Step, TableReport, Wishes
 from distributary.run.table_care import TOMBSTONES, Care
 from distributary.run.watching import Watched, is_owned, lanes, watch
+from distributary.stores.known import leads_outside
 
 CLAIMED = "maintenance"
 """The folder, in the lake's own one, that is claimed."""
@@ -42,7 +44,7 @@ def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
     cards = {card.name: card.checkpoint for card in registrations(lake)}
     found: dict[str, Job] = {}
     for table in Ledger(lake).tables(pipeline, schema_ids=False):
-        folder = layout.join(lake, layout.inside(lake, table.path))
+        folder = layout.place(lake, table.path)
         checkpoint = cards.get(table.pipeline, "")
         found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
         memory = layout.tombstones(lake, table.table)
@@ -155,7 +157,7 @@ def remove_leftovers(lake: str, wishes: Wishes) -> int:
     found = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
     if not wishes.dry_run:
         for path in found:
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -165,22 +167,25 @@ def remove_leftovers(lake: str, wishes: Wishes) -> int:
 def _leftovers(lake: str, card: Registration, before: float) -> Iterator[Path]:
     """What can go; nothing where only the lake says that it is a checkpoint."""
     checkpoint = trusted_checkpoint(card, lake)
-    if checkpoint is None or not checkpoint.is_dir():
+    # and it must be that pipeline's own by its own word
+    if checkpoint is None or not _is_checkpoint(checkpoint, card.name):
         return
-    for path in _unused(checkpoint, before):
-        # a link in the checkpoint may lead anywhere
-        if Path(os.path.realpath(path.parent)).is_relative_to(checkpoint):
-            yield path
-
-
-def _unused(checkpoint: Path, before: float) -> Iterator[Path]:
     for lane, manifests in lanes(checkpoint):
         # batches that were staged again because their files were gone, and drafts of files
+        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
+        if any(leads_outside(str(checkpoint), str(path)) for path in (manifests.folder, runs)):
+            continue
         for pattern in ("*.broken-*", ".*.draft"):
             yield from (p for p in manifests.folder.glob(pattern) if _older(p, before))
-        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
         if not is_owned(lane) and _older(runs, before):
             yield runs
+
+
+def _is_checkpoint(folder: Path, pipeline: str) -> bool:
+    try:
+        return folder.is_dir() and Checkpoint.find(folder, pipeline=pipeline) is not None
+    except CheckpointError:
+        return False
 
 
 def _older(path: Path, moment: float) -> bool:

@@ -18,19 +18,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distributary.errors import CheckpointError
 from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.folder import Folder, reaching
 from distributary.run.checkpoint import Checkpoint, ManifestCopy
 from distributary.run.claim import CLAIMS, Claim
 from distributary.run.names import forget_names
-from distributary.stores.known import is_remote
+from distributary.stores.known import is_remote, stay_inside
 
 if TYPE_CHECKING:
     from distributary.run.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)
 _INTENTION = "removal.json"
+PARKED_FILES = "parked files"
 _LANES = ("stream", "replay")
 
 
@@ -72,10 +74,26 @@ def finish_removal(pipeline: Pipeline) -> None:
     with reaching(card.path):
         if card.size(_INTENTION) is None:
             return
-        removals = [Removal(**each) for each in json.loads(card.read(_INTENTION))]
+        removals = _read(card)
     with _claimed(pipeline):
         _log.warning("finishing a removal of %d parts that was not ended", len(removals))
         _carry_out(pipeline, removals)
+
+
+def _read(card: Folder) -> list[Removal]:
+    try:
+        found = [Removal(**each) for each in json.loads(card.read(_INTENTION))]
+        if all(isinstance(text, str) for each in found for text in (each.kind, each.path)):
+            return found
+        evidence = "no texts"
+    except (ValueError, TypeError) as error:
+        evidence = type(error).__name__
+    raise CheckpointError(
+        "a reset or clean was begun, and what it takes away cannot be read",
+        where=f"{card.path}/{_INTENTION}",
+        evidence=evidence,
+        next_step="remove the file, then do the reset or clean again",
+    )
 
 
 def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
@@ -84,7 +102,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
         if removal.kind == "dead letters":
             dead_letters_of(pipeline).forget(name)
         elif removal.kind not in ("ledger", "progress", "card"):
-            _remove_folder(pipeline.lake, layout.inside(pipeline.lake, removal.path))
+            _remove_folder(pipeline.lake, _place(pipeline, removal))
     forget_names(pipeline.lake, {removal.table for removal in removals if removal.kind == "table"})
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
@@ -100,10 +118,19 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
             card.remove(_INTENTION)
 
 
+def _place(pipeline: Pipeline, removal: Removal) -> str:
+    """What goes is this lake's, whatever is written down in it."""
+    return (
+        pipeline.parking
+        if removal.kind == PARKED_FILES
+        else layout.place(pipeline.lake, removal.path)
+    )
+
+
 def _end_life(folder: Path, pipeline: str, *, begin: bool) -> None:
     """Forget all progress; with `begin` a new life starts, so that this is no lost checkpoint."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name != CLAIMS and path.is_dir():
+        if path.name != CLAIMS and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         elif path.name != CLAIMS:
             path.unlink(missing_ok=True)
@@ -113,17 +140,19 @@ def _end_life(folder: Path, pipeline: str, *, begin: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_folder(lake: str, name: str) -> None:
+def _remove_folder(lake: str, path: str) -> None:
     """Remove a table; no reader finds half of it, because it is gone before it is taken apart."""
-    path, removed = layout.join(lake, name), Path(layout.removed(lake))
+    if not layout.inside(lake, path):
+        # the lake asks for it, and whoever can write to it could have asked for anything
+        _log.warning("%s is the lake itself: it stays", path)
+        return
+    removed = Path(layout.removed(lake))
     with reaching(path):
-        if not name or (not is_remote(lake) and not _all_within(lake, Path(path), removed)):
-            # the lake asks for it, and whoever can write to it could have asked for anything
-            _log.warning("%s is not a folder of this lake: it stays", path)
-            return
         if is_remote(path):
             Folder(path).remove_table()
             return
+        # the folder itself may be a link, which is all that goes then
+        stay_inside(lake, str(removed), os.path.dirname(path))
         while os.path.lexists(path):
             away = removed / uuid.uuid4().hex
             try:
@@ -134,21 +163,20 @@ def _remove_folder(lake: str, name: str) -> None:
                 continue
             except OSError:
                 # not on the lake's own disk
+                stay_inside(lake, f"{path}/_delta_log")
                 Folder(path).remove_table()
     # what a process that was killed has left is nobody's either
     shutil.rmtree(removed, ignore_errors=True)
-
-
-def _all_within(lake: str, *paths: Path) -> bool:
-    """Whether no link on the way to these leads out of the lake."""
-    home = os.path.realpath(lake)
-    return all(Path(os.path.realpath(path.parent)).is_relative_to(home) for path in paths)
 
 
 @contextmanager
 def _claimed(pipeline: Pipeline) -> Iterator[None]:
     """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
     folder = pipeline.checkpoint_folder
+    stay_inside(pipeline.lake, _card(pipeline).path)
+    if folder.is_relative_to(pipeline.lake):
+        # elsewhere it is where the pipeline's file says
+        stay_inside(pipeline.lake, str(folder), *(str(folder / lane) for lane in _LANES))
     lease = pipeline.config.run.lease.total_seconds()
     lanes = [folder / lane for lane in _LANES if (folder / lane / CLAIMS).is_dir()]
     claims: list[Claim] = []

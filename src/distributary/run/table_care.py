@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from distributary.errors import DistributaryError, FencedError
-from distributary.model.table import Role
+from distributary.model.table import STAGING, Role
 from distributary.observe.measured import DERIVED
 from distributary.publish.columns import UnsupportedTypeError
 from distributary.publish.failures import as_publish_error
@@ -18,6 +18,7 @@ from distributary.publish.parquet_table import format_of
 from distributary.publish.races import OvertakenError
 from distributary.run.maintenance import Job, Step, TableReport, Wishes
 from distributary.run.watching import Watched, batch_under_way
+from distributary.stores.known import leads_outside
 from distributary.upkeep.compact import Compacted, Manners, compact, planned, refusal
 from distributary.upkeep.letters import ExpiredLetters, Expiry, expire_letters
 from distributary.upkeep.log_care import care_for_log
@@ -57,6 +58,9 @@ class Care:
         wishes = self.wishes
         if wishes.passes_over(job.table):
             return _without(report, wishes.steps, "the pipeline file says to leave it alone")
+        lake = os.path.dirname(self.home)
+        if any(leads_outside(lake, f"{job.folder}/{name}") for name in ("_delta_log", STAGING)):
+            return _without(report, wishes.steps, "it leads out of the lake")
         kind = format_of(job.folder)
         if kind is None:
             return _without(report, wishes.steps, "there is no table")

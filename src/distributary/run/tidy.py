@@ -10,7 +10,7 @@ from distributary.run.checkpoint import Checkpoint
 from distributary.run.claim import CLAIMS, refuse_owned
 from distributary.run.pipeline import Pipeline
 from distributary.run.produced import SUBJECT, TOPIC, remove_produced
-from distributary.run.removal import Removal, dead_letters_of, take_away
+from distributary.run.removal import PARKED_FILES, Removal, dead_letters_of, take_away
 
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
@@ -19,7 +19,7 @@ def plan_reset(pipeline: Pipeline) -> list[Removal]:
     removals = [Removal("progress", str(folder))] if _has_begun(pipeline) else []
     parked = Path(pipeline.parking)
     if parked.parent != folder and parked.exists() and any(parked.iterdir()):
-        removals.append(Removal("parked files", str(parked)))
+        removals.append(Removal(PARKED_FILES, str(parked)))
     return removals
 
 
@@ -31,7 +31,7 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
     for table in ledger.tables(name, schema_ids=False):
         if table.role == "dead_letters" or table.table in shared:
             continue
-        path = layout.join(pipeline.lake, layout.inside(pipeline.lake, table.path))
+        path = layout.place(pipeline.lake, table.path)
         removals.append(Removal("table", path, table.table, table.rows))
         gone = Folder(layout.tombstones(pipeline.lake, table.table))
         if gone.exists():

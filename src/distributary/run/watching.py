@@ -125,7 +125,7 @@ def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
     for number in (n for n in manifests.numbers() if n > settled):
         manifest = manifests.read(number)
         for entry in manifest.tables if manifest else ():
-            folder = layout.join(lake, layout.inside(lake, entry.table.path))
+            folder = layout.place(lake, entry.table.path)
             yield from (f"{folder}/{file.path}" for file in entry.files)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pa_fs
 
+from distributary.errors import OutsideLakeError
 from distributary.stores.arrow import arrow_file_system
 
 _OPTIONS: dict[str, dict[str, str]] = {}
@@ -63,6 +64,28 @@ def local_folder(path: str) -> str | None:
     if scheme.group(1).lower() != "file":
         return None
     return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")
+
+
+def leads_outside(folder: str, path: str) -> bool:
+    """Whether words or links take a path out of a folder; never true of an object store."""
+    root, found = local_folder(folder), local_folder(path)
+    if root is None or found is None:
+        return False
+    home = os.path.realpath(root)
+    return os.path.commonpath([home, os.path.realpath(found)]) != home
+
+
+def stay_inside(folder: str, *paths: str) -> None:
+    """OutsideLakeError for a path of a lake, or of one of its tables, that leads out of it."""
+    for path in paths:
+        if leads_outside(folder, path):
+            raise OutsideLakeError(
+                "a path or a link in the lake leads out of it",
+                where=path,
+                evidence=f"it is {os.path.realpath(local_folder(path) or path)}",
+                next_step="find out who made it; where another disk is to hold a part of the lake, "
+                "mount it there",
+            )
 
 
 def _options(address: str) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ from distributary.durable import sync
 from distributary.merge.conform import conform
 from distributary.publish.columns import UnsupportedTypeError, columns_of, fields_in
 from distributary.stage.parquet import statistics
+from distributary.stores.known import stay_inside
 from distributary.upkeep.state import DataFile, TableState
 
 Keep = Callable[[pa.Table], pa.Table]
@@ -66,6 +67,7 @@ def write_together(
     state: TableState, files: Sequence[DataFile], schema: pa.Schema, *, keep: Keep | None = None
 ) -> Written:
     """Write the rows of files, in their order, to one file; on disk for good when it returns."""
+    stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
     path = name_after(files[0].path)
     target = _Target(f"{state.folder}/{path}", schema)
     read = 0

@@ -164,7 +164,7 @@ class Reading:
 
     def path_of(self, table: TableSummary) -> str:
         """Where a table is, also in a lake that was moved."""
-        return layout.join(self.lake, layout.inside(self.lake, table.path))
+        return layout.place(self.lake, table.path)
 
     def letters(self, pipeline: str | None = None) -> dict[str, DeadLetters]:
         """The dead letters of each pipeline."""

@@ -50,7 +50,7 @@ def show_columns(
     """The columns of one table, named by itself or by the type of its records."""
     found = find_lake(call, lake, file)
     table = find_table(Ledger(found.path, storage_options=found.options).tables(), name)
-    path = layout.join(found.path, layout.inside(found.path, table.path))
+    path = layout.place(found.path, table.path)
     readable = open_readable(path, found.options)
     if readable is None:
         raise DistributaryError(

@@ -73,7 +73,7 @@ def _count(lake: Lake, tables: Sequence[TableSummary], topic: str | None) -> Cou
     """Rows by schema, as the tables themselves have them; None where their rows do not say it."""
     counts: Counter[int] = Counter()
     for table in tables:
-        path = layout.join(lake.path, layout.inside(lake.path, table.path))
+        path = layout.place(lake.path, table.path)
         readable = open_readable(path, lake.options)
         found = None if readable is None else count_rows(readable, table.role, topic)
         if found is None:

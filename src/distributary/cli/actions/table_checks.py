@@ -17,7 +17,7 @@ def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
         return []
     found = []
     for summary in Ledger(str(lake)).tables(pipeline, schema_ids=False):
-        table = open_table(layout.join(str(lake), layout.inside(str(lake), summary.path)))
+        table = open_table(layout.place(str(lake), summary.path))
         if table is not None and _PROPERTY in table.metadata().configuration:
             found.append(summary.table)
     return found
