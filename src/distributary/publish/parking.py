@@ -170,6 +170,10 @@ def _read(place: Folder) -> ParkedBatch:
     try:
         data: dict[str, Any] = json.loads(place.read(ENTRY))
         entry, lake = entry_from_dict(data["entry"]), _lake_of(place.path)
+        words = (data["app_id"], data["source_hash"], data["reason"])
+        if not all(isinstance(word, str) for word in words) or type(data["batch"]) is not int:
+            raise TypeError("a word or a number is something else")
+        data["parked_at"] = float(data["parked_at"])
         if lake:
             table = replace(entry.table, path=layout.place(lake, entry.table.path))
             entry = replace(entry, table=table)
