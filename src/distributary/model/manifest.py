@@ -250,6 +250,10 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
+    counts = (data["records"], *(number for file in files for number in (file.size, file.rows)))
+    words = (table.name, table.type, table.path, table.comment, table.format)
+    if not all(type(n) is int for n in counts) or not all(isinstance(w, str) for w in words):
+        raise TypeError("a word or a number is something else")
     if not all(is_below(f.path) and f.path.endswith((".parquet", STAGED)) for f in files):
         raise ValueError("a file of a batch is no file in the folder of its table")
     events = ChangeFacts.of(data.get("events"))

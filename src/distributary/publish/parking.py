@@ -180,6 +180,10 @@ def _read(place: Folder, lake: str | None) -> ParkedBatch:
     try:
         data: dict[str, Any] = json.loads(place.read(ENTRY))
         entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.path)
+        words = (data["app_id"], data["source_hash"], data["reason"])
+        if not all(isinstance(word, str) for word in words) or type(data["batch"]) is not int:
+            raise TypeError("a word or a number is something else")
+        data["parked_at"] = float(data["parked_at"])
         return ParkedBatch(
             folder=place.path,
             entry=in_lake(entry, home) if home else entry,
