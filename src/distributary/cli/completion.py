@@ -79,15 +79,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 def _names(table: str, sql: str) -> list[str]:
     try:
-        # what only the Tab key needs costs the other commands nothing
-        from distributary.cli.remembered import Remembered
-
-        known = Remembered(table, sql)
-        names = known.names()
-        if names is None:
-            names = _read(table, sql)
-            known.keep(names)
-        return names
+        return _read(table, sql)
     except Exception:
         # a shell that prints a traceback into what is being typed helps nobody
         return []

@@ -10,7 +10,6 @@ from typing import Any
 from distributary.cli.actions.change_status import draw_source_tables, kinds
 from distributary.cli.actions.healing import Healable, find_healable
 from distributary.cli.actions.partitions import draw_partitions, find_partitions
-from distributary.cli.actions.receipt import leave_receipt
 from distributary.cli.actions.rules_status import draw_rules
 from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, Words, styled
@@ -19,7 +18,6 @@ from distributary.cli.words import ago, clock, counted, cut, duration, listed, n
 from distributary.observe.forecast import Trend
 from distributary.observe.health import Health, Ranking, TableHealth
 from distributary.observe.plain import plain
-from distributary.observe.receipt import check_place
 from distributary.observe.status import PipelineStatus, Status, status
 from distributary.run.claim import liveness
 from distributary.run.removal import unfinished_removal
@@ -44,11 +42,8 @@ def show_status(
     file: Path | None,
     lake: str | None,
     partitions: bool = False,
-    receipt: Path | None = None,
 ) -> None:
     """All pipelines of the lake, or the one of a file."""
-    if receipt is not None:
-        check_place(receipt)
     found = find_lake(call, lake, file)
     now = status(
         found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
@@ -64,16 +59,12 @@ def show_status(
     read = {p.name: find_partitions(call, found, p) for p in now.pipelines if partitions}
     for each in data["pipelines"] if partitions else ():
         each["partitions"] = plain(read[each["name"]])
-    if receipt is not None:
-        data |= leave_receipt(call, receipt, now, found)
 
     def draw(paper: Paper) -> None:
         _draw(paper, now, healable, found)
         for name, each in read.items():
             paper.line(styled(f"partitions of {name}", "bold"))
             draw_partitions(paper, each)
-        if receipt is not None:
-            paper.line(styled("receipt ", "dim"), data["receipt"])
 
     call.out.show(data, draw)
 

@@ -27,7 +27,6 @@ def _declare_lake(app: typer.Typer) -> None:
         examples=[
             "distributary status --lake distributary-demo",
             "distributary status distributary-demo/games.yaml --partitions",
-            "distributary status --lake distributary-demo --receipt receipt.html",
         ],
     )
     def status(
@@ -38,19 +37,11 @@ def _declare_lake(app: typer.Typer) -> None:
             bool,
             typer.Option("--partitions", help="How far each partition was read; asks the broker."),
         ] = False,
-        receipt: Annotated[
-            Path | None,
-            typer.Option(
-                "--receipt",
-                metavar="PAGE",
-                help="Write all of it to one HTML page, for a ticket or an audit.",
-            ),
-        ] = None,
     ) -> None:
         """Lag, freshness, rows, dead letters and parked tables."""
         from distributary.cli.actions.status import show_status
 
-        show_status(call, file=file, lake=lake, partitions=partitions, receipt=receipt)
+        show_status(call, file=file, lake=lake, partitions=partitions)
 
     @verb(app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
     def tables(
