@@ -124,5 +124,5 @@ def test_where_a_package_was_installed_from_is_not_packed(
     (own_folder / "thing.py").write_text("x = 1")
     listed = ["thing.py", f"{info.name}/direct_url.json", f"{info.name}/METADATA", "/etc/hostname"]
     (info / "RECORD").write_text("".join(f"{name},,\n" for name in listed))
-    found = {name for name, _ in package._files_of(PathDistribution(info))}
+    found = {name for name, _ in package.files_of(PathDistribution(info))}
     assert found == {"thing.py", f"{info.name}/METADATA"}
