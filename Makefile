@@ -46,17 +46,17 @@ $(STAMP): pyproject.toml $(BUILD_LOCK) $(DEV_LOCK)
 	@# on all cores, which pip does not; without it every start compiles what it imports
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src benchmarks >/dev/null || true
 	@touch $@
-	@$(BIN)/python -m distributary.run.java >/dev/null || true
+	@$(BIN)/python -m distributary.spark.java >/dev/null || true
 
 java: $(STAMP)
-	@$(BIN)/python -m distributary.run.java >/dev/null
+	@$(BIN)/python -m distributary.spark.java >/dev/null
 
 connectors: java ## Fetch the JVM connectors into the user's cache (once)
-	@$(BIN)/python -m distributary.run.connectors
+	@$(BIN)/python -m distributary.spark.jars
 
 services: java ## Fetch Kafka, the registry and Debezium into the user's cache (once)
-	@$(BIN)/python -m distributary.dev.artifacts
-	@$(BIN)/python -m distributary.dev.connect_artifacts
+	@$(BIN)/python -m distributary.lab.services.servers
+	@$(BIN)/python -m distributary.lab.services.debezium
 
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)
@@ -69,7 +69,7 @@ dev-down: $(STAMP) ## Stop them; their data stays
 
 ##@ Check
 
-test: connectors services ## Run the tests; PYTEST_ARGS="tests/run -x" narrows them
+test: connectors services ## Run the tests; PYTEST_ARGS="tests/engine -x" narrows them
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20)

@@ -17,9 +17,8 @@ from benchmarks.delta import delta_pipeline
 from benchmarks.delta import prepared as prepared_table
 from benchmarks.engine import ingested
 from benchmarks.order import Order, Row, Suite, summarised
-from distributary.model.manifest import StagedFile, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
-from distributary.publish.base import Mark
 from distributary.publish.direct import DirectPublisher
 
 _AGES = (100, 1_000, 10_000)

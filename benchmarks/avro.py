@@ -16,7 +16,7 @@ from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from benchmarks.topic import batch_frame, fill, registry_of, serving
-from distributary.model.schema import Format
+from distributary.model.record import Format
 
 _HEADER_BYTES = 5
 

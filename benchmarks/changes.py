@@ -20,8 +20,8 @@ from benchmarks.change_files import ROW, Size, backfill_rows, size_of, write_bac
 from benchmarks.clock import timed
 from benchmarks.engine import DRIVER_MEMORY, MASTER, Watch, bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
-from distributary.run.pipeline import Pipeline
-from distributary.run.session import spark_session
+from distributary.engine.pipeline import Pipeline
+from distributary.spark.session import spark_session
 
 _THREADS = 8
 

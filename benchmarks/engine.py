@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from benchmarks.order import Order
 from benchmarks.usage import cpu_seconds
+from distributary.engine.pipeline import Pipeline
 from distributary.observe.events import BatchSettled, BatchStarted, Event, Idle
-from distributary.run.pipeline import Pipeline
-from distributary.run.session import spark_session
-from distributary.run.spark_conf import SparkSettings
+from distributary.spark.session import spark_session
+from distributary.spark.settings import SparkSettings
 
 MASTER, DRIVER_MEMORY = "local[2]", "4g"
 

@@ -22,7 +22,7 @@ from benchmarks.engine import GAMES, Watch, kafka_pipeline
 from benchmarks.games import VERSIONS, Games
 from benchmarks.order import Order, Row, Suite
 from benchmarks.topic import fill, registry_of, serving
-from distributary.run.pipeline import Pipeline
+from distributary.engine.pipeline import Pipeline
 
 _WARM_SHARE = 0.25
 """So much longer the stream lasts: its beginning warms up and is not measured."""

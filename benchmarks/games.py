@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from distributary.simulate.base import SchemaSink
-from distributary.simulate.games import GamesPlan, stream_rounds
+from distributary.lab.simulate.base import SchemaSink
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import stream_rounds
 
 VERSIONS = 4
 

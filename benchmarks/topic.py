@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.order import Order
-from distributary.config.registry import Registry
-from distributary.dev.services import Services
-from distributary.registry.http import HttpRegistry
-from distributary.simulate.kafka_topics import Topics
+from distributary.config.kafka import Registry
+from distributary.lab.services.services import Services
+from distributary.lab.simulate.kafka import Topics
+from distributary.registry.http.registry import HttpRegistry
 
 PARTITIONS = 4
 _TOPIC = "bench"

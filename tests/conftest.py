@@ -37,8 +37,8 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session per test process: two cores, no page, no fixed port, log in the test folder."""
     # tests without Spark must not pay for its import
-    from distributary.run.session import spark_session
-    from distributary.run.spark_conf import SparkSettings
+    from distributary.spark.session import spark_session
+    from distributary.spark.settings import SparkSettings
 
     folder = tmp_path_factory.mktemp("spark")
     session = spark_session(

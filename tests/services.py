@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
 
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """`services.kafka`, `services.registry` and, with passwords and TLS, `services.security`."""
     # tests without them must not pay for the import
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
     with Services(tmp_path_factory.mktemp("services"), secured=True) as started:
         yield started

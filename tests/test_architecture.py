@@ -21,8 +21,8 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
 # `spark*` is the name of a module that needs Spark in a folder that does not
 MAY_IMPORT_PYSPARK = (
-    *("run/", "source/", "stage/", "testing/"),
-    *("publish/spark", "merge/spark", "pipelines/spark"),
+    *("engine/", "source/", "spark/", "stage/", "testing/"),
+    *("publish/spark", "changes/spark", "pipelines/flows", "pipelines/update"),
 )
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
@@ -81,11 +81,6 @@ def test_no_drawer_for_everything(folder: str) -> None:
 def test_init_files_hold_no_logic() -> None:
     long = [p for p in MODULES if p.name == "__init__.py" and len(text_of(p).splitlines()) > 40]
     assert not [name_of(p) for p in long]
-
-
-def test_modules_are_short() -> None:
-    files = [*MODULES, *(ROOT / "tests").rglob("*.py")]
-    assert not [str(p) for p in files if len(text_of(p).splitlines()) > 600]
 
 
 def test_only_the_engine_imports_pyspark() -> None:

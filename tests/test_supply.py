@@ -18,7 +18,9 @@ LOCK = SOURCE / "deploy" / "requirements.lock"
 BUILD_LOCK = SOURCE / "deploy" / "build.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 LOCKS = pytest.mark.parametrize("path", [LOCK, BUILD_LOCK, DEV_LOCK], ids=lambda p: p.name)
-JVM_LOCKS = pytest.mark.parametrize("folder", ["run/jvm", "dev/jvm", "dev/jvm_connect"])
+JVM_LOCKS = pytest.mark.parametrize(
+    "folder", ["spark/jvm", "lab/services/jvm", "lab/services/jvm_connect"]
+)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 ENTRY = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; [^\n]+?)?((?: --hash=sha256:[0-9a-f]{64})+)")
 
@@ -90,7 +92,7 @@ def test_the_bill_of_materials_lists_packages_and_connectors(tmp_path: Path) -> 
     for name, versions in entries(LOCK).items():
         assert all(f"pkg:pypi/{name}@{version}" in listed for version in versions)
     connector = listed["pkg:maven/org.apache.spark/spark-avro_2.13@4.1.1?type=jar"]
-    sums = (SOURCE / "run" / "jvm" / "SHA256SUMS").read_text()
+    sums = (SOURCE / "spark" / "jvm" / "SHA256SUMS").read_text()
     assert f"{connector['hashes'][0]['content']}  spark-avro_2.13-4.1.1.jar" in sums
     assert len(listed) == len(sums.splitlines()) + sum(map(len, entries(LOCK).values()))
     assert all(part["hashes"] for part in bill["components"])

@@ -1,7 +1,7 @@
 """The bill of materials of what is shipped, as CycloneDX: `python -m tools.sbom OUT.json`.
 
 It is made of the locks alone, so the same locks give the same bytes: the Python packages of
-`deploy/requirements.lock` and the JVM connectors of `run/jvm/`. A Python package has a checksum
+`deploy/requirements.lock` and the JVM connectors of `spark/jvm/`. A Python package has a checksum
 for each of its files, of which a machine installs one.
 """
 
@@ -20,7 +20,7 @@ import distributary
 
 _PACKAGE = Path(distributary.__file__).parent
 _LOCK = _PACKAGE / "deploy" / "requirements.lock"
-_JVM = _PACKAGE / "run" / "jvm"
+_JVM = _PACKAGE / "spark" / "jvm"
 _ENTRY = re.compile(r"^([a-z0-9-]+)==([^ ;]+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from distributary.engine.loop import RunSummary
+    from distributary.engine.pipeline import Pipeline
     from distributary.errors import DistributaryError, ErrorCode
-    from distributary.run.pipeline import Pipeline
-    from distributary.run.query import RunSummary
 
 __all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__version__"]
 
@@ -18,8 +18,8 @@ __all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__versio
 _HOMES = {
     "DistributaryError": "distributary.errors",
     "ErrorCode": "distributary.errors",
-    "Pipeline": "distributary.run.pipeline",
-    "RunSummary": "distributary.run.query",
+    "Pipeline": "distributary.engine.pipeline",
+    "RunSummary": "distributary.engine.loop",
 }
 
 

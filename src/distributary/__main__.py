@@ -2,8 +2,8 @@
 
 import sys
 
-from distributary.cli import main
-from distributary.supervise.tether import hold_tether
+from distributary.cli.app import main
+from distributary.supervise.process import hold_tether
 
 if __name__ == "__main__":
     hold_tether()

@@ -30,6 +30,7 @@ DistributaryError
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any
 
@@ -368,3 +369,18 @@ class StagedFileError(PublishError):
     """A staged file is gone, or is not the file that was staged."""
 
     code = ErrorCode.STAGED_FILE_MISSING
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_QUERY = re.compile(r"(://[^\s?\"']*)\?[^\s\"']*")
+_LOGIN = re.compile(r"://[^\s/@\"']+@")
+_LONGEST = 400
+
+
+def clean(text: str) -> str:
+    """One line of an engine's message: no colours, no stack, no secrets in addresses."""
+    text = _ESCAPES.sub("", text)
+    lines = [line.strip(" ↳\t") for line in text.split("\n")]
+    kept = [line for line in lines if line and not re.match(r"(\d+: |at )", line)]
+    one = "".join(c if c.isprintable() else " " for c in "; ".join(kept[:6]))
+    return _LOGIN.sub("://***@", _QUERY.sub(r"\1?***", one))[:_LONGEST]

@@ -7,8 +7,8 @@ import platform
 import xml.etree.ElementTree as ElementTree
 
 from distributary import __version__
-from distributary.run.connectors import JVM
-from distributary.run.java import find_java
+from distributary.spark.jars import JVM
+from distributary.spark.java import find_java
 
 
 def versions() -> dict[str, str]:

@@ -19,9 +19,8 @@ from deltalake import write_deltalake
 from pydantic import SecretStr
 
 from distributary.config.base import Section
-from distributary.config.fields import alternatives
-from distributary.config.load import load
-from distributary.dev.ports import free_port
+from distributary.config.load import alternatives, load
+from distributary.lab.services.processes import free_port
 from tests.attack.canaries import SOURCES, WAYS, Canaries, pipeline_file, running_file
 from tests.cli.conftest import Cli, cli, own_folder
 from tests.registry.loopback import Asked, Says, serving

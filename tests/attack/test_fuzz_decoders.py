@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
-from distributary.decode import DECODERS
 from distributary.decode.base import DecodeLimits
+from distributary.decode.formats import DECODERS
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.model.decoded import Decoded
-from distributary.model.record import HEADER
-from distributary.model.schema import Format
-from distributary.registry.wire import BadFrame, parse
-from distributary.registry.wire_arrow import split
+from distributary.model.deadletter import Decoded
+from distributary.model.record import HEADER, Format
+from distributary.registry.wire import BadFrame, parse, split
 from tests.attack.mutations import mutated, replanted
 from tests.decode import datastream_samples, debezium_samples
 from tests.decode.conftest import compiled

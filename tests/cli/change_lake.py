@@ -12,19 +12,18 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from distributary.merge.apply import merge_table
-from distributary.merge.order import MergeOrder
-from distributary.model.change import CHANGE_COLUMNS
-from distributary.model.change_facts import ChangeFacts
+from distributary.changes.apply import merge_table
+from distributary.changes.shape import MergeOrder
+from distributary.model import layout
+from distributary.model.change import CHANGE_COLUMNS, ChangeFacts
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe import layout
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
+from tests.changes.logs import COLUMNS, NOW, Event, rows_of
 from tests.cli.lake import pin_file
-from tests.merge.logs import COLUMNS, NOW, Event, rows_of
 
 NAME = "shop"
 TYPE = '["shop","","orders"]'

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli import main
+from distributary.cli.app import main
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from distributary.model.manifest import (
 )
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
 from distributary.observe.ledger import Ledger
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.pipelines import Registration, pin, register
 from distributary.observe.recording import BatchTimes
-from distributary.observe.trust import pin
 from distributary.publish.base import Outcome, Published
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

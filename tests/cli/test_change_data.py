@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config.load import load
+from distributary.engine.recovery import refuse_behind
 from distributary.errors import TableBehindError
-from distributary.run.behind import refuse_behind
+from tests.changes.logs import NOW, event
 from tests.cli.change_lake import BEGUN, LOG, MERGED, NAME, TYPE, ChangeLake
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake, pin_file
-from tests.merge.logs import NOW, event
 
 MS = NOW // 1000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli.completion import (
+from distributary.cli.verb import (
     complete_letters,
     complete_pipelines,
     complete_reasons,

@@ -4,9 +4,13 @@ from pathlib import Path
 import pytest
 
 from distributary.cli.actions.demo_changes import ChangeFeed, changes_scene
-from distributary.cli.actions.demo_folder import DemoFolder
-from distributary.cli.actions.demo_scene import Scene, games_scene, orders_scene
-from distributary.cli.actions.feed import open_feed
+from distributary.cli.actions.demo_scene import (
+    DemoFolder,
+    Scene,
+    games_scene,
+    open_feed,
+    orders_scene,
+)
 from distributary.cli.logs import LogFile
 from distributary.cli.output import TextOutput
 from distributary.cli.verb import Invocation

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.actions.selection import Selection
+from distributary.cli.actions.dlq import Selection
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.hexdump import hexdump
+from distributary.observe.deadletters import hexdump
 from tests.cli.conftest import Cli
 from tests.cli.lake import FRAME, letter, make_lake
 

@@ -10,17 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from distributary.cli.failure import report
-from distributary.cli.help import GroupPage
-from distributary.cli.logs import LogFile, logging_to, shown_while_written
+from distributary.cli.logs import LogFile, logging_to, report, shown_while_written
 from distributary.cli.output import JsonOutput, TextOutput
-from distributary.cli.verb import Invocation, verb
-from distributary.errors import (
-    ConfigError,
-    DistributaryError,
-    ErrorCode,
-    SourceUnavailableError,
-)
+from distributary.cli.verb import GroupPage, Invocation, verb
+from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceUnavailableError
 
 ERROR = SourceUnavailableError(
     "the broker does not answer\x1b[31m",
@@ -137,7 +130,7 @@ def test_a_log_can_be_followed(tmp_path: Path) -> None:
 def test_sigterm_is_143(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "import distributary.cli.actions.tables as tables\n"
+        "import distributary.cli.actions.schema as tables\n"
         "def forever(*args, **kwargs):\n"
         "    print('started', flush=True)\n"
         "    time.sleep(60)\n"

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from distributary.cli.actions.service_checks import (
-    _start_broker,
-    _start_registry,
-    registry_check,
-)
-from distributary.config.registry import Registry
-from distributary.model.schema import Format
-from distributary.registry.compatibility import Level
-from distributary.registry.http import HttpRegistry
+from distributary.cli.actions.doctor import _start_broker, _start_registry, registry_check
+from distributary.config.kafka import Registry
+from distributary.model.record import Format
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.http.registry import HttpRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
 from tests.registry.contexted import Contexted
@@ -25,7 +21,7 @@ from tests.services import unique
 from tests.topics import Topics
 
 if TYPE_CHECKING:
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
 ORDER: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",

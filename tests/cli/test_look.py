@@ -6,8 +6,8 @@ import pytest
 
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.failures import write_failure
-from distributary.registry.files import FileRegistry
+from distributary.observe.pipelines import write_failure
+from distributary.registry.folder import FileRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import HOSTILE, make_lake, pin_file
 
@@ -70,7 +70,7 @@ def test_status_loads_what_decodes_only_for_letters_that_may(
     registry = FileRegistry(own_folder / "schemas")
     registry.register("chess", 'syntax = "proto3"; message Chess {}')
     # whoever loads it fails, and then nobody can tell
-    monkeypatch.setitem(sys.modules, "distributary.run.healing", None)
+    monkeypatch.setitem(sys.modules, "distributary.engine.replay", None)
     assert cli("status", "--json").json["pipelines"][0]["healable"]["count"] == 0
     for n in range(6):
         registry.register(f"chess-{n}", f'syntax = "proto3"; message Chess{n} {{}}')

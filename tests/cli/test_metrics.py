@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from distributary.observe.metrics_catalogue import CATALOGUE
+from distributary.observe.metrics import CATALOGUE
 from distributary.supervise.server import Address, Answers, serving
 from tests.cli.conftest import Cli
 

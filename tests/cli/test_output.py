@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cli.output import JsonOutput, Paper, TextOutput, styled
-from distributary.cli.words import (
+from distributary.cli.output import (
+    JsonOutput,
+    Paper,
+    TextOutput,
     brief,
     counted,
     cut,
@@ -17,6 +19,7 @@ from distributary.cli.words import (
     printable,
     since,
     spelled,
+    styled,
     tally,
 )
 

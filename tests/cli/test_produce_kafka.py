@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from distributary.config.registry import Registry
-from distributary.model.schema import Format
-from distributary.registry.http import HttpRegistry
-from distributary.simulate import GamesPlan, PeoplePlan, stream_people, stream_rounds
-from distributary.simulate.kafka_topics import Topics
+from distributary.config.kafka import Registry
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import PeoplePlan, stream_people, stream_rounds
+from distributary.lab.simulate.kafka import Topics
+from distributary.model.record import Format
+from distributary.registry.http.registry import HttpRegistry
 from tests.cli.conftest import Cli
 from tests.services import unique
 
 if TYPE_CHECKING:
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
 pytestmark = pytest.mark.services
 
@@ -33,7 +34,7 @@ def where(services: Services) -> tuple[str, ...]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a broker that is not there."""
-    monkeypatch.setattr("distributary.simulate.kafka_topics._SECONDS", 1.0)
+    monkeypatch.setattr("distributary.lab.simulate.kafka._SECONDS", 1.0)
 
 
 def kept(services: Services, topic: str, count: int, partition: int = 0) -> list[Kept]:

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.simulate.games import GamesPlan
-from distributary.simulate.schemas import event
+from distributary.lab.simulate.dice import event
+from distributary.lab.simulate.game_records import GamesPlan
 from tests.cli.conftest import Cli
-from tests.run.lakes import Games
+from tests.engine.lakes import Games
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from distributary.config.load import load
-from distributary.registry.inferred import InferredSchemas
-from distributary.run.parts import make_inferred
+from distributary.engine.parts import make_inferred
+from distributary.registry.record_schemas import InferredSchemas
 from tests.cli.conftest import Cli
 
 EVENTS = """

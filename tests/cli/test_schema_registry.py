@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.cli.completion import complete_schemas, complete_subjects
-from distributary.model.schema import Format
-from distributary.registry.files import FileRegistry
+from distributary.cli.verb import complete_schemas, complete_subjects
+from distributary.model.record import Format
+from distributary.registry.folder import FileRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake, pin_file
 from tests.registry.contexted import Contexted

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from distributary.cli.actions import run as action
+from distributary.engine.loop import RunSummary, StillParked
+from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
-from distributary.run.pipeline import Pipeline
-from distributary.run.query import RunSummary, StillParked
 from tests.cli.conftest import Cli
 
 FILE = """

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from distributary.cli.actions.up_view import UpView
+from distributary.cli.actions.up import UpView
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.supervise.status import PipelineStatus, State
+from distributary.supervise.member import PipelineStatus, State
 from tests.cli.conftest import Cli
 
 TEXT = """

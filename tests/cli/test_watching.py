@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from distributary.cli.actions.foreground import Foreground
-from distributary.cli.actions.lines import Lines, batch_line, schema_line
-from distributary.cli.actions.live import LiveView
+from distributary.cli.actions.live import Foreground, Lines, LiveView, batch_line, schema_line
 from distributary.cli.actions.run import trigger_of
 from distributary.errors import ConfigError, SourceUnavailableError
 from distributary.model.manifest import Counts

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from distributary.config.document import PipelineFileError, Problem
 from distributary.config.load import Loaded, load_text
-from distributary.config.problems import PipelineFileError, Problem
 
 CASES = Path(__file__).parent / "cases"
 

@@ -8,10 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
+from distributary.config.document import Problem
 from distributary.config.load import Loaded, load_text
-from distributary.config.problems import Problem
-from distributary.config.schema import json_schema
-from distributary.config.show import as_json, rows
+from distributary.config.show import as_json, json_schema, rows
 
 ENVIRON = {
     "HOOK": "https://hooks.example/canary-hook",

@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from distributary.config.engine import Trigger
 from distributary.config.kafka import KafkaSource
 from distributary.config.load import load
 from distributary.config.source import DeltaSource, FilesSource
-from distributary.config.trigger import Trigger
 
 CASES = Path(__file__).parent / "cases"
 
@@ -121,7 +121,7 @@ def test_debezium() -> None:
 
 def test_loading_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from distributary.config import load, schema, show, reference;"
+        "import sys; from distributary.config import load, show;"
         "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'deltalake'} & set(sys.modules);"
         "print(*heavy, end='')"
     )

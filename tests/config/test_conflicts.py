@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from distributary.config.document import Problem
 from distributary.config.load import Loaded
-from distributary.config.problems import Problem
 from distributary.errors import ErrorCode
 
 Load = Callable[..., Loaded]

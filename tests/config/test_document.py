@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.document import MAX_BYTES, MAX_DEPTH, MAX_LINE, parse, read
+from distributary.config.document import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_LINE,
+    PipelineFileError,
+    Problem,
+    parse,
+    read,
+)
 from distributary.config.load import load
-from distributary.config.problems import PipelineFileError, Problem
 from distributary.errors import ErrorCode
 
 SYNTAX, INVALID, UNREADABLE = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from distributary.config.expression import ExpressionError, columns_of
+from distributary.config.document import PipelineFileError, Problem
+from distributary.config.expectations import ExpressionError, columns_of
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.problems import PipelineFileError, Problem
 from distributary.errors import ErrorCode
 from distributary.model.expectation import Action
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from distributary.config.document import Problem
 from distributary.config.load import Loaded
-from distributary.config.problems import Problem
 from distributary.config.source import FilesSource
 
 Load = Callable[..., Loaded]

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.kafka import KafkaSource
-from distributary.config.offsets import format_offsets, parse_offsets
-from distributary.config.security import KafkaSecurity
+from distributary.config.kafka import KafkaSecurity, KafkaSource, format_offsets, parse_offsets
 from distributary.errors import ConfigError, ErrorCode
 
 offsets = st.one_of(

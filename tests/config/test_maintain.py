@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from distributary.config.maintain import Maintain
+from distributary.config.lake import Maintain
 
 
 def test_everything_has_a_default() -> None:

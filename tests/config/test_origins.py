@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.layers import Deprecation
-from distributary.config.load import Loaded, load_text
-from distributary.config.origin import Origin, OriginKind
-from distributary.config.problems import PipelineFileError
+from distributary.config.document import Origin, OriginKind, PipelineFileError
+from distributary.config.load import Deprecation, Loaded, load_text
 from distributary.errors import ErrorCode
 
 Load = Callable[..., Loaded]

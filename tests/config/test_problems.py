@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.config.document import parse
+from distributary.config.base import similarity
+from distributary.config.document import Node, PipelineFileError, Problem, parse
 from distributary.config.load import load_text
-from distributary.config.near import similarity
-from distributary.config.node import Node
-from distributary.config.problems import PipelineFileError, Problem
 from distributary.errors import ConfigError, ErrorCode
 
 Problems = Callable[..., list[Problem]]

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from distributary.config.quantity import (
-    format_duration,
-    format_size,
-    parse_duration,
-    parse_size,
-)
+from distributary.config.base import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from distributary.config.fields import every_model, every_setting, settings
-from distributary.config.load import load_text
-from distributary.config.reference import reference
-from distributary.config.schema import json_schema
+from distributary.config.load import every_model, every_setting, load_text, settings
+from distributary.config.show import json_schema, reference
 
 SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from distributary.config.base import hide_credentials, is_secret_name, mask
+from distributary.config.document import PipelineFileError
 from distributary.config.load import Loaded, load, load_text
-from distributary.config.problems import PipelineFileError
-from distributary.config.secrets import hide_credentials, is_secret_name, mask
 from distributary.config.show import as_json, rows
 
 Load = Callable[..., Loaded]

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from distributary.config.fields import every_setting
-from distributary.config.load import Loaded, load
+from distributary.config.load import Loaded, every_setting, load
 from distributary.config.show import as_json, rows
 
 Load = Callable[..., Loaded]

@@ -13,11 +13,11 @@ import fastavro
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.datastream import DatastreamDecoder
-from distributary.decode.json_infer import infer, writer_schema
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.decoded import Decoded
-from distributary.model.schema import Format, WriterSchema
+from distributary.decode.change.datastream.decoder import DatastreamDecoder
+from distributary.decode.json.infer import infer, writer_schema
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import Decoded
+from distributary.model.record import Format, WriterSchema
 
 TS = 1_737_457_695_000
 STREAM = "projects/1/locations/l/streams/s"

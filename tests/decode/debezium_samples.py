@@ -18,15 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.debezium import DebeziumDecoder
-from distributary.decode.debezium_frames import NONE, split_connect
-from distributary.decode.debezium_names import connect_schema
-from distributary.decode.json_infer import infer, writer_schema
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.decoded import Decoded
-from distributary.model.record import RAW
-from distributary.model.schema import Format, WriterSchema
-from distributary.registry.avro import compile_avro
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
+from distributary.decode.change.debezium.messages import NONE, connect_schema, split_connect
+from distributary.decode.json.infer import infer, writer_schema
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import Decoded
+from distributary.model.record import RAW, Format, WriterSchema
+from distributary.registry.compile.avro import compile_avro
 
 SETTINGS = ChangeSettings(format="debezium")
 LIMITS = DecodeLimits()

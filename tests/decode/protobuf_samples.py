@@ -31,7 +31,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 MODULES = (

@@ -12,13 +12,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from distributary.config.evolution import Evolution
-from distributary.decode.avro import AvroDecoder
+from distributary.config.lake import Evolution
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.evolve.align import align
 from distributary.evolve.merge import create, merge
 from distributary.model.table import Column
-from distributary.registry.avro import compile_avro
+from distributary.registry.compile.avro import compile_avro
 
 Rows = list[dict[str, Any]]
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.decode.avro import AvroDecoder
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
-from distributary.registry.avro import compile_avro
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import (
     data,
     encode,

@@ -9,10 +9,10 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from distributary.decode.avro import AvroDecoder
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.errors import ErrorCode
-from distributary.registry.avro import compile_avro
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import zigzag
 
 

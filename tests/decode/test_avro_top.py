@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.avro import AvroDecoder
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.errors import ErrorCode
-from distributary.model.decoded import Decoded
-from distributary.registry.avro import compile_avro
+from distributary.model.deadletter import Decoded
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import PRIMITIVES, zigzag
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}

@@ -14,12 +14,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from distributary.decode.avro import AvroDecoder
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.decoded import Decoded
+from distributary.model.deadletter import Decoded
 from distributary.model.record import TIMESTAMP
-from distributary.registry.avro import compile_avro
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import record, zigzag
 
 LONG = 2**63

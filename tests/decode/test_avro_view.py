@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode import VIEWS
-from distributary.decode.avro_view import MAX_CHARACTERS, best_effort_text
-from distributary.model.schema import Format
-from distributary.registry.avro import compile_avro
+from distributary.decode.avro.decoder import MAX_CHARACTERS, best_effort_text
+from distributary.decode.formats import VIEWS
+from distributary.model.record import Format
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import record, zigzag
 
 SCHEMA = {

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from distributary.decode import DECODERS, cache
+from distributary.decode import formats
 from distributary.decode.base import DecodeLimits
+from distributary.decode.formats import DECODERS
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.schema import Format, WriterSchema
+from distributary.model.record import Format, WriterSchema
 
 Compile = Callable[[str], bytes]
 LIMITS = DecodeLimits()
@@ -19,9 +20,9 @@ LIMITS = DecodeLimits()
 
 @pytest.fixture(autouse=True)
 def _empty() -> Iterator[None]:
-    cache.clear()
+    formats.clear()
     yield
-    cache.clear()
+    formats.clear()
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def schema(compiled: Compile) -> WriterSchema:
 
 
 def test_the_same_schema_gives_the_same_decoder(schema: WriterSchema) -> None:
-    first = cache.decoder_for(schema, "t.M", LIMITS)
+    first = formats.decoder_for(schema, "t.M", LIMITS)
     copy = replace(schema, id=2, body=bytes(bytearray(schema.body)))
-    assert cache.decoder_for(copy, "t.M", DecodeLimits()) is first
+    assert formats.decoder_for(copy, "t.M", DecodeLimits()) is first
 
 
 def test_message_limits_and_body_make_a_difference(schema: WriterSchema, compiled: Compile) -> None:
@@ -41,10 +42,10 @@ def test_message_limits_and_body_make_a_difference(schema: WriterSchema, compile
         schema, body=compiled('syntax = "proto3"; package t; message M { bool a = 1; }')
     )
     decoders = [
-        cache.decoder_for(schema, "t.M", LIMITS),
-        cache.decoder_for(schema, "t.N", LIMITS),
-        cache.decoder_for(schema, "t.M", DecodeLimits(recursion_depth=1)),
-        cache.decoder_for(other, "t.M", LIMITS),
+        formats.decoder_for(schema, "t.M", LIMITS),
+        formats.decoder_for(schema, "t.N", LIMITS),
+        formats.decoder_for(schema, "t.M", DecodeLimits(recursion_depth=1)),
+        formats.decoder_for(other, "t.M", LIMITS),
     ]
     assert len({id(decoder) for decoder in decoders}) == 4
     assert [d.columns[0].name for d in decoders] == ["a", "b", "a", "a"]
@@ -53,24 +54,24 @@ def test_message_limits_and_body_make_a_difference(schema: WriterSchema, compile
 def test_the_longest_unused_is_forgotten_first(
     schema: WriterSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "CAPACITY", 2)
-    first = cache.decoder_for(schema, "t.M", LIMITS)
-    second = cache.decoder_for(schema, "t.N", LIMITS)
-    assert cache.decoder_for(schema, "t.M", LIMITS) is first
-    cache.decoder_for(schema, "t.M", DecodeLimits(recursion_depth=1))
-    assert cache.decoder_for(schema, "t.M", LIMITS) is first
-    assert cache.decoder_for(schema, "t.N", LIMITS) is not second
+    monkeypatch.setattr(formats, "CAPACITY", 2)
+    first = formats.decoder_for(schema, "t.M", LIMITS)
+    second = formats.decoder_for(schema, "t.N", LIMITS)
+    assert formats.decoder_for(schema, "t.M", LIMITS) is first
+    formats.decoder_for(schema, "t.M", DecodeLimits(recursion_depth=1))
+    assert formats.decoder_for(schema, "t.M", LIMITS) is first
+    assert formats.decoder_for(schema, "t.N", LIMITS) is not second
 
 
 def test_threads_share_one_decoder(schema: WriterSchema) -> None:
     with ThreadPoolExecutor(8) as threads:
-        tasks = [threads.submit(cache.decoder_for, schema, "t.M", LIMITS) for _ in range(64)]
+        tasks = [threads.submit(formats.decoder_for, schema, "t.M", LIMITS) for _ in range(64)]
     assert len({id(task.result()) for task in tasks}) == 1
 
 
 def test_a_schema_without_a_decoder_is_an_error(schema: WriterSchema) -> None:
     with pytest.raises(DecodeError) as caught:
-        cache.decoder_for(replace(schema, body=b"\xff"), "t.M", LIMITS)
+        formats.decoder_for(replace(schema, body=b"\xff"), "t.M", LIMITS)
     assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA
 
 
@@ -79,5 +80,5 @@ def test_a_format_without_a_decoder_is_an_error(
 ) -> None:
     monkeypatch.delitem(DECODERS, Format.PROTOBUF)
     with pytest.raises(DecodeError) as caught:
-        cache.decoder_for(schema, "t.M", LIMITS)
+        formats.decoder_for(schema, "t.M", LIMITS)
     assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA

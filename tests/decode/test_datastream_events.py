@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.changes import ROW_ID, claim, column_names, content_hashes
-from distributary.decode.datastream import DatastreamDecoder
+from distributary.decode.change.base import ROW_ID, claim, column_names, content_hashes
+from distributary.decode.change.datastream.decoder import DatastreamDecoder
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
-from distributary.model.decoded import Decoded
-from distributary.model.schema import Format, WriterSchema
+from distributary.model.deadletter import Decoded
+from distributary.model.record import Format, WriterSchema
 from tests.decode.datastream_samples import (
     COLUMNS,
     SOURCES,

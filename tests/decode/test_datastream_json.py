@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.decode.datastream import DatastreamDecoder
-from distributary.decode.json_mask import mask_list
+from distributary.decode.change.datastream.decoder import DatastreamDecoder
+from distributary.decode.json.infer import mask_list
 from distributary.errors import ErrorCode
 from tests.decode.datastream_samples import (
     codes,

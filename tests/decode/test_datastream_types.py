@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.decode import datastream_values as values
+from distributary.decode.change import values
 from distributary.errors import ErrorCode
 from distributary.model.record import TIMESTAMP
 from tests.decode.datastream_samples import (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from distributary.model.change_settings import ChangeSettings
+from distributary.model.change import ChangeSettings
 from tests.decode.debezium_samples import columns_of, decoders, log_of, messages, table_row
 
 ENVELOPES = ("js", "jn", "av")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode import debezium_frames
-from distributary.decode.debezium_frames import (
+from distributary.decode.change.debezium import messages
+from distributary.decode.change.debezium.messages import (
     NONE,
     schema_of,
     split_connect,
@@ -83,7 +83,7 @@ def test_one_that_only_begins_like_another() -> None:
 
 
 def test_more_schemas_than_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debezium_frames, "_MANY", 3)
+    monkeypatch.setattr(messages, "_MANY", 3)
     schemas = [b'{"n":%d}' % (n % 7) for n in range(50)]
     frames = split_connect(binaries(*(framed(s, b"%d" % n) for n, s in enumerate(schemas))))
     assert [frames.schemas[code] for code in frames.codes] == schemas

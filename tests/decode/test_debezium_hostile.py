@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.debezium import DebeziumDecoder
-from distributary.decode.debezium_names import connect_schema
-from distributary.decode.json_infer import infer, writer_schema
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
+from distributary.decode.change.debezium.messages import connect_schema
+from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS
-from distributary.model.schema import Format, WriterSchema
+from distributary.model.record import Format, WriterSchema
 from tests.decode.debezium_samples import LIMITS, SETTINGS, decoders, messages, raw_table
 
 CONNECTORS = ("js", "jn", "av", "fs", "fn", "fa")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.decode.debezium import DebeziumDecoder
-from distributary.decode.json_infer import infer, writer_schema
-from distributary.merge.dedupe import redelivered
+from distributary.changes.tombstones import redelivered
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
+from distributary.decode.json.infer import infer, writer_schema
 from tests.decode.debezium_samples import LIMITS, SETTINGS, raw_table
 
 POSTGRES = {"connector": "postgresql", "name": "shop", "db": "d", "schema": "s", "table": "t"}

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.debezium import DebeziumDecoder
-from distributary.decode.debezium_keys import KeyReader
-from distributary.decode.debezium_names import connect_schema
-from distributary.decode.json_infer import infer, writer_schema
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
+from distributary.decode.change.debezium.messages import KeyReader, connect_schema
+from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.schema import Format, WriterSchema
-from distributary.registry.avro import compile_avro
+from distributary.model.change import ChangeSettings
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.debezium_samples import decode, raw_table
 
 KEY_FIELDS = [{"type": "int32", "field": "id"}, {"type": "string", "field": "b"}]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.debezium_frames import split_connect
-from distributary.decode.debezium_names import (
+from distributary.decode.change.debezium.messages import (
     KINDS,
     Kind,
     connect_guid,
@@ -20,6 +19,7 @@ from distributary.decode.debezium_names import (
     look,
     schema_claim,
     schema_kind,
+    split_connect,
     topic_claim,
 )
 from distributary.errors import DecodeError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.decode.json_infer import infer, writer_schema
+from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import ErrorCode
 from tests.decode.debezium_samples import decode
 

@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.decode.debezium_names import connect_schema
+from distributary.decode.change.debezium.messages import connect_schema
 from distributary.errors import ErrorCode
-from distributary.model.record import TIMESTAMP
-from distributary.model.schema import WriterSchema
+from distributary.model.record import TIMESTAMP, WriterSchema
 from tests.decode.debezium_samples import columns_of, decode, log_of, table_row
 
 EXPECTED: dict[str, tuple[pa.DataType, Any]] = {

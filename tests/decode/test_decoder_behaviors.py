@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.decode import DECODERS
 from distributary.decode.base import DecodeLimits, Decoder
+from distributary.decode.formats import DECODERS
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.decoded import Decoded
-from distributary.model.schema import Format
+from distributary.model.deadletter import Decoded
+from distributary.model.record import Format
 
 PERSON = """
 syntax = "proto3";

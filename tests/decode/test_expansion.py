@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.decode import DECODERS, expansion
+from distributary.decode import base
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.cache import change_decoder_for
-from distributary.decode.json_infer import infer, writer_schema
-from distributary.decode.together import decode_together
+from distributary.decode.formats import DECODERS, change_decoder_for
+from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.decoded import Decoded
-from distributary.model.schema import Format, WriterSchema
-from distributary.registry.avro import payload_name
-from distributary.registry.avro_parse import parse_avro
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import Decoded
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.compile.avro import payload_name
+from distributary.registry.compile.avro_schema import parse_avro
 from tests.decode.avro_samples import zigzag
 from tests.decode.debezium_samples import raw_table
 
@@ -210,7 +210,7 @@ def test_slices_are_small_and_together_what_the_whole_is(
     decoder = sample.build(DecodeLimits())
     payloads = pa.array([sample.order(count) for count in counts], pa.binary())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expansion, "SLICE_BYTES", 200_000)
+        patch.setattr(base, "SLICE_BYTES", 200_000)
         parts = list(decoder.expansion.slices(payloads, limit=MIB))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts)][: len(parts)]
     assert parts[-1].stop == len(payloads)
@@ -390,9 +390,9 @@ def test_a_shape_is_found_in_memory_that_a_record_does_not_decide() -> None:
 
 
 ENGINES = {
-    Format.PROTOBUF: "distributary.decode.protobuf_engine.ptars.HandlerPool",
-    Format.AVRO: "distributary.decode.avro_engine.pyruhvro.deserialize_array",
-    Format.JSON: "distributary.decode.json_engine.arrow_json.read_json",
+    Format.PROTOBUF: "distributary.decode.protobuf.engine.ptars.HandlerPool",
+    Format.AVRO: "distributary.decode.avro.engine.pyruhvro.deserialize_array",
+    Format.JSON: "distributary.decode.json.columns.arrow_json.read_json",
 }
 
 

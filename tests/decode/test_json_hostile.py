@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.json_schema import JsonDecoder
+from distributary.decode.json.decoder import JsonDecoder
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.decoded import Failure
-from distributary.registry.json_schema import compile_json
+from distributary.model.deadletter import Failure
+from distributary.registry.compile.json import compile_json
 
 CANARY = "canary7f3a"
 PERSON: dict[str, Any] = {

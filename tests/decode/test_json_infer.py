@@ -13,11 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.json_infer import NOTHING, infer, join, names_of, writer_schema
-from distributary.decode.json_infer_arrow import arrow_shape
-from distributary.decode.json_join import ANYTHING, MAX_PROPERTIES, grown, shape_of
-from distributary.decode.json_schema import JsonDecoder
-from distributary.decode.json_text import parse
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.json.infer import (
+    ANYTHING,
+    MAX_PROPERTIES,
+    NOTHING,
+    arrow_shape,
+    grown,
+    infer,
+    join,
+    names_of,
+    shape_of,
+    writer_schema,
+)
+from distributary.decode.json.text import parse
 from tests.decode.datastream_samples import event
 
 NUMBERS = [

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.json_names import lake_names
-from distributary.decode.json_schema import JsonDecoder
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.json.schema import lake_names
 from distributary.errors import ErrorCode, InvalidSchemaError
-from distributary.model.decoded import Decoded
-from distributary.registry.json_schema import compile_json
+from distributary.model.deadletter import Decoded
+from distributary.registry.compile.json import compile_json
 
 QUICK = settings(
     max_examples=100,

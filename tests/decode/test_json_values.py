@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.json_schema import JsonDecoder
-from distributary.decode.json_view import best_effort_text
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.json.text import best_effort_text
 from distributary.errors import DecodeError
-from distributary.model.decoded import Decoded
-from distributary.registry.json_schema import compile_json
+from distributary.model.deadletter import Decoded
+from distributary.registry.compile.json import compile_json
 
 NEWEST = "https://json-schema.org/draft/2020-12/schema"
 NULL = {"type": "null"}

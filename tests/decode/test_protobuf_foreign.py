@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.errors import ErrorCode
-from distributary.model.decoded import Decoded
+from distributary.model.deadletter import Decoded
 from tests.decode.protobuf_samples import (
     SCALARS,
     SLOW,

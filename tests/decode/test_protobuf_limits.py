@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.errors import ErrorCode
-from distributary.model.decoded import Decoded
+from distributary.model.deadletter import Decoded
 
 Compile = Callable[[str], bytes]
 NODE = 'syntax = "proto3"; package t; message N { int32 v = 1; N next = 2; }'

@@ -33,9 +33,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.decode.together import decode_together
+from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
-from distributary.model.decoded import Decoded
+from distributary.model.deadletter import Decoded
 from tests.decode.protobuf_samples import (
     LIMITS,
     SLOW,

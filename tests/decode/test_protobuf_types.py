@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.table import Column
 

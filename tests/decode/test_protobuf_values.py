@@ -15,9 +15,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.errors import ErrorCode
-from distributary.model.decoded import Decoded
+from distributary.model.deadletter import Decoded
 
 Compile = Callable[[str], bytes]
 WELL_KNOWN = "".join(

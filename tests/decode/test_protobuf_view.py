@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.decode.protobuf_view import MAX_CHARACTERS, best_effort_text
+from distributary.decode.protobuf.wire import MAX_CHARACTERS, best_effort_text
 
 Compile = Callable[[str], bytes]
 SCHEMA = """

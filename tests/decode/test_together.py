@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
-from distributary.decode.together import decode_together
+from distributary.decode.protobuf.decoder import ProtobufDecoder, decode_together
 
 Compile = Callable[[str], bytes]
 OLD = "string name = 1; int32 level = 2;"

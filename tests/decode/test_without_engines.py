@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.cli.actions.check import State
-from distributary.cli.actions.checks import checks_of_machine
-from distributary.decode import avro_engine, protobuf_engine
-from distributary.decode.avro import AvroDecoder
+from distributary.cli.actions.doctor import State, checks_of_machine
+from distributary.decode.avro import engine as avro_engine
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
-from distributary.registry.avro import compile_avro
+from distributary.decode.protobuf import engine as protobuf_engine
+from distributary.decode.protobuf.decoder import ProtobufDecoder
+from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import encode
 
 PERSON = {
@@ -34,9 +34,9 @@ import json, sys
 from pathlib import Path
 sys.modules["ptars"] = sys.modules["pyruhvro"] = None
 import pyarrow as pa
-from distributary.decode.avro import AvroDecoder
+from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import ProtobufDecoder
+from distributary.decode.protobuf.decoder import ProtobufDecoder
 
 folder, report = Path(sys.argv[1]), {}
 for name, kind in (("avro", AvroDecoder), ("protobuf", ProtobufDecoder)):

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from distributary.config.deploy import Airflow
-from distributary.deploy.airflow import airflow_target, dag_file, dags_folder
 from distributary.deploy.pipeline_file import Installable
+from distributary.deploy.scripts import airflow_target, dag_file, dags_folder
 
 Make = Callable[..., Installable]
 

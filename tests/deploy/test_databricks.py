@@ -9,7 +9,7 @@ import pytest
 from databricks.sdk.service.jobs import JobSettings
 
 from distributary.config.deploy import Databricks
-from distributary.deploy.databricks_job import job_settings, like
+from distributary.deploy.databricks import job_settings, like
 from tests.cli.conftest import Cli
 from tests.deploy.conftest import Write
 from tests.deploy.workspace import TOKEN, USER, Refused, Workspace, serving
@@ -446,7 +446,7 @@ def test_without_the_extra_there_is_a_line_to_paste(
     def none(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("distributary.deploy.workspace.import_module", none)
+    monkeypatch.setattr("distributary.deploy.databricks.import_module", none)
     result = cli("install", file, *LINE, "--json")
     assert (result.code, result.json["error"]["code"]) == (1, "EXTRA_MISSING")
     assert result.json["error"]["next_step"] == "pip install 'distributary[databricks]'"

@@ -123,7 +123,7 @@ def test_what_an_earlier_configuration_left_is_removed(
 def test_a_crash_in_the_middle_is_made_good_by_the_next_try(
     file: Path, cli: Cli, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distributary import durable
+    from distributary.store import disk as durable
 
     written: list[Path] = []
     whole = durable.replace

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from distributary.config.load import load_text
-from distributary.deploy.grant_executors import SparkExecutor
-from distributary.deploy.granting import Outcome, Result, apply_rights
-from distributary.deploy.rights import (
+from distributary.deploy.grants import (
+    Outcome,
+    Result,
     Right,
+    RightsBook,
+    SparkExecutor,
     Standing,
     Statement,
     Verb,
+    apply_rights,
     statements,
     wanted_rights,
 )
-from distributary.deploy.rights_book import RightsBook
 from distributary.errors import DeployError, DeployUnavailableError, DistributaryError
 from distributary.observe.ledger import Ledger
 from tests.cli.lake import make_lake

@@ -15,11 +15,16 @@ from jsonschema import Draft7Validator, ValidationError
 
 from distributary.config.document import parse
 from distributary.deploy.files import FileTarget
-from distributary.deploy.image import ENTRYPOINT, USER, dockerfile
-from distributary.deploy.kubernetes import object_name
-from distributary.deploy.kubernetes_target import chart_values, kubernetes_target
+from distributary.deploy.kubernetes import (
+    ENTRYPOINT,
+    USER,
+    chart_values,
+    dockerfile,
+    kubernetes_target,
+    object_name,
+)
+from distributary.deploy.package import WHEEL
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.wheel import WHEEL
 from distributary.errors import ConfigError
 
 Make = Callable[..., Installable]

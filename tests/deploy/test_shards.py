@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from distributary.config.load import load_text
-from distributary.config.shard import job_name
+from distributary.config.source import job_name
+from distributary.deploy.files import Action, TargetName, refuse_conflicts
 from distributary.deploy.pipeline_file import Installable, read_for_install
-from distributary.deploy.shard_files import derived, numbers_in, shards_folder
 from distributary.deploy.shards import (
     ShardsTarget,
+    derived,
     installed_shards,
+    numbers_in,
     refuse_single,
     removal_target,
+    shards_folder,
     spread_target,
 )
-from distributary.deploy.steps import Action, refuse_conflicts
-from distributary.deploy.targets import TargetName
 from distributary.errors import ConfigError, DeployError, ErrorCode
 from distributary.observe.ledger import Ledger
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli import main
+from distributary.cli.app import main
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy import package
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.spark_submit import submit_script
+from distributary.deploy.scripts import submit_script
 from distributary.errors import DistributaryError
-from distributary.simulate.games import GamesPlan
-from tests.run.lakes import Games
-from tests.run.test_cluster import master
+from distributary.lab.simulate.game_records import GamesPlan
+from tests.engine.lakes import Games
+from tests.spark.test_cluster import master
 
 __all__ = ["master"]
 

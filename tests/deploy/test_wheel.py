@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 import distributary
-from distributary.deploy import wheel
+from distributary.deploy import package
 from distributary.errors import DeployError
 from tests.cli.conftest import Cli
 
 
 def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -> None:
-    made = wheel.write_wheel(own_folder / wheel.WHEEL)
-    again = wheel.write_wheel(own_folder / "again" / wheel.WHEEL)
+    made = package.write_wheel(own_folder / package.WHEEL)
+    again = package.write_wheel(own_folder / "again" / package.WHEEL)
     assert made.path.read_bytes() == again.path.read_bytes()
     site = own_folder / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", str(site), str(made.path)], check=True)
     root = Path(distributary.__file__).parent
-    for name in ("stage/job.py", "py.typed", "run/jvm/SHA256SUMS", "deploy/requirements.lock"):
+    for name in ("stage/job.py", "py.typed", "spark/jvm/SHA256SUMS", "deploy/requirements.lock"):
         assert (site / "distributary" / name).read_bytes() == (root / name).read_bytes()
     # the dashboard's words, which lie elsewhere in a checkout
     assert (site / "distributary" / "web" / "errors.md").read_text().startswith("# Error codes")
@@ -41,7 +41,7 @@ def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -
 
 
 def test_the_record_of_the_wheel_is_true(own_folder: Path) -> None:
-    with zipfile.ZipFile(wheel.write_wheel(own_folder / wheel.WHEEL).path) as archive:
+    with zipfile.ZipFile(package.write_wheel(own_folder / package.WHEEL).path) as archive:
         names = archive.namelist()
         record = next(name for name in names if name.endswith(".dist-info/RECORD"))
         rows = [line.rsplit(",", 2) for line in archive.read(record).decode().splitlines()]
@@ -60,14 +60,14 @@ def test_metadata_of_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr(distributary, "__version__", "9.9.9")
     with pytest.raises(DeployError):
-        wheel.write_wheel(own_folder / wheel.WHEEL)
+        package.write_wheel(own_folder / package.WHEEL)
 
 
 def test_the_command_takes_the_wheel_s_own_name_only(cli: Cli, own_folder: Path) -> None:
     assert cli("package", "other.whl").code == 2
-    tried = cli("package", wheel.WHEEL, "--dry-run", "--json")
+    tried = cli("package", package.WHEEL, "--dry-run", "--json")
     assert tried.code == 0 and tried.json["packages"] == ["distributary"]
-    assert not (own_folder / wheel.WHEEL).exists()
-    done = cli("package", f"image/{wheel.WHEEL}", "--json")
+    assert not (own_folder / package.WHEEL).exists()
+    done = cli("package", f"image/{package.WHEEL}", "--json")
     assert done.code == 0 and json.loads(done.out)["files"] > 100
-    assert (own_folder / "image" / wheel.WHEEL).is_file()
+    assert (own_folder / "image" / package.WHEEL).is_file()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.fields import every_model, settings
+from distributary.config.load import every_model, settings
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
-from distributary.observe.metrics_catalogue import CATALOGUE
+from distributary.observe.metrics import CATALOGUE
 from tests.cli.test_help import EVERY
 from tools.docs import errors, hooks, ledger
 from tools.docs.commands import escaped, verbs

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.config.evolution import Evolution
-from distributary.evolve.align import align
-from distributary.evolve.defaults import constant, inner_type
+from distributary.config.lake import Evolution
+from distributary.evolve.align import align, constant, inner_type
 from distributary.evolve.merge import create, merge
 from distributary.model.table import Column
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distributary.config.evolution import Evolution
+from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
 from distributary.evolve.merge import create, ignored, merge, missing
 from distributary.model.table import ChangeKind, Column, Merged

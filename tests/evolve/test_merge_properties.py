@@ -13,11 +13,10 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.config.evolution import Evolution
+from distributary.config.lake import Evolution
 from distributary.evolve.align import align
 from distributary.evolve.merge import ignored, merge
-from distributary.evolve.place import fold
-from distributary.evolve.types import sql_name, wider
+from distributary.evolve.types import fold, sql_name, wider
 from distributary.model.table import Column, Merged
 
 NAMES = [

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.evolve.rest import rest_as_json
+from distributary.evolve.unified import rest_as_json
 
 
 def texts(type_: pa.DataType, values: list[Any]) -> list[str | None]:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.evolve.place import settled
-from distributary.evolve.types import same, side_suffix, sql_name, wider
+from distributary.evolve.types import same, settled, side_suffix, sql_name, wider
 
 STRUCT = pa.struct([("a", pa.int32()), ("b c", pa.string())])
 

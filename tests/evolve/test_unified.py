@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.evolve.place import fold
+from distributary.evolve.types import fold
 from distributary.evolve.unified import REST, Unified, plan_unified
 from distributary.model.table import Column
 

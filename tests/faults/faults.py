@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from distributary.run.chaos import KILL, PAUSE, Moment
+from distributary.engine.parts import KILL, PAUSE, Moment
 from tests.faults.drivers import Driver
 from tests.faults.feeds import Shape
 from tests.faults.oracle import ids_of

@@ -22,7 +22,7 @@ import fastavro
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from distributary.registry.files import FileRegistry
+from distributary.registry.folder import FileRegistry
 from tests.faults.oracle import Book, Change, make_id
 from tests.topics import Topics
 

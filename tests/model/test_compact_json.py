@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.model.compact_json import compact, parsed
+from distributary.model.manifest import compact, parsed
 
 _VALUES = st.recursive(
     st.none()

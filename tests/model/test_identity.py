@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distributary.model.identity import ByIdentity
+from distributary.model.record import ByIdentity
 
 
 def test_the_same_objects_find_their_value() -> None:

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
+from distributary.delta.tables import conflict_attempts
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.manifest import (
     Counts,
@@ -23,7 +24,6 @@ from distributary.model.manifest import (
     TableEntry,
 )
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.delta import conflict_attempts
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published

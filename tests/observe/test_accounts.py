@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.model.manifest import Counts
-from distributary.observe.accounts import BatchCounts, total
+from distributary.observe.recording import BatchCounts, total
 
 
 def test_a_replay_moves_dead_letters_and_reads_nothing_new():

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.delta import tables
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe import delta
 from distributary.observe.deadletters import DeadLetters
 
 
@@ -99,7 +99,7 @@ def test_a_table_that_never_rests_is_an_error_with_a_code(lake, monkeypatch):
         return merge
 
     monkeypatch.setattr(DeltaTable, "merge", overtaken)
-    monkeypatch.setattr(delta, "CONFLICT_ATTEMPTS", 2)
+    monkeypatch.setattr(tables, "CONFLICT_ATTEMPTS", 2)
     with pytest.raises(DistributaryError) as caught:
         DeadLetters(path).discard([dead_letter_id("games", "life", "wrapper", 0, 1)], note="x")
     assert caught.value.code is ErrorCode.COMMIT_FAILED

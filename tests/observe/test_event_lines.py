@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary import errors
-from distributary.config.problems import PipelineFileError, Problem, refuse
+from distributary.config.document import PipelineFileError, Problem, refuse
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe import events
-from distributary.observe.event_lines import decode, encode
-from distributary.observe.events import Asked, Event, Failed, TableWritten
+from distributary.observe.events import Asked, Event, Failed, TableWritten, decode, encode
 from tests.observe.test_events import EVERY_EVENT
 
 KINDS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import LakeUnavailableError
-from distributary.observe.failures import clear_failure, read_failure, write_failure
+from distributary.observe.pipelines import clear_failure, read_failure, write_failure
 
 
 def test_a_failure_is_remembered_and_forgotten(tmp_path: Path) -> None:

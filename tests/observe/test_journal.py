@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from distributary.errors import SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchStarted, Failed
-from distributary.observe.journal import Journal, keeping
+from distributary.observe.journal import Journal, keeping, line_of
 from distributary.observe.log_format import LogFormat, LogLine, read_json, spell
-from distributary.observe.log_lines import line_of
 from tests.observe.test_events import EVERY_EVENT
 
 AT = datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=UTC)

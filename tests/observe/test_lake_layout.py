@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.observe import layout
+from distributary.model import layout
 
 HOSTILE = [
     "..",

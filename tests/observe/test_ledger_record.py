@@ -11,10 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.model import layout
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, SchemaUse, SourceRange
 from distributary.model.table import Change, ChangeKind
-from distributary.observe import layout, store
+from distributary.observe import store
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
 from distributary.observe.store import Store

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 
+from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.table import Role
-from distributary.observe import layout, store
+from distributary.observe import store
 from distributary.observe.ledger import Ledger
 from distributary.observe.store import Store
 

@@ -13,15 +13,22 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from distributary.config.lineage import Lineage
+from distributary.config.alerts import Lineage
 from distributary.model.manifest import Counts
 from distributary.model.table import Column, Origin, Role, TablePlan
 from distributary.observe.events import BatchSettled, TableWritten
-from distributary.observe.lineage import LineageRun
-from distributary.observe.lineage_columns import Fields
-from distributary.observe.lineage_events import RunFacts
-from distributary.observe.lineage_names import Dataset, place, topic
-from distributary.observe.lineage_sinks import FileSink, HttpSink, Sink, sinks
+from distributary.observe.lineage import (
+    Dataset,
+    Fields,
+    FileSink,
+    HttpSink,
+    LineageRun,
+    RunFacts,
+    Sink,
+    place,
+    sinks,
+    topic,
+)
 from tests.observe.openlineage import check_event
 from tests.registry.loopback import Says, serving
 from tests.waiting import eventually

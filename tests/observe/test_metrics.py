@@ -31,8 +31,7 @@ from distributary.observe.events import (
     TableResumed,
     TableWritten,
 )
-from distributary.observe.metrics import Metrics
-from distributary.observe.metrics_catalogue import CATALOGUE, PREFIX, Kind
+from distributary.observe.metrics import CATALOGUE, PREFIX, Kind, Metrics
 from tests.observe.conftest import NOON, Lake
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -14,9 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ErrorCode
-from distributary.observe.metrics_catalogue import CATALOGUE, Kind, reference
-from distributary.observe.metrics_shipped import alert_rules, grafana_dashboard
-from distributary.registry.calls import OUTCOMES
+from distributary.observe.metrics import CATALOGUE, Kind, alert_rules, grafana_dashboard, reference
+from distributary.registry.base import OUTCOMES
 
 KNOWN = {series: metric for metric in CATALOGUE for series in metric.series}
 FOREIGN = {"process_cpu_seconds_total"}

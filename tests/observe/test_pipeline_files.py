@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe import layout
+from distributary.model import layout
 from distributary.observe.pipelines import Registration, register, registration, registrations
 
 GAMES = Registration(

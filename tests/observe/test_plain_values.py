@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
 
-from distributary.observe.plain import plain
+from distributary.observe.log_format import plain
 
 
 class Colour(StrEnum):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.row_events import RowStory, trace_key
+from distributary.observe.trace_changes import RowStory, trace_key
+from tests.changes.logs import event
 from tests.cli.change_lake import LOG, MERGED, ChangeLake
-from tests.merge.logs import event
 
 
 @pytest.fixture

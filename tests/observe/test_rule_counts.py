@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pyarrow as pa
 
+from distributary.model import layout
 from distributary.model.expectation import Action, RuleCount
 from distributary.model.ledger import TABLES
 from distributary.model.manifest import Manifest
-from distributary.observe import layout
 from distributary.observe.ledger import Ledger
 from distributary.observe.status import status
 from distributary.observe.store import Store

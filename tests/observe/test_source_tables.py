@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.model.change_facts import ChangeFacts
+from distributary.model import layout
+from distributary.model.change import ChangeFacts
 from distributary.model.ledger import OP_COLUMNS, TABLES
 from distributary.model.manifest import entry_from_dict, entry_to_dict
-from distributary.observe import layout
+from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
-from distributary.observe.measured import with_measures
 from distributary.observe.status import status
 from distributary.publish.base import Outcome, Published
-from distributary.stage.facts import change_fact
-from distributary.stage.runs import facts_batch, facts_of
+from distributary.stage.exchange import facts_batch, facts_of
+from distributary.stage.files import change_fact
+from tests.changes.logs import NOW, event
 from tests.cli.change_lake import BEGUN, LOG, MERGED, ChangeLake
-from tests.merge.logs import NOW, event
 
 MS = NOW // 1000
 

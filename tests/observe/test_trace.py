@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role
-from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.locate import Coordinates
-from distributary.observe.trace import Verdict, trace_offset, trace_row
-from distributary.observe.trace_files import below, trace_file
+from distributary.observe.trace import Coordinates, Verdict, trace_offset, trace_row
+from distributary.observe.trace_changes import below, trace_file
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e'
 

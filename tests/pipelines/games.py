@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import stream_rounds
 from distributary.model.record import RAW
-from distributary.registry.files import FileRegistry
-from distributary.simulate import GamesPlan, stream_rounds
+from distributary.registry.folder import FileRegistry
 
 FILE = """
 name: games

@@ -13,18 +13,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.registry.files import FileRegistry
-from distributary.simulate import GamesPlan, produce_games
-from distributary.simulate.delta import DeltaSink
+from distributary.lab.simulate.base import DeltaSink
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import produce_games
+from distributary.registry.folder import FileRegistry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative"
 GAME = GamesPlan(games=1).names[0]
 # somebody registers a version and sends records of it, after the columns were fixed
 MEANWHILE = """
 from pathlib import Path
-from distributary.registry.files import FileRegistry
-from distributary.simulate import GamesPlan, produce_games
-from distributary.simulate.delta import DeltaSink
+from distributary.registry.folder import FileRegistry
+from distributary.lab.simulate import GamesPlan, produce_games
+from distributary.lab.simulate.base import DeltaSink
 
 if not Path("done-once").exists():
     Path("done-once").touch()

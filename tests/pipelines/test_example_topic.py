@@ -13,7 +13,7 @@ from tests.pipelines.test_example import EXAMPLE, command, run
 from tests.services import unique
 
 if TYPE_CHECKING:
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -10,12 +10,17 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ConfigError, ErrorCode, RegistryUnavailableError, SetupError
-from distributary.pipelines import assumed
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.pipelines import known as assumed
 from distributary.pipelines.known import known, settings
-from distributary.pipelines.outcome import failure
-from distributary.pipelines.project import Project, find_project, require_extra
-from distributary.pipelines.spark_update import main, server_conf
-from distributary.simulate import GamesPlan
+from distributary.pipelines.update import (
+    Project,
+    failure,
+    find_project,
+    main,
+    require_extra,
+    server_conf,
+)
 from tests.pipelines.games import Games
 
 SPEC = "name: games\nstorage: kept\nconfiguration: {spark.a: 'b'}\n"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
+from distributary.lab.simulate.game_records import GamesPlan
 from distributary.pipelines import decoded, types
+from distributary.pipelines.flows import LETTERS, DeadLetters, TypeRows
 from distributary.pipelines.known import Known, known, settings
-from distributary.pipelines.rows import LETTERS, DeadLetters, TypeRows
-from distributary.simulate import GamesPlan
 from tests.pipelines.games import FILE, Games, as_it_is, raw
 
 TWO = GamesPlan(games=2, versions=2, records=5)

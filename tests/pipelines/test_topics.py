@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from distributary.config.load import load_text
-from distributary.model.schema import Format
+from distributary.model.record import Format
+from distributary.pipelines.flows import DeadLetters, TypeRows, delta_options, kafka_options
 from distributary.pipelines.known import known, settings, types
-from distributary.pipelines.rows import DeadLetters, TypeRows
-from distributary.pipelines.spark_options import delta_options, kafka_options
-from distributary.registry.files import FileRegistry
+from distributary.registry.folder import FileRegistry
 from distributary.registry.wire import frame
 from tests.pipelines.games import as_it_is, raw
 

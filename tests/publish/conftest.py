@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.model.manifest import TableEntry
-from distributary.publish import local_log, parquet, store_log
-from distributary.publish.base import Mark, Published, Publisher
+from distributary.delta import log as local_log
+from distributary.delta import log as store_log
+from distributary.model.manifest import Mark, TableEntry
+from distributary.publish import parquet
+from distributary.publish.base import Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
 from tests.publish import staged

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from distributary.model.manifest import StagedFile, TableEntry, app_id
+from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
+from distributary.model.names import hive_folder, label_folder
 from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
-from distributary.publish.base import Mark
-from distributary.route.partition_names import hive_folder, label_folder
 
 Read = Callable[..., list[dict[str, Any]]]
 

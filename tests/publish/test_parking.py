@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
-from distributary.model.manifest import TableEntry, app_id
-from distributary.publish.base import CommittedMark, Mark, Outcome, Published
+from distributary.model.manifest import Mark, TableEntry, app_id
+from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.folder import Folder
 from distributary.publish.parking import ParkedBatch, forget, park, parked, resume, unpark
+from distributary.store.bucket import Folder
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 

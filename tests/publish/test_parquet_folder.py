@@ -23,8 +23,7 @@ from distributary.model.table import Column
 from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Outcome
 from distributary.publish.parking import park, parked, resume
-from distributary.publish.parquet import ParquetPublisher
-from distributary.publish.parquet_table import HOME, ParquetTable, format_of
+from distributary.publish.parquet import HOME, ParquetPublisher, ParquetTable, format_of
 from tests.publish import staged
 from tests.publish.staged import (
     batch_of,

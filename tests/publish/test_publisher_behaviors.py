@@ -15,7 +15,7 @@ from distributary.errors import ErrorCode, PublishError, StagedFileError
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Publisher
-from distributary.publish.parquet_table import ParquetTable
+from distributary.publish.parquet import ParquetTable
 from tests.publish.conftest import MakePublisher
 from tests.publish.staged import (
     COMMENT,

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from distributary.config.registry import Registry
-from distributary.registry.http import HttpRegistry
+from distributary.config.kafka import Registry
+from distributary.registry.http.registry import HttpRegistry
 
 
 @dataclass(frozen=True)

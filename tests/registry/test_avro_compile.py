@@ -9,12 +9,18 @@ import fastavro
 import pytest
 
 from distributary.errors import ErrorCode, InvalidSchemaError
-from distributary.model.schema import Format
-from distributary.registry.avro import compile_avro
-from distributary.registry.avro_defaults import Defaults
-from distributary.registry.avro_model import Enum, Fixed, Record
-from distributary.registry.avro_parse import MAX_LEVELS, MAX_TEXT, parse_avro
-from distributary.registry.compile import compile_schema
+from distributary.model.record import Format
+from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_schema import (
+    MAX_LEVELS,
+    MAX_TEXT,
+    Defaults,
+    Enum,
+    Fixed,
+    Record,
+    parse_avro,
+)
+from distributary.registry.compile.formats import compile_schema
 
 
 def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:

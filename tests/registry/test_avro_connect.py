@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distributary.registry.avro import compile_avro
-from distributary.registry.avro_model import Connect, Primitive, Record
-from distributary.registry.avro_parse import parse_avro
+from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_schema import Connect, Primitive, Record, parse_avro
 
 
 def record(**types: Any) -> str:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
-from distributary.registry.calls import RegistryCalls, endpoint
+from distributary.registry.base import RegistryCalls, endpoint
 from tests.registry.loopback import Says, by_path, no, registry, serving
 
 

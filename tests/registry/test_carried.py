@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import SchemaNotFoundError
-from distributary.registry.carried import CarriedSchemas
-from distributary.registry.file_schemas import guid_of
+from distributary.registry.record_schemas import CarriedSchemas, guid_of
 
 OLD, NEW = '{"type":"struct","fields":[]}', '{"type":"struct","fields":[],"name":"x"}'
 CLAIM = '["","shop","a/../b"]'

@@ -18,8 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError
-from distributary.registry.bundled import CONFLUENT, is_bundled
-from distributary.registry.protobuf import MAX_FILES, MAX_TEXT, CompiledProto, compile_proto
+from distributary.registry.compile.protobuf import (
+    CONFLUENT,
+    MAX_FILES,
+    MAX_TEXT,
+    CompiledProto,
+    compile_proto,
+    is_bundled,
+)
 
 PROTO3 = 'syntax = "proto3";'
 

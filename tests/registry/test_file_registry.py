@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError, RegistryUnavailableError
-from distributary.registry import files
-from distributary.registry.files import FileRegistry
-from distributary.registry.hostile import folder_name, printable
+from distributary.model.names import folder_name, printable
+from distributary.registry import folder as files
+from distributary.registry.folder import FileRegistry
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "\nmessage Chess {\n  string player = 1; // ♟\n}\n"

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from distributary.errors import InvalidSchemaError, RegistryUnavailableError, SchemaNotFoundError
-from distributary.model.schema import Format, SubjectVersion
+from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.file_schemas import FileSchemas, guid_of, keep_schema
+from distributary.registry.record_schemas import FileSchemas, guid_of, keep_schema
 
 
 def text(name: str, *fields: str) -> bytes:

@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from distributary.config.registry import Registry
+from distributary.config.kafka import Registry
 from distributary.errors import SchemaNotFoundError
-from distributary.model.schema import SubjectVersion
+from distributary.model.record import SubjectVersion
+from distributary.registry.base import context_of, local, named, qualified
 from distributary.registry.cache import CachedRegistry
-from distributary.registry.contexts import context_of, local, named, qualified
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import Asked, Says, by_path, no, registry, says, serving
 

@@ -18,7 +18,7 @@ from distributary.errors import (
     RegistryUnavailableError,
     SchemaNotFoundError,
 )
-from distributary.registry.http_client import ATTEMPTS
+from distributary.registry.http.client import ATTEMPTS
 from tests.registry.loopback import Asked, Says, Script, by_path, no, registry, says, serving
 
 HTML = b"<html><body>It works!</body></html>"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, RegistryError, RegistryUnavailableError
-from distributary.registry.http_listing import listed
+from distributary.registry.http.client import listed
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import Asked, Says, no, registry, says, serving
 

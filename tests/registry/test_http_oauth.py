@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 import pytest
 from pydantic import ValidationError
 
-from distributary.config.registry import Registry
+from distributary.config.kafka import Registry
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -26,8 +26,8 @@ from distributary.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from distributary.registry.http import HttpRegistry
-from distributary.registry.http_client import ATTEMPTS
+from distributary.registry.http.client import ATTEMPTS
+from distributary.registry.http.registry import HttpRegistry
 from tests.registry.loopback import Asked, Says, Server, no, registry, says, serving
 
 ID, SECRET = "client+1", "secret-canary:1 &ß"

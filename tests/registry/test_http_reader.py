@@ -17,10 +17,10 @@ from distributary.errors import (
     RegistryUnavailableError,
     SchemaNotFoundError,
 )
-from distributary.model.schema import Format, SubjectVersion
+from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.http_answers import SchemaShape
-from distributary.registry.protobuf import compile_proto
+from distributary.registry.compile.protobuf import compile_proto
+from distributary.registry.http.answers import SchemaShape
 from tests.registry.loopback import Asked, Says, by_path, no, registry, says, serving
 
 PROTO3 = 'syntax = "proto3";'

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from distributary.config.registry import Registry
+from distributary.config.kafka import Registry
 from distributary.errors import (
     ConfigError,
     ErrorCode,
@@ -20,15 +20,15 @@ from distributary.errors import (
     RegistryError,
     SchemaNotFoundError,
 )
-from distributary.model.schema import Format, SubjectVersion
+from distributary.model.record import Format, SubjectVersion
 from distributary.registry.cache import CachedRegistry
-from distributary.registry.compatibility import Level
-from distributary.registry.http import HttpRegistry
-from distributary.registry.protobuf import compile_proto
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.compile.protobuf import compile_proto
+from distributary.registry.http.registry import HttpRegistry
 from tests.services import unique
 
 if TYPE_CHECKING:
-    from distributary.dev.services import Services
+    from distributary.lab.services.services import Services
 
 pytestmark = pytest.mark.services
 PROTO3 = 'syntax = "proto3";'

@@ -15,13 +15,13 @@ from distributary.errors import (
     RegistryError,
     SchemaNotFoundError,
 )
-from distributary.model.schema import Format
-from distributary.registry.compatibility import Level
-from distributary.registry.http import HttpRegistry, Registered
+from distributary.model.record import Format
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.http.registry import HttpRegistry, Registered
 from tests.registry.loopback import Says, by_path, no, registry, says, serving
 
 if TYPE_CHECKING:
-    from distributary.simulate.base import SchemaSink
+    from distributary.lab.simulate.base import SchemaSink
 
 TEXT = 'syntax = "proto3"; message Chess { string player = 1; }'
 REFERENCE = {"name": "b.proto", "subject": "base", "version": 1}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from distributary.model.schema import Format
-from distributary.registry.compatibility import Level, Version, problems
-from distributary.registry.json_documents import Documents
-from distributary.registry.json_rules import unreadable
-from distributary.registry.json_schema import compile_json
+from distributary.model.record import Format
+from distributary.registry.compatibility.json import unreadable
+from distributary.registry.compatibility.levels import Level, Version, problems
+from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_documents import Documents
 
 TEXT: dict[str, Any] = {"type": "string"}
 NUMBER: dict[str, Any] = {"type": "integer"}

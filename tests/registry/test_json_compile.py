@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from distributary.errors import ErrorCode, InvalidSchemaError
-from distributary.model.schema import Format
-from distributary.registry.files import FileRegistry
-from distributary.registry.json_documents import Documents
-from distributary.registry.json_facts import facts_of
-from distributary.registry.json_schema import CompiledJson, compile_json
+from distributary.model.record import Format
+from distributary.registry.compile.json import CompiledJson, compile_json, facts_of
+from distributary.registry.compile.json_documents import Documents
+from distributary.registry.folder import FileRegistry
 
 DRAFTS = [
     ("http://json-schema.org/draft-04/schema#", 4),

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
-from distributary.model.schema import Format
-from distributary.registry import compatibility
-from distributary.registry.compatibility import Level, Version, problems
-from distributary.registry.protobuf import compile_proto
-from distributary.registry.protobuf_rules import reused_numbers, unreadable
+from distributary.model.record import Format
+from distributary.registry.compatibility import levels
+from distributary.registry.compatibility.levels import Level, Version, problems
+from distributary.registry.compatibility.protobuf import reused_numbers, unreadable
+from distributary.registry.compile.protobuf import compile_proto
 
 
 def body(text: str, syntax: str = "proto3", imports: dict[str, str] | None = None) -> bytes:
@@ -297,7 +297,7 @@ def test_a_subject_keeps_its_format() -> None:
 
 
 def test_a_format_without_rules_is_accepted_by_none_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compatibility, "RULES", {})
+    monkeypatch.setattr(levels, "RULES", {})
     history = [Version(1, Format.JSON, b"{}")]
     assert problems(b"{}", format=Format.JSON, history=history, level=Level.BACKWARD)
     assert problems(b"{}", format=Format.JSON, history=history, level=Level.NONE) == []

@@ -17,13 +17,11 @@ from distributary.errors import (
     InvalidSchemaError,
     SchemaNotFoundError,
 )
-from distributary.model.schema import Format, SubjectVersion
-from distributary.registry.base import SchemaRegistry
-from distributary.registry.compatibility import Level
-from distributary.registry.files import FileRegistry
-from distributary.registry.local import LocalRegistry
-from distributary.registry.memory import MemoryRegistry
-from distributary.registry.references import Reference
+from distributary.model.record import Format, SubjectVersion
+from distributary.registry.base import Reference, SchemaRegistry
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.folder import FileRegistry
+from distributary.registry.local import LocalRegistry, MemoryRegistry
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "package game; message Chess { string player = 1; }"

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
-from distributary.model.schema import WriterSchema
+from distributary.model.record import WriterSchema
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.cache import CachedRegistry
-from distributary.registry.memory import MemoryRegistry
+from distributary.registry.local import MemoryRegistry
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "package game; message Chess { string player = 1; }"

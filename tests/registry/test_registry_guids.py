@@ -9,9 +9,8 @@ from uuid import uuid4
 import pytest
 
 from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
-from distributary.registry.files import FileRegistry
-from distributary.registry.local import LocalRegistry
-from distributary.registry.memory import MemoryRegistry
+from distributary.registry.folder import FileRegistry
+from distributary.registry.local import LocalRegistry, MemoryRegistry
 
 PROTO3 = 'syntax = "proto3";'
 BASE = PROTO3 + "message Base { string a = 1; }"

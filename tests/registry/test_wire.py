@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.registry.protobuf import compile_proto
+from distributary.registry.compile.protobuf import compile_proto
 from distributary.registry.wire import (
     FIRST_MESSAGE,
     KEY_HEADER,

@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.registry.wire import FIRST_MESSAGE, BadFrame, frame, parse
-from distributary.registry.wire_arrow import SplitFrames, payloads, split_v0
+from distributary.registry.wire import (
+    FIRST_MESSAGE,
+    BadFrame,
+    SplitFrames,
+    frame,
+    parse,
+    payloads,
+    split_v0,
+)
 
 IDS = st.integers(min_value=0, max_value=2**32 - 1)
 PATHS = st.sampled_from([(0,), (1,), (3,), (0, 2), (63,), (64,), (1, 1, 1), (0, 0), (9, 300)])

@@ -17,10 +17,13 @@ from distributary.registry.wire import (
     KEY_HEADER,
     VALUE_HEADER,
     BadFrame,
+    SplitFrames,
     frame,
     parse,
+    payloads,
+    split,
+    split_v0,
 )
-from distributary.registry.wire_arrow import SplitFrames, payloads, split, split_v0
 
 Entries = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, Entries | None]

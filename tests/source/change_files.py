@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from distributary.config.source import FilesSource as Config
 from distributary.source.base import Position
-from distributary.source.files import FilesSource
-from distributary.source.files_reader import FAULT_HEADER
+from distributary.source.files.source import FAULT_HEADER, FilesSource
 
 MINUTE = "2024/05/09/06/56"
 TIMESTAMP = {"type": "long", "logicalType": "timestamp-millis"}

@@ -12,12 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.source import DeltaSource as Config
-from distributary.errors import (
-    DivergedError,
-    ErrorCode,
-    SourceError,
-    SourceUnavailableError,
-)
+from distributary.errors import DivergedError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
 from distributary.source.delta import DeltaSource, SourceFile, _Place, _source_file

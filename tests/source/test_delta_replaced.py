@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from distributary.errors import DistributaryError, ErrorCode, SourceError
 from distributary.source.base import BatchInput, Position
 from distributary.source.delta import DeltaReader, DeltaSource
-from tests.run.shard_jobs import SPARK
+from tests.engine.shard_jobs import SPARK
 from tests.source.test_delta import source, table
 
 

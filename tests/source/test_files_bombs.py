@@ -19,15 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.source import (
-    files_codecs,
-    files_events,
-    files_json,
-    files_parquet,
-    files_parquet_pages,
-    files_reader,
-)
-from distributary.source.files_slices import slicer_for
+from distributary.source.files import avro as files_codecs
+from distributary.source.files import bytes as files_events
+from distributary.source.files import json as files_json
+from distributary.source.files import parquet as files_parquet
+from distributary.source.files import parquet as files_parquet_pages
+from distributary.source.files import source
+from distributary.source.files.avro import slicer_for
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import avro, events, faults, good, lines, named, put, records
 from tests.source.change_files import source as files_source
@@ -344,7 +342,7 @@ def test_a_row_that_no_letter_can_hold(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_for_which_there_is_no_memory(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(files_reader, f"read_{format}")
+    real = getattr(source, f"read_{format}")
 
     def read_it(*arguments: Any) -> Any:
         for each in real(*arguments):
@@ -352,7 +350,7 @@ def test_a_file_for_which_there_is_no_memory(
             if len(each.values) == 7:
                 raise pa.ArrowMemoryError("malloc of size 5000000000 failed")
 
-    monkeypatch.setattr(files_reader, f"read_{format}", read_it)
+    monkeypatch.setattr(source, f"read_{format}", read_it)
     rows = simple(7)
     make = {"avro": lambda: avro(events(7)), "json": lambda: lines(rows)}
     data = make.get(format, lambda: parquet(pa.Table.from_pylist(rows)))()

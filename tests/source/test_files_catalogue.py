@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import CheckpointError, ErrorCode, FencedError, LakeUnavailableError
-from distributary.source import files_catalogue
-from distributary.source.files_catalogue import Catalogue
-from distributary.source.files_names import FoundFile
+from distributary.source.files import catalogue as files_catalogue
+from distributary.source.files.catalogue import Catalogue, FoundFile
 
 PATHS = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=20)
 FILES = st.builds(FoundFile, PATHS, st.integers(1, 2**40), st.integers(0, 2**62))

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import DivergedError, FencedError, SourceUnavailableError
-from distributary.model.file_ranges import files_of
-from distributary.model.manifest import SourceRange
-from distributary.source.files import FilesSource, _spread
-from distributary.source.files_catalogue import CataloguedFile
-from distributary.source.files_walk import Walk
+from distributary.model.manifest import SourceRange, files_of
+from distributary.source.files.catalogue import CataloguedFile, Walk
+from distributary.source.files.source import FilesSource, _spread
 from tests.source.change_files import avro, events, found, named, put, records, source, uuids
 
 

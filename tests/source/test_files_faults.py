@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ErrorCode, SourceUnavailableError
-from distributary.source.files_bytes import Patience
-from distributary.source.files_catalogue import CataloguedFile
-from distributary.source.files_reader import FilesReader
-from distributary.source.files_store import LocalFiles
+from distributary.source.files.bytes import LocalFiles, Patience
+from distributary.source.files.catalogue import CataloguedFile
+from distributary.source.files.source import FilesReader
 from tests.source.change_files import avro, events, faults, lines, named, put, source, uuids
 from tests.source.test_files_parquet import parquet, simple
 
@@ -106,7 +105,7 @@ def test_a_store_that_fails_is_not_the_files_fault(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("distributary.source.files_store.os.open", fail)
+    monkeypatch.setattr("distributary.source.files.bytes.os.open", fail)
     with pytest.raises(SourceUnavailableError) as caught:
         read(tmp_path / "in", named(0))
     assert caught.value.retryable

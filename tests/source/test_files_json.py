@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.source import files_bytes, files_json, files_values
-from distributary.source.files_events import micros
+from distributary.source.files import bytes as files_bytes
+from distributary.source.files import json as files_json
+from distributary.source.files import json as files_values
+from distributary.source.files.bytes import micros
 from tests.source.change_files import (
     avro,
     event,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from distributary.source.files_names import FoundFile, Wanted
+from distributary.source.files.catalogue import FoundFile, Wanted
 
 MINUTE = "2024/05/09/06/56"
 

@@ -11,10 +11,9 @@ import pytest
 
 from distributary.config.source import FilesSource as Config
 from distributary.errors import ErrorCode, SourceUnavailableError
-from distributary.source.files import FilesSource, files_at
-from distributary.source.files_catalogue import CataloguedFile
-from distributary.source.files_reader import FilesReader
-from distributary.source.files_store import BucketFiles
+from distributary.source.files.bytes import BucketFiles
+from distributary.source.files.catalogue import CataloguedFile
+from distributary.source.files.source import FilesReader, FilesSource, files_at
 from tests.source.change_files import (
     MINUTE,
     avro,

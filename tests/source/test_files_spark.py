@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from distributary.config.source import FilesSource as Config
 from distributary.errors import DivergedError, SourceUnavailableError
-from distributary.model.file_ranges import files_of
-from distributary.model.manifest import source_hash
+from distributary.model.manifest import files_of, source_hash
 from distributary.source.base import BatchInput
-from distributary.source.files import FilesSource
+from distributary.source.files.source import FilesSource
 from tests.source.change_files import avro, event, events, faults, named, put, schema, source, uuids
 from tests.source.s3_server import BUCKET, s3_server
 

@@ -15,11 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.source import files_avro, files_avro_events, files_json, files_parquet
-from distributary.source.files_catalogue import CataloguedFile
-from distributary.source.files_parquet import as_json
-from distributary.source.files_reader import FilesReader
-from distributary.source.files_store import LocalFiles
+from distributary.source.files import avro as files_avro
+from distributary.source.files import avro as files_avro_events
+from distributary.source.files import json as files_json
+from distributary.source.files import parquet
+from distributary.source.files.bytes import LocalFiles
+from distributary.source.files.catalogue import CataloguedFile
+from distributary.source.files.parquet import as_json
+from distributary.source.files.source import FilesReader
 from tests.source.change_files import event, faults, good, lines, schema
 
 TEXTS = st.one_of(st.none(), st.text(max_size=5), st.sampled_from(["", "long" * 300, "x"]))
@@ -140,8 +143,8 @@ def test_parquet(
         **ENCODINGS[encoding],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files_parquet, "BYTES_PER_BATCH", most)
-        patch.setattr(files_parquet, "_MOST_TEXT_BYTES", most)
+        patch.setattr(parquet, "BYTES_PER_BATCH", most)
+        patch.setattr(parquet, "_MOST_TEXT_BYTES", most)
         found = read(out.getvalue(), "parquet")
     expected = [as_json(row).encode() for row in pq.read_table(out).to_pylist()]
     assert good(found) == expected

@@ -13,12 +13,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from distributary.config.kafka import KafkaSource as Config
-from distributary.dev.services import Services
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
+from distributary.lab.services.services import Services
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.kafka import KafkaSource, alike
-from distributary.source.kafka_offsets import Broker
+from distributary.source.kafka import Broker, KafkaSource, alike
 from tests.services import unique
 from tests.topics import Topics
 
@@ -216,7 +215,7 @@ def test_a_refusal_is_told_from_an_outage_by_its_code(
             if told_before is not None:
                 self.complain(KafkaError(told_before, text))
 
-    monkeypatch.setattr("distributary.source.kafka_offsets.AdminClient", Admin)
+    monkeypatch.setattr("distributary.source.kafka.AdminClient", Admin)
     with pytest.raises(SourceError) as caught:
         Broker({"bootstrap.servers": "127.0.0.1:9092"}).described(["t"])
     assert caught.value.retryable is retryable

@@ -9,18 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from distributary.dev.services import Services
-from distributary.errors import (
-    DistributaryError,
-    ErrorCode,
-    SourceError,
-    SourceUnavailableError,
-)
+from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
+from distributary.lab.services.services import Services
 from distributary.model.manifest import SourceRange
-from distributary.source import kafka_offsets
+from distributary.source import kafka
 from distributary.source.base import BatchInput, Position
-from distributary.source.kafka import KafkaSource
-from distributary.source.kafka_offsets import Broker
+from distributary.source.kafka import Broker, KafkaSource
 from tests.services import unique
 from tests.source.test_kafka import offsets, source, values
 from tests.topics import Topics
@@ -272,8 +266,8 @@ def test_ids_of_many_topics_are_asked_for_once_a_second(
 ) -> None:
     names = [create(topics, unique("many"), 0) for _ in range(3)]
     asked: list[list[str]] = []
-    monkeypatch.setattr(kafka_offsets, "_FEW", 2)
-    monkeypatch.setattr(kafka_offsets, "_BELIEVED_SECONDS", 60)
+    monkeypatch.setattr(kafka, "_FEW", 2)
+    monkeypatch.setattr(kafka, "_BELIEVED_SECONDS", 60)
     monkeypatch.setattr(Broker, "described", lambda _, wanted: asked.append(list(wanted)) or {})
     one = source(services, topics=names)
     for _ in range(3):

@@ -9,15 +9,14 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.plan import Planner
+from distributary.lab.simulate.base import MESSAGES
 from distributary.model.plan import StageOrder
 from distributary.model.record import RAW
-from distributary.registry.memory import MemoryRegistry
-from distributary.run.planner import Planner
-from distributary.simulate.base import MESSAGES
+from distributary.registry.local import MemoryRegistry
+from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land
-from distributary.stage.loads import spread
-from distributary.stage.runs import facts_of
 from distributary.stage.sort import sort
 from distributary.testing.publisher import MemoryPublisher
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from distributary.model.schema import Format
+from distributary.lab.simulate.orders import avro_serializer
+from distributary.model.record import Format
 from distributary.registry.wire import frame
-from distributary.simulate.serializers import avro_serializer
 from tests.decode.avro_samples import zigzag
 from tests.stage.test_frames import make, raw
 

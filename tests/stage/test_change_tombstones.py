@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.config.load import load_text
-from distributary.model.record import RAW
-from distributary.model.schema import Format
-from distributary.registry.memory import MemoryRegistry
+from distributary.model.record import RAW, Format
+from distributary.registry.local import MemoryRegistry
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
 

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from distributary.config.load import load_text
-from distributary.decode import expansion
-from distributary.decode.debezium import DebeziumDecoder
+from distributary.decode import base
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.decoded import Decoded
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import Decoded
 from distributary.model.plan import Catalog
-from distributary.model.record import RAW
-from distributary.model.schema import Format
-from distributary.registry.memory import MemoryRegistry
-from distributary.simulate.games import GamesPlan
-from distributary.stage import parts, unified
+from distributary.model.record import RAW, Format
+from distributary.registry.local import MemoryRegistry
+from distributary.stage import parts
+from distributary.stage import parts as unified
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
 from tests.stage.test_inferred import Stream, event
@@ -117,7 +117,7 @@ def test_large_tables_are_written_in_several_files_with_the_same_rows(
     counts = [0, 5, 700, 1, 700, 700, 2, 0, 900, 3]
     whole, cut = Shop(tmp_path / "whole", tables), Shop(tmp_path / "cut", tables)
     once = whole.stage(counts)
-    monkeypatch.setattr(expansion, "SLICE_BYTES", 600_000)
+    monkeypatch.setattr(base, "SLICE_BYTES", 600_000)
     monkeypatch.setattr(parts, "BYTES_PER_FILE", 1_200_000)
     monkeypatch.setattr(unified, "BYTES_PER_FILE", 1_200_000)
     several = cut.stage(counts)
@@ -136,7 +136,7 @@ def test_a_wrapper_is_taken_apart_in_slices_too(
 ) -> None:
     one = bench()
     raw, bad = games(one, GamesPlan(games=2, versions=2, records=20, bad=17))
-    monkeypatch.setattr(expansion, "SLICE_BYTES", 2_000)
+    monkeypatch.setattr(base, "SLICE_BYTES", 2_000)
     staged = one.stage(raw)
     assert dict(staged.dead) == bad
     assert sum(staged.records.values()) == 80 + 17
@@ -145,7 +145,7 @@ def test_a_wrapper_is_taken_apart_in_slices_too(
 def test_changes_are_decoded_in_slices_and_are_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "SLICE_BYTES", 1)
+    monkeypatch.setattr(base, "SLICE_BYTES", 1)
     monkeypatch.setattr(parts, "BYTES_PER_FILE", 1)
     sizes: list[int] = []
     decode = DebeziumDecoder.decode
@@ -165,9 +165,9 @@ def test_changes_are_decoded_in_slices_and_are_one_file(
 def test_events_of_which_two_belong_together_are_never_taken_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expansion, "SLICE_BYTES", 1)
+    monkeypatch.setattr(base, "SLICE_BYTES", 1)
     catalog = Catalog(0, None, Format.JSON, "none", changes=ChangeSettings("datastream"))
-    decoder = Mock(expansion=expansion.Expansion(1, 1, lambda payload, limit: 1))
+    decoder = Mock(expansion=base.Expansion(1, 1, lambda payload, limit: 1))
     payloads, raw = pa.array([b"ab"] * 3), pa.table({"n": [1, 2, 3]})
     assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, catalog)] == [3]
     others = replace(catalog, changes=None)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distributary.config.load import load_text
 from distributary.model.record import RAW
-from distributary.registry.memory import MemoryRegistry
+from distributary.registry.local import MemoryRegistry
 from distributary.registry.wire import VALUE_HEADER, frame
 from tests.stage.conftest import Bench
 

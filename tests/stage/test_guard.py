@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.cache import change_decoder_for
-from distributary.decode.json_infer import infer, writer_schema
+from distributary.decode.formats import change_decoder_for
+from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
+from distributary.model.change import ChangeSettings
 from distributary.stage.guard import GuardedChanges
 from tests.decode.debezium_samples import raw_table
 
 DEFECT = """
 import os
-from distributary.decode.debezium import DebeziumDecoder
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
 
 decode = DebeziumDecoder.decode
 

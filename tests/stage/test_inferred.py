@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.config.load import load_text
-from distributary.decode.json_infer import join
-from distributary.decode.json_join import ANYTHING, MAX_PROPERTIES
+from distributary.decode.json.infer import ANYTHING, MAX_PROPERTIES, join
+from distributary.engine.plan import Planner
 from distributary.model.record import RAW
-from distributary.registry.inferred import InferredSchemas
-from distributary.registry.memory import MemoryRegistry
-from distributary.run.planner import Planner
+from distributary.registry.local import MemoryRegistry
+from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.job import Staged
 from distributary.testing.publisher import MemoryTable
 from tests.stage.conftest import Bench

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
 from distributary.model.plan import Rejected, Route, RouteKey
-from distributary.stage.loads import Load, spread
-from distributary.stage.runs import KeyRange, Run
+from distributary.stage.exchange import KeyRange, Load, Run, spread
 
 TYPES = 6
 ROUTES: dict[RouteKey, Route | Rejected] = {

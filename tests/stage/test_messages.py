@@ -9,7 +9,7 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.errors import ConfigError, ErrorCode
-from distributary.registry.memory import MemoryRegistry
+from distributary.registry.local import MemoryRegistry
 from distributary.registry.wire import frame
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench, raw_batch

@@ -9,15 +9,13 @@ import pyarrow as pa
 import pytest
 
 from distributary.config.load import load_text
-from distributary.model.record import RAW
-from distributary.model.schema import Format
+from distributary.engine.plan import Planner
+from distributary.model.record import RAW, Format
 from distributary.model.table import Origin, Role
-from distributary.registry.carried import CarriedSchemas
-from distributary.registry.compatibility import Level
-from distributary.registry.inferred import InferredSchemas
-from distributary.registry.memory import MemoryRegistry
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.local import MemoryRegistry
+from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 from distributary.registry.wire import frame
-from distributary.run.planner import Planner
 from distributary.stage.unwrap import unwrap
 from distributary.testing.publisher import MemoryPublisher
 from tests.stage.conftest import Bench

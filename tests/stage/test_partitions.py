@@ -19,15 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.model.manifest import StagedFile, TableEntry
+from distributary.lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint
+from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.table import Column, Role, TablePlan
-from distributary.publish.base import Mark
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
-from distributary.simulate.schemas import WRAPPER, WRAPPER_SUBJECT
-from distributary.simulate.wire import VARINT, delimited, tag, varint
 from distributary.stage import partitions
 from distributary.stage.partitions import days, partition_columns, write_partitions
 from tests.stage.conftest import Bench, raw_batch

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from distributary.config.expectations import Expectation
 from distributary.model.table import Column
-from distributary.stage import rule_engine
-from distributary.stage.rule_engine import Checks, checks_of
+from distributary.stage import rules as rule_engine
+from distributary.stage.rules import Checks, checks_of
 
 Row = dict[str, Any]
 
@@ -241,7 +241,7 @@ def test_more_statements_than_are_kept_begin_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_engine_reads_no_files_and_stays_so() -> None:
-    from distributary.config.expression import open_engine
+    from distributary.config.expectations import open_engine
 
     engine = open_engine()
     for query in (

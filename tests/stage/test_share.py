@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.engine.shard_source import BronzeReader
+from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.record import RAW
-from distributary.run.bronze_reader import BronzeReader
-from distributary.simulate.games import GamesPlan
 from distributary.source.delta import SourceFile
-from distributary.stage.share import MARKED, Share
+from distributary.stage.unwrap import MARKED, Share
 from tests.stage.conftest import Bench
 from tests.stage.test_stage import MakeBench, games
 

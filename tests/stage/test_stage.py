@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from distributary.errors import ErrorCode
-from distributary.simulate.games import GamesPlan, stream_rounds
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import stream_rounds
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
 MakeBench = Callable[..., Bench]

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from distributary.config.restart import Restart
+from distributary.config.engine import Restart
 from distributary.model.manifest import Counts
-from distributary.observe.event_lines import encode
-from distributary.observe.events import BatchSettled, Event
+from distributary.observe.events import BatchSettled, Event, encode
 from distributary.observe.log_format import LogLine
 from distributary.supervise.member import Member, Spec
-from distributary.supervise.schedule import Schedule
-from distributary.supervise.supervisor import Supervisor
+from distributary.supervise.supervisor import Schedule, Supervisor
 
 _PREAMBLE = """
 import os, signal, subprocess, sys, time

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.restart import Restart
+from distributary.config.engine import Restart
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
-from distributary.supervise.backoff import Streak, pause
-from distributary.supervise.verdict import Kind, Verdict, judge
+from distributary.supervise.member import Kind, Streak, Verdict, judge, pause
 
 POLICY = Restart.model_validate({"initial": "1s", "longest": "5m", "reset_after": "10m"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.supervise.connections import Connections
+from distributary.supervise.server import Connections
 
 
 class Clock:

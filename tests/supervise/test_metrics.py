@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from pydantic import TypeAdapter, ValidationError
 
-from distributary.config.metrics import Listen, host_and_port
+from distributary.config.alerts import Listen, host_and_port
 from distributary.errors import ErrorCode, SetupError
 from distributary.observe.events import EventBus
 from distributary.observe.metrics import Metrics

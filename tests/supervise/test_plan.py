@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.supervise.plan import plan_of, run_command
+from distributary.supervise.supervisor import plan_of, run_command
 
 TEXT = """
 name: {name}

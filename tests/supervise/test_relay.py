@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import Event, EventBus, Idle
 from distributary.observe.log_format import LogLine
-from distributary.supervise.listeners import listeners_of
-from distributary.supervise.listening import Listening
-from distributary.supervise.relay import Relay
+from distributary.supervise.supervisor import Listening, Relay, listeners_of
 
 
 def test_events_and_lines_arrive_in_order() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from distributary.errors import ErrorCode
 from distributary.observe.events import Event, Idle, TaskFailed
 from distributary.observe.log_format import LogLine
-from distributary.supervise.schedule import Schedule
+from distributary.supervise.supervisor import Schedule
 from tests.supervise.children import Kept, gone, script, telling
 
 RUNNING = f"{telling(Idle(pipeline='p'))}\nwait()"

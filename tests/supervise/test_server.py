@@ -14,8 +14,8 @@ import pytest
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.supervise import server
+from distributary.supervise.member import PipelineStatus, State, readiness
 from distributary.supervise.server import Address, Answers, serving
-from distributary.supervise.status import PipelineStatus, State, readiness
 
 HOSTILE = "<img src=x onerror=alert(1)>\n\x1b[31m"
 CLIENT = httpx2.Client(trust_env=False)

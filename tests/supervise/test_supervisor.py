@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from distributary.config.restart import Restart
+from distributary.config.engine import Restart
 from distributary.errors import ErrorCode, LakeUnavailableError, SourceUnavailableError
 from distributary.observe.events import (
     BatchSettled,
@@ -18,7 +18,7 @@ from distributary.observe.events import (
     Stopped,
 )
 from distributary.observe.log_format import LogFormat, LogLine, spell
-from distributary.supervise.status import State
+from distributary.supervise.member import State
 from tests.supervise.children import Kept, gone, settled, telling
 
 DONE = 'print(\'{"stopped": "done", "parked": 0}\')'

@@ -11,21 +11,20 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import LakeUnavailableError
-from distributary.observe.event_lines import decode
-from distributary.observe.events import BatchStarted, Failed, TableParked
-from distributary.supervise.channel import VARIABLE, Channel
+from distributary.observe.events import BatchStarted, Failed, TableParked, decode
+from distributary.supervise.process import VARIABLE, Channel
 from tests.supervise.children import gone
 from tests.waiting import eventually
 
 # a supervisor that starts one process, says its number, and waits to be killed
 SUPERVISOR = """
 import sys, time
-from distributary.supervise.child import Child
+from distributary.supervise.process import Child
 child = Child.start([sys.executable, "-c", sys.argv[1]], grace=float(sys.argv[2]))
 print(child.pid, flush=True)
 time.sleep(600)
 """
-TIED = "from distributary.supervise.tether import hold_tether\nhold_tether()\n"
+TIED = "from distributary.supervise.process import hold_tether\nhold_tether()\n"
 GENTLE = f"""{TIED}
 import signal, sys, time
 def stop(*_):
@@ -100,7 +99,7 @@ def test_events_go_down_the_pipe_without_secrets(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_supervisor_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.supervise.channel._LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr("distributary.supervise.process._LAST_WORDS_SECONDS", 0.05)
     inlet, outlet = os.pipe()
     channel = Channel(outlet)
     for batch in range(20_000):

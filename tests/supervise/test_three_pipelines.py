@@ -15,9 +15,9 @@ import httpx2
 import psutil
 import pytest
 
+from distributary.lab.simulate.game_records import GamesPlan
 from distributary.observe.ledger import Ledger
-from distributary.simulate.games import GamesPlan
-from tests.run.lakes import Games
+from tests.engine.lakes import Games
 from tests.supervise.children import gone
 from tests.waiting import eventually
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from distributary.web.app import Dashboard, make_dashboard
+from distributary.web.app import Dashboard, Settings, make_dashboard
 from distributary.web.serve import Server, bind
-from distributary.web.settings import Settings
 from tests.waiting import eventually
 from tests.web.lakes import WebLake, busy_lake, wide_lake
 

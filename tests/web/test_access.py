@@ -2,8 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from distributary.web.access import LINK_SECONDS, SESSION_SECONDS, WRONG_ALLOWED, Access
-from distributary.web.hosts import Hosts, is_loopback, name_of, same_origin
+from distributary.web.access import (
+    LINK_SECONDS,
+    SESSION_SECONDS,
+    WRONG_ALLOWED,
+    Access,
+    Hosts,
+    is_loopback,
+    name_of,
+    same_origin,
+)
 
 
 class Clock:

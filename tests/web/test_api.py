@@ -11,8 +11,8 @@ import pytest
 
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import dead_letter_id
-from distributary.web import live
-from distributary.web.error_pages import meanings
+from distributary.web import app
+from distributary.web.assets import meanings
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 from tests.web.lakes import HOSTILE, WebLake
@@ -257,7 +257,7 @@ def test_events_say_that_something_changed(tmp_path: Path, start: Start) -> None
 def test_more_live_pages_than_allowed_are_asked_to_come_back(
     page_of_busy: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_MOST_LISTENERS", 2)
+    monkeypatch.setattr(app, "_MOST_LISTENERS", 2)
     with page_of_busy.client() as client:
         with ExitStack() as stack:
             for _ in range(2):

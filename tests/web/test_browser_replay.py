@@ -8,10 +8,11 @@ import pytest
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
 
+from distributary.lab.simulate.dice import event, event_subject
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import stream_rounds
 from distributary.model.manifest import Counts
-from distributary.simulate.games import GamesPlan, stream_rounds
-from distributary.simulate.schemas import event, event_subject
-from tests.run.lakes import Games
+from tests.engine.lakes import Games
 from tests.web.conftest import Look, Start
 
 

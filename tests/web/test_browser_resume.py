@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
 
+from distributary.engine.mending import waiting
+from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.run.resume import waiting
-from distributary.simulate.games import GamesPlan
-from tests.run.lakes import Games
-from tests.run.test_change_mending import unwritable
+from tests.engine.lakes import Games
+from tests.engine.test_change_mending import unwritable
 from tests.web.conftest import Look, Looking, Running, Start
 
 MOST_MILLISECONDS = 180_000

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.observe.readable import Readable, open_readable
-from distributary.web import preview as module
-from distributary.web.preview import preview
+from distributary.observe.health import Readable, open_readable
+from distributary.web import drawing as module
+from distributary.web.drawing import preview
 
 
 def table(path: Path, rows: pa.Table, **options: object) -> Readable:

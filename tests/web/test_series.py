@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.web.memo import Memo
-from distributary.web.series import COLUMNS, MOST_POINTS, of_pipelines, of_table
+from distributary.web.drawing import COLUMNS, MOST_POINTS, of_pipelines, of_table
+from distributary.web.reading import Memo
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SCHEMA = pa.schema(

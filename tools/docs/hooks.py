@@ -9,8 +9,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from distributary.config.reference import reference as settings
-from distributary.config.schema import json_schema
+from distributary.config.show import json_schema
+from distributary.config.show import reference as settings
 from tools.docs import commands, errors, ledger, metrics
 from tools.docs.repository import OUTSIDE, PICTURES, ROOT, pipes_in_code, relinked
 

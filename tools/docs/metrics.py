@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distributary.observe.metrics_catalogue import CATALOGUE, reference
+from distributary.observe.metrics import CATALOGUE, reference
 
 _INTRODUCTION = """\
 # Metrics

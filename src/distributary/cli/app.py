@@ -13,25 +13,25 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import (
-    alerts,
-    deploy,
-    dev,
-    dlq,
-    look,
-    maintain,
-    mend,
-    metrics,
-    pipelines,
-    produce,
-    run,
-    schema,
-    start,
-    ui,
-    up,
+from distributary.cli.commands import dlq, look, mend, produce, run, schema
+from distributary.cli.commands import look as alerts
+from distributary.cli.commands import look as metrics
+from distributary.cli.commands import look as ui
+from distributary.cli.commands import mend as deploy
+from distributary.cli.commands import mend as maintain
+from distributary.cli.commands import run as dev
+from distributary.cli.commands import run as pipelines
+from distributary.cli.commands import run as start
+from distributary.cli.commands import run as up
+from distributary.cli.verb import (
+    LOOK,
+    RUN,
+    START,
+    STOPPED_BY_KEY,
+    STOPPED_BY_SIGNAL,
+    GroupPage,
+    show_help,
 )
-from distributary.cli.help import GroupPage, show_help
-from distributary.cli.verb import LOOK, RUN, START, STOPPED_BY_KEY, STOPPED_BY_SIGNAL
 
 PROGRAM = "distributary"
 
@@ -56,21 +56,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-start.declare(app)
+start.declare_start(app)
 app.add_typer(produce.app, name="produce", rich_help_panel=START)
-app.add_typer(dev.app, name="dev", rich_help_panel=START)
+app.add_typer(dev.dev_app, name="dev", rich_help_panel=START)
 run.declare(app)
-up.declare(app)
+up.declare_up(app)
 app.add_typer(pipelines.app, name="pipelines", rich_help_panel=RUN)
 look.declare(app)
 app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
 app.add_typer(alerts.app, name="alerts", rich_help_panel=LOOK)
-metrics.declare(app)
-ui.declare(app)
+metrics.declare_metrics(app)
+ui.declare_ui(app)
 mend.declare(app)
-maintain.declare(app)
-deploy.declare(app)
+maintain.declare_maintain(app)
+deploy.declare_deploy(app)
 
 
 def _print_versions(asked: bool) -> None:
@@ -124,8 +124,7 @@ def _leave_no_core() -> None:
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
-    from distributary.cli.failure import report, usage_error
-    from distributary.cli.logs import LogFile
+    from distributary.cli.logs import LogFile, report, usage_error
     from distributary.cli.output import make_output
 
     context = getattr(error, "ctx", None)

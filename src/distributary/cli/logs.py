@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from distributary.observe.log_folder import log_folder, private
+from distributary.cli.output import NORMAL, STEPS, Output, Paper, styled
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.observe.alerts.notice import Pages
+from distributary.observe.journal import Journal, keeping
+from distributary.observe.log_format import LogFormat, log_folder, private
 
 if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
+
+    from distributary.config.document import Problem
+
 
 _log = logging.getLogger(__name__)
 
@@ -116,3 +125,115 @@ def shown_while_written(path: Path, stream: TextIO) -> Iterator[None]:
 def log_retry(details: RetryDetails) -> None:
     """Told by `stamina` about every second try; on its own it would print on standard output."""
     _log.warning("trying again in %.1f s: %r", details.wait_for, details.caused_by)
+
+
+# The log on standard error that `--log-format` asks for.
+
+
+@contextmanager
+def journal_for(out: Output, form: LogFormat | None) -> Iterator[Journal | None]:
+    """Everything that is not data becomes lines of a log; as before when no format is given.
+
+    The output keeps it when this is over, because an error is told last of all.
+    """
+    if form is None:
+        yield None
+        return
+    journal = Journal(sys.stderr, form, steps=out.verbosity >= STEPS, quiet=out.verbosity < NORMAL)
+    # asked each time: secrets are known only when the file was read
+    journal.mask = lambda text: out.mask(text)
+    out.journal = journal
+    with keeping(journal):
+        yield journal
+
+
+# One block for everything that goes wrong: code, what, where, seen, next, docs, log.
+
+PAGE_VARIABLE = "DISTRIBUTARY_UI"
+"""Where the dashboard is, for those who want its pages named in errors."""
+_LABEL = 6
+
+
+def docs_of(code: str) -> str:
+    """Where the documentation explains a code."""
+    return f"docs/errors.md#{code}"
+
+
+def page_of(code: str) -> str:
+    """The same on the dashboard, where its address is known."""
+    return Pages(os.environ.get(PAGE_VARIABLE)).error(code)
+
+
+def report(output: Output, error: BaseException, log: LogFile) -> int:
+    """Tell what happened and return the exit code."""
+    known = error if isinstance(error, DistributaryError) else _unexpected(error)
+    text = "".join(traceback.format_exception(error))
+    if not isinstance(known, ConfigError):
+        log.write(output.mask(f"ERROR {known.code}\n{text}"))
+    if output.debug:
+        output.margin.lines(output.mask(text))
+    written = str(log.path) if log.is_written else ""
+    details = {
+        **_masked(output, known),
+        "docs": docs_of(known.code),
+        "page": page_of(known.code) or None,
+        "log": written or None,
+    }
+    output.show_error(details, lambda paper: _draw(paper, known, written, output))
+    return known.exit_code
+
+
+def usage_error(message: str, *, command: str) -> ConfigError:
+    """What the command line has that it should not have."""
+    return ConfigError(message, where="command line", next_step=f"{command} --help")
+
+
+def _unexpected(error: BaseException) -> DistributaryError:
+    lines = str(error).strip().splitlines()
+    return DistributaryError(
+        f"a defect of distributary: {type(error).__name__}",
+        code=ErrorCode.INTERNAL,
+        evidence=lines[0][:500] if lines else "",
+        next_step="report it with the log file; --debug shows the traceback here",
+    )
+
+
+def _masked(output: Output, error: DistributaryError) -> dict[str, object]:
+    return {
+        key: output.mask(value) if isinstance(value, str) else value
+        for key, value in error.as_dict().items()
+    }
+
+
+def _draw(paper: Paper, error: DistributaryError, log: str, output: Output) -> None:
+    # not by its class: that would import all of the configuration to tell any error
+    problems: tuple[Problem, ...] = getattr(error, "problems", ())
+    if problems:
+        _draw_problems(paper, problems)
+    else:
+        paper.line(styled(error.code, "bold red"), f"  {output.mask(error.what)}")
+        _row(paper, "where", output.mask(error.where))
+        _row(paper, "seen", output.mask(error.evidence))
+    _row(paper, "next", output.mask(error.next_step))
+    _row(paper, "docs", docs_of(error.code))
+    _row(paper, "page", page_of(error.code))
+    _row(paper, "log", log)
+
+
+def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        place = f"{problem.file}:{problem.line}:{problem.column}" if problem.line else problem.file
+        meant = f", did you mean {problem.suggestion}?" if problem.suggestion else ""
+        about = f"{problem.path}  " if problem.path else ""
+        paper.line(
+            styled(place, "bold"),
+            "  ",
+            styled(problem.code, "bold red"),
+            f"  {about}{problem.message}{meant}",
+        )
+
+
+def _row(paper: Paper, label: str, text: str) -> None:
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        paper.line(styled(f"  {label if i == 0 else '':{_LABEL}}", "dim"), line)

@@ -4,18 +4,118 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Context
+from typer.core import TyperCommand, TyperGroup
 
-from distributary.cli.help import CommandPage
+from distributary.errors import ErrorCode
+from distributary.model import layout
+from distributary.observe.log_format import LogFormat
 
 if TYPE_CHECKING:
     from distributary.cli.logs import LogFile
     from distributary.cli.output import Output
+
+
+# The help pages: plain text in groups, made without anything that takes long to import.
+
+_WHOLE = 1000
+"""Letters: the first sentence of any command, wrapped and never cut off."""
+_EXAMPLE = re.compile(r"^ +distributary .*$", re.MULTILINE)
+
+
+def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> None:
+    """Names with their explanations, under the heading that each asks for."""
+    for title in dict.fromkeys(heading for heading, _ in rows):
+        with formatter.section(title):
+            formatter.write_dl([row for heading, row in rows if heading == title])
+
+
+def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    found = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
+    usual = {"argument": "Arguments", "option": "Options"}
+    rows = [
+        (getattr(param, "rich_help_panel", None) or usual[param.param_type_name], record)
+        for param, record in found
+        if record is not None
+    ]
+    _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
+
+
+def _leave_as_typed(command: Any, ctx: Any) -> None:
+    """For the Tab key: values need no checking, and what Typer checks them with takes 0.1 s."""
+    if ctx.resilient_parsing:
+        for parameter in command.get_params(ctx):
+            parameter.process_value = lambda _, value: value
+
+
+class CommandPage(TyperCommand):
+    """The page of one command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What was typed; as it is, while it is still being typed."""
+        _leave_as_typed(self, ctx)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, options, and then what every command has."""
+        _write_parameters(self, ctx, formatter)
+
+
+class GroupPage(TyperGroup):
+    """The page of several commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What was typed; as it is, while it is still being typed."""
+        _leave_as_typed(self, ctx)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """What can be done goes before how it can be said."""
+        self.format_commands(ctx, formatter)
+        _write_parameters(self, ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands in their groups, one sentence each."""
+        longest = max((len(name) for name in self.list_commands(ctx)), default=0)
+        rows = [
+            (
+                getattr(command, "rich_help_panel", None) or "Commands",
+                (f"{command.name or '':{longest}}", command.get_short_help_str(_WHOLE)),
+            )
+            for command in self._shown(ctx)
+        ]
+        _write_groups(formatter, rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """What was written for it, else the first example of each of its commands."""
+        if self.epilog:
+            super().format_epilog(ctx, formatter)
+            return
+        found = (_EXAMPLE.search(command.epilog or "") for command in self._shown(ctx))
+        lines = [match[0] for match in found if match]
+        title = "Example:" if len(lines) == 1 else "Examples:"
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n".join(["\b", title, *lines]))
+
+    def _shown(self, ctx: Any) -> list[Any]:
+        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        return [command for command in found if command is not None and not command.hidden]
+
+
+def show_help(ctx: typer.Context) -> None:
+    """What a group of commands does when none of them is named."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
 
 STOPPED_BY_KEY = 130
 STOPPED_BY_SIGNAL = 143
@@ -117,8 +217,7 @@ def _invoke(
     debug: bool,
 ) -> int:
     # not at the top of the file: help and completion need none of it
-    from distributary.cli.failure import report
-    from distributary.cli.logs import LogFile, logging_to
+    from distributary.cli.logs import LogFile, logging_to, report
     from distributary.cli.output import QUIET, make_output
 
     output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
@@ -135,3 +234,167 @@ def _invoke(
             return 1
         except Exception as error:
             return report(output, error, invocation.log)
+
+
+# Names for the shell's Tab key: quick, and silent about whatever is wrong.
+
+_PLACES = ("./lake", "./distributary-demo", ".")
+_TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
+_LABELS = "SELECT DISTINCT schema AS name FROM rows"
+_LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
+_NEWEST = "SELECT id AS name FROM rows WHERE status = 'open' ORDER BY last_seen DESC LIMIT 100"
+_REASONS = "SELECT DISTINCT error_code AS name FROM rows WHERE status = 'open'"
+_FIRST_REASON = ErrorCode.NULL_VALUE
+
+
+def complete_tables(ctx: Context, incomplete: str) -> list[str]:
+    """Tables of the lake that is meant."""
+    return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _TABLES))
+
+
+def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
+    """Subjects that records were seen of, or those of a folder; no registry is asked."""
+    place = str(ctx.params.get("registry") or "")
+    if place:
+        return _starting(incomplete, _subfolders(Path(place, "subjects")))
+    lake = _lake(ctx)
+    labels = [] if "://" in lake else _names(layout.ledger_table(lake, "schemas"), _LABELS)
+    return _starting(incomplete, {label.rpartition(" v")[0] or label for label in labels})
+
+
+def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
+    """Tables and subjects."""
+    found = complete_tables(ctx, incomplete) + complete_subjects(ctx, incomplete)
+    return sorted(set(found))
+
+
+def complete_letters(ctx: Context, incomplete: str) -> list[str]:
+    """The newest of the open dead letters, by their ids."""
+    return _starting(incomplete, _in_letters(ctx, _NEWEST))
+
+
+def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
+    """Reasons of the open dead letters, else all that there are."""
+    found = _in_letters(ctx, _REASONS)
+    codes = list(ErrorCode)
+    return _starting(incomplete, found or map(str, codes[codes.index(_FIRST_REASON) :]))
+
+
+def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
+    """Pipelines that have run in the lake that is meant."""
+    return _starting(incomplete, _subfolders(Path(layout.pipelines(_lake(ctx)))))
+
+
+def _lake(ctx: Context) -> str:
+    named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
+    usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
+    return str(named or next(usual, _PLACES[0]))
+
+
+def _in_letters(ctx: Context, sql: str) -> set[str]:
+    folders = _names(layout.ledger_table(_lake(ctx), "tables"), _LETTERS)
+    return {name for folder in folders for name in _names(folder, sql)}
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        # a name with a digest in it is not what anybody would type
+        return [path.name for path in folder.iterdir() if "~" not in path.name]
+    except OSError:
+        return []
+
+
+def _names(table: str, sql: str) -> list[str]:
+    try:
+        return _read(table, sql)
+    except Exception:
+        # a shell that prints a traceback into what is being typed helps nobody
+        return []
+
+
+def _read(table: str, sql: str) -> list[str]:
+    # the whole of `observe` would take longer to import than a person waits for a Tab
+    from deltalake import DeltaTable, QueryBuilder
+
+    rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
+    return [str(name) for name in rows["name"].to_pylist()]
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+# Parameters that several commands share.
+
+File = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="FILE")]
+OptionalFile = Annotated[
+    Path | None, typer.Argument(help="The pipeline file; may be left out.", metavar="[FILE]")
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="The pipeline file, where this user has not run it as it is now.",
+    ),
+]
+Lake = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        metavar="DIR",
+        help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
+    ),
+]
+PipelineName = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        metavar="NAME",
+        help="Only this pipeline, where a lake has several.",
+        autocompletion=complete_pipelines,
+    ),
+]
+TableArgument = Annotated[
+    str,
+    typer.Argument(help="The name of a table.", metavar="TABLE", autocompletion=complete_tables),
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        metavar="CODE",
+        help="Only this error code.",
+        autocompletion=complete_reasons,
+    ),
+]
+Type = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="DISTRIBUTARY_TOKEN",
+        help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
+    ),
+]
+LogForm = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        help="Tell everything on standard error, a line each: for people, or as JSON.",
+        rich_help_panel="Output",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Self
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import SequenceMatcher
+from typing import Annotated, LiteralString, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from annotated_types import Gt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Conflict = tuple[tuple[str | int, ...], str]
@@ -40,3 +57,396 @@ class Section(BaseModel):
         if found:
             raise ValidationError.from_exception_data(type(self).__name__, found)
         return self
+
+
+# Durations, sizes and shares as people write them: `10s`, `500ms`, `16MiB`, `1%`.
+
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 1_000,
+    "mb": 1_000_000,
+    "gb": 1_000_000_000,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+# nine digits of days are the most that a timedelta holds
+_DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmg]?i?b|)", re.IGNORECASE)
+
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
+
+_DURATION_HINT = "must be a number and a unit, such as 500ms, 10s, 1m, 2h or 7d"
+_SIZE_HINT = "must be a number of bytes, or a number and a unit such as 64KiB, 16MiB or 1GB"
+_SHARE_HINT = "must be a share such as 1% or 0.01: more than nothing, and 100% at most"
+
+
+def parse_duration(value: object) -> timedelta:
+    """`10s` to a timedelta; a timedelta of whole milliseconds passes."""
+    if isinstance(value, timedelta) and value >= timedelta(0) and not value.microseconds % 1000:
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise PydanticCustomError("duration", _DURATION_HINT)
+    milliseconds = int(match[1]) * _MILLISECONDS[match[2]]
+    # whole seconds and the rest apart: one float of milliseconds would lose digits
+    return timedelta(seconds=milliseconds // 1000, milliseconds=milliseconds % 1000)
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back as the same duration."""
+    milliseconds = value // timedelta(milliseconds=1)
+    if not milliseconds:
+        return "0s"
+    unit = next(u for u in reversed(_MILLISECONDS) if not milliseconds % _MILLISECONDS[u])
+    return f"{milliseconds // _MILLISECONDS[unit]}{unit}"
+
+
+def parse_size(value: object) -> int:
+    """`16MiB` or a plain number to bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _BYTES:
+        raise PydanticCustomError("size", _SIZE_HINT)
+    return int(match[1]) * _BYTES[match[2].lower()]
+
+
+def format_size(value: int) -> str:
+    """In the largest binary unit that divides it, else in bytes."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if value and not value % _BYTES[unit.lower()]:
+            return f"{value // _BYTES[unit.lower()]}{unit}"
+    return str(value)
+
+
+def parse_share(value: object) -> float:
+    """`1%` or `0.01` to a fraction of one."""
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    match = _SHARE.fullmatch(text.strip()) if isinstance(text, str) else None
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share <= 1:
+        raise PydanticCustomError("share", _SHARE_HINT)
+    return share
+
+
+Duration = Annotated[
+    timedelta,
+    PlainValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}),
+]
+PositiveDuration = Annotated[Duration, Gt(timedelta(0))]
+
+Size = Annotated[
+    int,
+    PlainValidator(parse_size),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\s*[0-9]{1,15}\s*([kmgKMG]?[iI]?[bB])?\s*$"},
+            ]
+        }
+    ),
+]
+PositiveSize = Annotated[Size, Gt(0)]
+
+Share = Annotated[
+    float,
+    PlainValidator(parse_share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
+            ]
+        }
+    ),
+]
+
+
+# Points in time as ISO-8601 text; UTC where no zone is named.
+
+MOMENT_SCHEMA = {"type": "string", "pattern": r"^\s*[0-9]{4}-?[0-9W]"}
+
+
+def parse_moment(value: object) -> datetime:
+    """`2026-01-31T12:00:00Z` or a date; a datetime passes. Of a number, nobody knows the unit."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            value = None
+    if not isinstance(value, datetime):
+        raise PydanticCustomError("moment", "must be a time such as 2026-01-31T12:00:00Z")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+Moment = Annotated[
+    datetime,
+    PlainValidator(parse_moment),
+    PlainSerializer(datetime.isoformat, return_type=str),
+    WithJsonSchema(MOMENT_SCHEMA),
+]
+
+
+# The nearest known word to a misspelt one.
+
+
+def similarity(word: str, candidate: str) -> float:
+    """1 for the same word whatever its case and separators, 0 for nothing in common."""
+    return SequenceMatcher(None, _plain(word), _plain(candidate), autojunk=False).ratio()
+
+
+def nearest(word: str, candidates: Iterable[str], *, at_least: float = 0.6) -> str:
+    """The candidate most like the word; empty when none is near."""
+    # a typo seldom doubles a word: this keeps a hostile key from costing anything
+    scored = [(similarity(word, c), c) for c in candidates if len(word) <= 2 * len(c) + 4]
+    best = max(scored, default=(0.0, ""), key=lambda pair: pair[0])
+    return best[1] if best[0] >= at_least else ""
+
+
+def _plain(word: str) -> str:
+    return word.casefold().replace("-", "_")
+
+
+# Kinds of text that settings are made of, each with a sentence for what it refuses.
+
+PLACEHOLDERS = ("type", "topic", "record", "database", "schema", "table")
+"""What the template of a table name may contain, in braces."""
+SUBJECT_PLACEHOLDERS = ("topic", "type", "record")
+"""The same for a subject."""
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,119}")
+_PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+def matching(pattern: re.Pattern[str], code: LiteralString, words: LiteralString) -> AfterValidator:
+    """Refuses text that the whole of a pattern does not fit, in these words."""
+
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise PydanticCustomError(code, words)
+        return value
+
+    return AfterValidator(check)
+
+
+def one_line(value: str) -> str:
+    """Text without line breaks and control characters, which could forge options or output."""
+    stripped = value.strip()
+    if not stripped:
+        raise PydanticCustomError("blank", "must not be empty")
+    if not stripped.isprintable():
+        raise PydanticCustomError("unprintable", "must be one line of printable text")
+    return stripped
+
+
+def split(value: object) -> object:
+    """`a, b` to a list: a variable can then hold several names."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """The names in braces."""
+    return tuple(_PLACEHOLDER.findall(template))
+
+
+def _table_name(value: str) -> str:
+    if not _TABLE.fullmatch(value):
+        raise PydanticCustomError(
+            "table_name", "must start with a letter, then letters, digits and _ (120 at most)"
+        )
+    return value
+
+
+def _table_prefix(value: str) -> str:
+    return _table_name(value) if value else value
+
+
+def _table_template(value: str) -> str:
+    _known_placeholders(value, PLACEHOLDERS)
+    # each placeholder becomes a safe name: what is left over must be one too
+    _table_name(_PLACEHOLDER.sub("x", value))
+    return value
+
+
+def _subject_rule(value: str) -> str:
+    if value.startswith(":"):
+        # ids of another context would be taken for ids of the pipeline's own
+        raise PydanticCustomError(
+            "subject_context", "must not name a context: set registry.context"
+        )
+    if value not in ("auto", "any"):
+        _known_placeholders(value, SUBJECT_PLACEHOLDERS)
+    return value
+
+
+def _known_placeholders(template: str, known: tuple[str, ...]) -> None:
+    names = placeholders(template)
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is None and "{" not in _PLACEHOLDER.sub("", template):
+        return
+    close = nearest(unknown, known) if unknown else ""
+    raise PydanticCustomError(
+        "template",
+        "may use only these placeholders: {known}",
+        {"known": ", ".join(f"{{{name}}}" for name in known)}
+        | ({"suggestion": f"{{{close}}}"} if close else {}),
+    )
+
+
+def _context_name(value: str) -> str:
+    """`team`, `.team` and `:.team:` are one context."""
+    inner = value.removeprefix(":").removesuffix(":")
+    name = inner if inner.startswith(".") else f".{inner}"
+    if not _CONTEXT.fullmatch(name) or name == ".__GLOBAL" or set(name) == {"."}:
+        raise PydanticCustomError(
+            "context_name", "must be letters, digits and . _ + ~ - (200 at most), such as .team"
+        )
+    return name
+
+
+def _http_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise PydanticCustomError("url", "must be an address such as http://host:8081")
+    if "@" in parts.netloc:
+        raise PydanticCustomError("url", "must not hold credentials: use username and password")
+    return value
+
+
+Text = Annotated[str, AfterValidator(one_line)]
+TableName = Annotated[Text, AfterValidator(_table_name)]
+TablePrefix = Annotated[str, AfterValidator(_table_prefix)]
+TableTemplate = Annotated[Text, AfterValidator(_table_template)]
+SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
+PipelineName = Annotated[
+    Text,
+    matching(
+        _PIPELINE,
+        "pipeline_name",
+        "must be letters, digits, dots, dashes and underscores (100 at most)",
+    ),
+]
+FieldName = Annotated[
+    Text, matching(_FIELD, "field_name", "must be a field name, or a path such as a.b.c")
+]
+ContextName = Annotated[Text, AfterValidator(_context_name)]
+HttpUrl = Annotated[Text, AfterValidator(_http_url)]
+
+Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
+"""For lists that may also be written as `a, b`."""
+_TopicName = Annotated[
+    Text,
+    matching(
+        _TOPIC, "topic_name", "must be letters, digits, dots, dashes and underscores (249 at most)"
+    ),
+]
+Topics = Annotated[tuple[_TopicName, ...], Listed]
+Urls = Annotated[tuple[HttpUrl, ...], Listed]
+FieldNames = Annotated[tuple[FieldName, ...], Listed]
+
+
+# What must not be shown, and how it is hidden: the one list of what is secret.
+
+MASK = "***"
+SECRET_NAMES = (
+    r"secret|passw|passphrase|pwd|token|jaas|credential|assertion|private|signature|bearer"  # noqa: S105
+    r"|authorization|user.?info|sas(?![a-z])|(?<![a-z])(?:sig|pass)(?![a-z])|connection.?string"
+    r"|(?:access|account|api|encryption|shared|keystore).?key|key$"
+)
+"""Names of options whose values are hidden, in any case; Python and Java read it alike."""
+
+_SHORTEST = 4
+_COMMON = frozenset({"true", "false"})
+_NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
+_CREDENTIALS = re.compile(r"://([^/\s@]*)@")
+# what follows is looked at and not taken: it may be an assignment itself
+_ASSIGNED = re.compile(r"""(?:-D)?([\w.-]+)=(?=["']?([^\s;&"']+))""")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Marks a free-form setting of which every value is hidden, but for those of some names."""
+
+    shown: frozenset[str]
+
+
+def is_sealed(marks: Iterable[object], name: str) -> bool:
+    """Whether a value is hidden because of where it stands, whatever its name."""
+    return any(isinstance(mark, Sealed) and name not in mark.shown for mark in marks)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the value of a free-form option is hidden, going by the option's name."""
+    return _NAME.search(name) is not None
+
+
+def secrets_within(value: str) -> Iterator[str]:
+    """The secrets inside a text: of options of a JVM, connection strings, and addresses."""
+    yield from (found.partition(":")[2] or found for found in _CREDENTIALS.findall(value) if found)
+    for option in jvm_options(value):
+        name, _, given = option.partition("=")
+        if given and name.startswith("-D") and is_secret_name(name[2:]):
+            yield given
+    yield from (given for name, given in _ASSIGNED.findall(value) if is_secret_name(name))
+
+
+def secrets_of(name: str, value: str) -> Iterator[str]:
+    """The secrets of a free-form option: the whole value, or what is inside it."""
+    if is_secret_name(name):
+        yield value
+    yield from secrets_within(value)
+
+
+def jvm_options(text: str) -> list[str]:
+    """The options of a text, which may be quoted; the text itself if a quote is left open."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return [text]
+
+
+def hide(name: str, value: str) -> str:
+    """The value of a free-form option without its secrets."""
+    if is_secret_name(name):
+        return MASK
+    value = hide_credentials(value)
+    if not any(secret != MASK for secret in secrets_within(value)):
+        return value
+    options = jvm_options(value)
+    if not name.endswith("JavaOptions") or options == [value]:
+        return MASK
+    return " ".join(
+        f"{option.partition('=')[0]}={MASK}" if any(secrets_within(option)) else option
+        for option in options
+    )
+
+
+def hide_credentials(text: str) -> str:
+    """An address without the user and password in front of its host."""
+    return _CREDENTIALS.sub(f"://{MASK}@", text)
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret replaced."""
+    # longest first, since one may contain another; the shortest occur in any text by chance
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST and secret.lower() not in _COMMON:
+            text = text.replace(secret, MASK)
+    return text

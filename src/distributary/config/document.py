@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -21,10 +23,268 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from distributary.config.node import Node
-from distributary.config.origin import Origin, OriginKind
-from distributary.config.problems import Problem, printable, problem_at, refuse
-from distributary.errors import ErrorCode
+from distributary.errors import ConfigError, ErrorCode
+
+# Where a value came from, and where a mistake is.
+
+
+class OriginKind(StrEnum):
+    """Strongest first."""
+
+    FLAG = "flag"
+    VARIABLE = "variable"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The place of one value; `str()` gives `pipeline.yaml:14`, `variable NAME`, `flag KEY`."""
+
+    kind: OriginKind
+    name: str = ""
+    """The file, variable or flag."""
+    line: int = 0
+    """From 1; 0 outside a file."""
+    column: int = 0
+    references: tuple[str, ...] = ()
+    """The `${...}` that the value was made of, such as `env:KAFKA_SERVER`."""
+    secret: bool = False
+    """Whether the value must never be shown, whatever setting it is in."""
+
+    def __str__(self) -> str:
+        if self.kind is OriginKind.DEFAULT:
+            return "default"
+        place = f"{self.name}:{self.line}" if self.line else f"{self.kind} {self.name}"
+        return f"{place} ({', '.join(self.references)})" if self.references else place
+
+    def as_dict(self) -> dict[str, object]:
+        """The same for `--json`."""
+        return {
+            "kind": str(self.kind),
+            "name": self.name,
+            "line": self.line or None,
+            "column": self.column or None,
+            "references": list(self.references),
+        }
+
+
+DEFAULT = Origin(OriginKind.DEFAULT)
+
+
+# A pipeline file as a tree in which every value knows its place.
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A scalar, a list or a mapping.
+
+    Scalars of a file are text, or None where nothing is written: the models give them types, so
+    that `${env:PORT}` and `9092` are read alike.
+    """
+
+    value: object | tuple[Node, ...] | Mapping[str, Node]
+    origin: Origin
+    key: Origin | None = None
+    """The place of the key in front of it."""
+    expand: bool = False
+    """Whether `${...}` in it is replaced: in files yes, in flags and variables no."""
+
+    @property
+    def entries(self) -> Mapping[str, Node]:
+        """The content of a mapping; empty for anything else."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> tuple[Node, ...]:
+        """The content of a list; empty for anything else."""
+        return self.value if isinstance(self.value, tuple) else ()
+
+    @property
+    def key_origin(self) -> Origin:
+        """Where to point when the setting as a whole is meant."""
+        return self.key or self.origin
+
+    def at(self, path: KeyPath) -> Node:
+        """The node at a path, or the deepest one on the way to it."""
+        node = self
+        for part in path:
+            below = node.child(part)
+            if below is None:
+                break
+            node = below
+        return node
+
+    def child(self, part: str | int) -> Node | None:
+        """The node one step down."""
+        if isinstance(part, int):
+            return self.items[part] if part < len(self.items) else None
+        return self.entries.get(part)
+
+    def has(self, path: KeyPath) -> bool:
+        """Whether something is written at a path."""
+        node: Node | None = self
+        for part in path:
+            node = node.child(part) if node else None
+        return node is not None
+
+    def with_entry(self, key: str, node: Node) -> Node:
+        """A copy with one entry added or replaced."""
+        return replace(self, value={**self.entries, key: node})
+
+    def without(self, path: KeyPath) -> Node:
+        """A copy in which a path is not there, nor a mapping that held nothing else."""
+        head, *rest = path
+        kept = dict(self.entries)
+        if not rest:
+            kept.pop(str(head), None)
+        elif str(head) in kept:
+            kept[str(head)] = kept[str(head)].without(tuple(rest))
+            if not kept[str(head)].value:
+                del kept[str(head)]
+        return replace(self, value=kept)
+
+    def without_unset(self) -> Node:
+        """A copy without entries that have no value: their defaults hold."""
+        if self.items:
+            return replace(self, value=tuple(item.without_unset() for item in self.items))
+        if not isinstance(self.value, dict):
+            return self
+        kept = {key: node.without_unset() for key, node in self.entries.items()}
+        return replace(self, value={k: n for k, n in kept.items() if n.value is not None})
+
+    def leaves(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
+        """Scalars and lists with their paths; a list of scalars also stands for its items."""
+        if isinstance(self.value, dict):
+            for key, node in self.entries.items():
+                yield from node.leaves((*path, key))
+        elif any(item.entries for item in self.items):
+            for index, item in enumerate(self.items):
+                yield from item.leaves((*path, index))
+        else:
+            yield path, self
+
+    def plain(self) -> object:
+        """The tree as dicts, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.entries.items()}
+        return [node.plain() for node in self.items] if self.items else self.value
+
+
+def graft(value: object, origin: Origin) -> Node:
+    """A value from a flag as a tree of its own."""
+    if isinstance(value, Mapping):
+        return Node({str(key): graft(item, origin) for key, item in value.items()}, origin)
+    if isinstance(value, list | tuple):
+        return Node(tuple(graft(item, origin) for item in value), origin)
+    return Node(value, origin)
+
+
+def with_list_origin(node: Node) -> Origin:
+    """A list's origin, with the references and secrecy of its items."""
+    references = dict.fromkeys(r for item in node.items for r in item.origin.references)
+    return replace(
+        node.origin,
+        references=(*node.origin.references, *references),
+        secret=node.origin.secret or any(item.origin.secret for item in node.items),
+    )
+
+
+def dotted(path: KeyPath) -> str:
+    """`source.topics[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+# What is wrong with a pipeline file: every problem at once, each with its place.
+
+_LONGEST_NAME = 120
+_LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake or warning; never holds a value from the file."""
+
+    file: str
+    line: int
+    """From 1; 0 when the mistake is in no line: a flag, a variable, the file as a whole."""
+    column: int
+    path: str
+    """The setting, `source.topics[0]`; empty for the file as a whole."""
+    code: ErrorCode
+    message: str
+    suggestion: str = ""
+    """What was probably meant: a key, a literal or a variable's name."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        meant = f", did you mean {self.suggestion}?" if self.suggestion else ""
+        parts = (place, self.code, self.path, f"{self.message}{meant}")
+        return "  ".join(part for part in parts if part)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return asdict(self) | {"code": str(self.code)}
+
+
+class PipelineFileError(ConfigError):
+    """A pipeline file with all its problems."""
+
+    def __init__(self, what: str, *, problems: Iterable[Problem] = (), **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.problems: tuple[Problem, ...] = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems)) or super().__str__()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The parts of any error, and the problems."""
+        return super().as_dict() | {"problems": [p.as_dict() for p in self.problems]}
+
+
+def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
+    """The error for these problems, in the order of the file, each once."""
+    ordered = sorted(dict.fromkeys(problems), key=lambda p: (p.file != file, p.line, p.column))
+    codes = {problem.code for problem in ordered}
+    count = len(ordered)
+    # a file that cannot be read at all has no lines to mend
+    mend = "mend the lines above" if any(p.line or p.path for p in ordered) else "check the path"
+    return PipelineFileError(
+        f"{file} has {count} problem{'s' if count != 1 else ''}",
+        problems=ordered,
+        code=codes.pop() if len(codes) == 1 else ErrorCode.CONFIG_INVALID,
+        where=str(ordered[0]).split("  ")[0],
+        evidence="; ".join(f"{p.path}: {p.message}" for p in ordered[:3]),
+        next_step=f"{mend}, then run `distributary validate` again",
+    )
+
+
+def problem_at(
+    origin: Origin, *, path: str, code: ErrorCode, message: str, suggestion: str = ""
+) -> Problem:
+    """A problem at the place that a value came from."""
+    file = origin.name if origin.line else str(origin)
+    return Problem(
+        file=printable(file),
+        line=origin.line,
+        column=origin.column,
+        path=printable(path),
+        code=code,
+        message=printable(message, longest=_LONGEST_MESSAGE),
+        suggestion=printable(suggestion),
+    )
+
+
+def printable(text: str, *, longest: int = _LONGEST_NAME) -> str:
+    """Text from outside, cut and without anything that a terminal would obey."""
+    cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
+
 
 MAX_BYTES = 1 << 20
 MAX_LINE = 1 << 14

@@ -5,15 +5,31 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SecretStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Section
-from distributary.config.quantity import PositiveDuration, PositiveSize
-from distributary.config.text import Text
+from distributary.config.base import (
+    Conflict,
+    PositiveDuration,
+    PositiveSize,
+    Section,
+    Text,
+    format_duration,
+    nearest,
+    parse_duration,
+)
 
 _MEMORY = re.compile(r"[0-9]{1,9}[kmgtKMGT]")
 _OWNED = {"spark.master": "master", "spark.driver.memory": "driver_memory"}
@@ -87,3 +103,103 @@ class Run(Section):
     """Manifests of past batches that are kept."""
     publish_threads: int = Field(default_factory=_threads, ge=1, le=256)
     """Tables committed at the same time; two per core and at most 8 when left out."""
+
+
+# When batches run: once over what is there, without a pause, or at an interval.
+
+_HINT = "must be available_now, continuous or `every` with a duration, such as every 10s"
+
+
+class TriggerKind(StrEnum):
+    """The three ways to run."""
+
+    AVAILABLE_NOW = "available_now"
+    CONTINUOUS = "continuous"
+    EVERY = "every"
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """`available_now`, `continuous` or `every 10s`; `str()` gives the text back."""
+
+    kind: TriggerKind
+    interval: timedelta | None = None
+    """How far apart batches start; set for `every` only."""
+
+    @classmethod
+    def parse(cls, value: object) -> Trigger:
+        """The trigger that a text names; a trigger passes."""
+        if isinstance(value, Trigger):
+            return value
+        words = value.split(maxsplit=1) if isinstance(value, str) else []
+        if words in (["available_now"], ["continuous"]):
+            return cls(TriggerKind(words[0]))
+        if len(words) == 2 and words[0] == TriggerKind.EVERY:
+            interval = parse_duration(words[1])
+            if interval > timedelta(0):
+                return cls(TriggerKind.EVERY, interval)
+        close = nearest(words[0], [*TriggerKind]) if words else ""
+        raise PydanticCustomError("trigger", _HINT, {"suggestion": close} if close else None)
+
+    def __str__(self) -> str:
+        return f"every {format_duration(self.interval)}" if self.interval else str(self.kind)
+
+
+AVAILABLE_NOW = Trigger(TriggerKind.AVAILABLE_NOW)
+
+TriggerSetting = Annotated[
+    Trigger,
+    PlainValidator(Trigger.parse),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["available_now", "continuous"]},
+                {"type": "string", "pattern": r"^\s*every\s+[0-9]{1,9}\s*(ms|s|m|h|d)\s*$"},
+            ]
+        }
+    ),
+]
+
+
+# What `up` does when the process of a pipeline has failed.
+
+UNLIMITED: Literal["unlimited"] = "unlimited"
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def _limit(value: object) -> Literal["unlimited"] | int:
+    # a variable is always text
+    text = str(value).strip() if isinstance(value, str | int) else ""
+    if text == UNLIMITED:
+        return UNLIMITED
+    if isinstance(value, bool) or not _COUNT.fullmatch(text):
+        raise PydanticCustomError("limit", "must be unlimited, or a number from 0 on")
+    return int(text)
+
+
+Limit = Annotated[
+    Literal["unlimited"] | int,
+    PlainValidator(_limit),
+    WithJsonSchema({"anyOf": [{"const": UNLIMITED}, {"type": "integer", "minimum": 0}]}),
+]
+
+
+class Restart(Section):
+    """When a pipeline under `up` is started again after a failure."""
+
+    max: Limit = Field(default=UNLIMITED, examples=["unlimited", 20])
+    """Restarts in a row before the pipeline counts as failed for good; 0 for none."""
+    max_crashes: Limit = Field(default=10, examples=[10, "unlimited"])
+    """The same where the failure does not say that it may pass: a crash, a defect."""
+    initial: PositiveDuration = timedelta(seconds=1)
+    """Pause before the first restart; it doubles with each one in a row, and varies."""
+    longest: PositiveDuration = timedelta(minutes=5)
+    """Longest pause."""
+    reset_after: PositiveDuration = timedelta(minutes=10)
+    """A process that ran so long was well: a failure after that is the first one again."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Pauses that would get shorter."""
+        if self.longest < self.initial:
+            yield ("longest",), "must not be shorter than initial"

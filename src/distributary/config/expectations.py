@@ -2,18 +2,224 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Section
-from distributary.config.expression import ExpressionError, columns_of
-from distributary.config.tables import Tables
-from distributary.config.text import Listed, Text
+from distributary.config.base import Conflict, Listed, Section, Text, nearest
+from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+# One boolean expression in SQL: parsed by the engine that will evaluate it, refused if it is
+# more.
+#
+# The engine is DuckDB inside the process. It reads no file, loads no extension and cannot be told
+# otherwise. It is imported when a rule is met, not before: that takes a tenth of a second.
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    # tasks share a machine's cores among themselves already
+    "threads": 1,
+    "memory_limit": "256MB",
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "python_enable_replacements": False,
+}
+_FORBIDDEN = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "a star",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column by its number",
+    "DEFAULT": "a default",
+}
+_MOMENTS = frozenset(
+    {
+        *("now", "today", "current_date", "get_current_time", "get_current_timestamp"),
+        *("transaction_timestamp", "current_localtime", "current_localtimestamp"),
+    }
+)
+"""Functions that give one and the same moment for all rows of a batch."""
+MOMENT_WORDS = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+)
+"""The same as words of SQL, which mean it where no column is called so."""
+_MACROS = frozenset({"ago", "date_add", "days_in_month", "fdiv", "fmod", "if", "nullif"})
+_MACRO_KINDS = ("list_", "array_", "map_contains", "split_part")
+"""Of the functions that are written in SQL themselves, those that look at one row."""
+_TOO_DEEP = "is nested too deeply"
+
+_lock = threading.Lock()
+_known: list[DuckDBPyConnection] = []
+
+
+class ExpressionError(ValueError):
+    """What is wrong with an expression; says nothing of its text but names of functions."""
+
+    def __init__(self, why: str, *, suggestion: str = "") -> None:
+        super().__init__(why)
+        self.suggestion = suggestion
+
+
+def open_engine() -> DuckDBPyConnection:
+    """A database of its own that is empty and stays shut."""
+    import duckdb
+
+    engine = duckdb.connect(":memory:", config=_SETTINGS)
+    # moments are counted in UTC everywhere in the lake
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute("SET lock_configuration = true")
+    return engine
+
+
+def enclosed(check: str) -> str:
+    """The expression in brackets; a comment at its end cannot swallow the bracket."""
+    return f"(\n{check}\n)"
+
+
+@lru_cache(maxsize=1024)
+def columns_of(check: str) -> tuple[tuple[str, ...], ...]:
+    """The columns that an expression names, with fields inside them; raises ExpressionError."""
+    tree = _tree(check)
+    try:
+        found = dict.fromkeys(_visit(tree, frozenset()))
+    except RecursionError:
+        raise ExpressionError(_TOO_DEEP) from None
+    if all(is_moment(names) for names in found):
+        raise ExpressionError("names no column")
+    return tuple(found)
+
+
+def is_moment(names: tuple[str, ...]) -> bool:
+    """Whether what looks like a column may be the present moment."""
+    return len(names) == 1 and names[0].lower() in MOMENT_WORDS
+
+
+def _tree(check: str) -> Mapping[str, Any]:
+    statement = f"SELECT {enclosed(check)}"
+    try:
+        answer = json.loads(_asked("SELECT json_serialize_sql(?)", statement)[0][0])
+    except RecursionError:
+        raise ExpressionError(_TOO_DEEP) from None
+    if answer["error"]:
+        raise ExpressionError(_syntax(answer, before=statement.index(check)))
+    statements = answer["statements"]
+    node = statements[0]["node"] if len(statements) == 1 else {}
+    items = node.get("select_list", ())
+    bare = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "EMPTY"
+    extra = ("where_clause", "group_expressions", "having", "qualify", "sample", "modifiers")
+    if not bare or len(items) != 1 or any(node[part] for part in extra) or node["cte_map"]["map"]:
+        raise ExpressionError("must be one expression, not a statement")
+    tree: Mapping[str, Any] = items[0]
+    return tree
+
+
+def _syntax(answer: Mapping[str, Any], *, before: int) -> str:
+    """Where it goes wrong; the engine's own words would repeat what is written there."""
+    if answer.get("error_subtype") != "SYNTAX_ERROR":
+        return "is not an expression in SQL, or is nested too deeply"
+    place = int(answer.get("position") or before) - before + 1
+    return f"is not an expression in SQL: it goes wrong at character {max(1, place)}"
+
+
+def _visit(node: Any, bound: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """The columns below a part of the tree; `bound` are names that lambdas have given."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _visit(item, bound)
+        return
+    if not isinstance(node, dict):
+        return
+    kind = node.get("class")
+    if kind in _FORBIDDEN:
+        raise ExpressionError(f"must not hold {_FORBIDDEN[kind]}")
+    if kind == "COLUMN_REF":
+        names = tuple(node["column_names"])
+        if names[0] not in bound:
+            yield names
+        return
+    if node.get("type") == "GROUPING_FUNCTION":
+        raise ExpressionError("must look at one row, and grouping looks at many")
+    if kind == "FUNCTION":
+        _refuse_function(node["function_name"])
+    if kind == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
+        given = bound | {name for (name, *_) in _visit(node["lhs"], frozenset())}
+        yield from _visit(node["expr"], given)
+        return
+    for below in node.values():
+        yield from _visit(below, bound)
+
+
+def _refuse_function(name: str) -> None:
+    kinds = _functions()
+    kind, stability = kinds.get(name.lower(), ("", ""))
+    if kind in ("aggregate", "window") or name.lower() == "count_star":
+        raise ExpressionError(f"must look at one row, and {name} looks at many")
+    usable = kind == "scalar" and (stability == "CONSISTENT" or name.lower() in _MOMENTS)
+    if kind == "macro":
+        usable = name.lower() in _MACROS or name.lower().startswith(_MACRO_KINDS)
+    if usable:
+        return
+    if kind:
+        raise ExpressionError(f"must not call {name}")
+    raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=_near(name))
+
+
+def _near(name: str) -> str:
+    usable = [known for known, (kind, _) in _functions().items() if kind == "scalar"]
+    return nearest(name, [known for known in usable if known.isidentifier()], at_least=0.75)
+
+
+@lru_cache(maxsize=1)
+def _functions() -> Mapping[str, tuple[str, str]]:
+    """Kind and stability of every function that the engine has, by name in small letters."""
+    rows = _asked("SELECT lower(function_name), function_type, stability FROM duckdb_functions()")
+    known: dict[str, tuple[str, str]] = {}
+    for name, kind, stability in rows:
+        before = known.get(name, ("", ""))
+        # of a name that stands for several things the most restricted one counts
+        if _restriction(kind, stability) >= _restriction(*before):
+            known[name] = (kind, stability or "")
+    return known
+
+
+def _restriction(kind: str, stability: str | None) -> int:
+    if kind == "scalar":
+        return 2 if stability == "CONSISTENT" else 4
+    return {"": 0, "macro": 3, "aggregate": 5, "window": 5}.get(kind, 1)
+
+
+def _asked(query: str, *values: str) -> list[Any]:
+    with _lock:
+        if not _known:
+            _known.append(open_engine())
+        return _known[0].execute(query, list(values)).fetchall()
+
+
+@atexit.register
+def _end() -> None:
+    """An engine that is still held when the interpreter ends fills the terminal with complaints.
+
+    So does the module itself while the garbage collector may not see it: drivers and workers freeze
+    what they hold.
+    """
+    if _known:
+        _known.pop().close()
+        gc.unfreeze()
+
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _LONGEST_CHECK = 10_000

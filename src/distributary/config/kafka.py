@@ -4,15 +4,270 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SecretStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Section
-from distributary.config.offsets import StartingOffsets
-from distributary.config.security import KafkaSecurity
-from distributary.config.text import Text, Topics
+from distributary.config.base import (
+    MOMENT_SCHEMA,
+    Conflict,
+    ContextName,
+    Duration,
+    HttpUrl,
+    PositiveDuration,
+    Sealed,
+    Section,
+    Text,
+    Topics,
+    Urls,
+    nearest,
+    parse_moment,
+)
+from distributary.errors import ConfigError, ErrorCode
+
+# Where a Kafka topic is first read from.
+
+PartitionOffsets = Mapping[str, Mapping[int, int]]
+"""Topic, partition, offset; -2 is the earliest, -1 the latest."""
+Offsets = Literal["earliest", "latest"] | datetime | PartitionOffsets
+
+_WORDS = {"earliest": -2, "latest": -1}
+_HINT = (
+    "must be earliest, latest, a time such as 2026-01-31T12:00:00Z, or topic: {partition: offset}"
+)
+
+
+def parse_offsets(value: object) -> Offsets:
+    """A word, an ISO time (UTC where it names no zone), or offsets by topic and partition."""
+    match value:
+        case "earliest":
+            return "earliest"
+        case "latest":
+            return "latest"
+        case str():
+            return _time(value)
+        case datetime():
+            return parse_moment(value)
+        case Mapping() if value:
+            return {str(topic): _partitions(offsets) for topic, offsets in value.items()}
+    raise PydanticCustomError("offsets", _HINT)
+
+
+def format_offsets(value: Offsets) -> str | dict[str, dict[str, int]]:
+    """The form that `parse_offsets` reads back."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value
+    return {t: {str(p): offset for p, offset in parts.items()} for t, parts in value.items()}
+
+
+def _time(text: str) -> datetime:
+    try:
+        return parse_moment(text)
+    except PydanticCustomError:
+        close = nearest(text.strip(), _WORDS)
+        suggestion = {"suggestion": close} if close else None
+        raise PydanticCustomError("offsets", _HINT, suggestion) from None
+
+
+def _partitions(offsets: object) -> dict[int, int]:
+    if not isinstance(offsets, Mapping) or not offsets:
+        raise PydanticCustomError("offsets", _HINT)
+    return {_number(p, at_least=0): _offset(offset) for p, offset in offsets.items()}
+
+
+def _offset(value: object) -> int:
+    return _WORDS[value] if isinstance(value, str) and value in _WORDS else _number(value, -2)
+
+
+def _number(value: object, at_least: int) -> int:
+    text = str(value).strip()
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18 and int(text) >= at_least):
+        raise PydanticCustomError("offsets", _HINT)
+    return int(text)
+
+
+StartingOffsets = Annotated[
+    Offsets,
+    PlainValidator(parse_offsets),
+    PlainSerializer(format_offsets, return_type=str | dict[str, dict[str, int]]),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["earliest", "latest"]},
+                MOMENT_SCHEMA,
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "additionalProperties": {
+                        "type": "object",
+                        "minProperties": 1,
+                        "additionalProperties": {"type": ["integer", "string"]},
+                    },
+                },
+            ]
+        }
+    ),
+]
+
+
+# How to reach a broker that asks who you are.
+
+StoreType = Literal["JKS", "PKCS12", "PEM"]
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+class KafkaSecurity(Section):
+    """Protocol, credentials and certificates of a Kafka connection."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How the connection is secured."""
+    mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
+        | None
+    ) = None
+    """How the client proves who it is, for the SASL protocols."""
+    username: Text | None = None
+    """User or API key, for PLAIN and SCRAM."""
+    password: SecretStr | None = None
+    """Password or API secret, for PLAIN and SCRAM."""
+    ca_location: Text | None = None
+    """PEM file of the authorities to trust; the system's own when left out."""
+    certificate_location: Text | None = None
+    """PEM file of the client's certificate."""
+    key_location: Text | None = None
+    """PEM file of the client's private key (PKCS#8)."""
+    key_password: SecretStr | None = None
+    """Password of the private key, in a PEM file or in the key store."""
+    truststore_location: Text | None = None
+    """Java trust store; use it or `ca_location`."""
+    truststore_password: SecretStr | None = None
+    """Password of the trust store."""
+    truststore_type: StoreType = "JKS"
+    """Kind of the trust store."""
+    keystore_location: Text | None = None
+    """Java key store; use it or `certificate_location` with `key_location`."""
+    keystore_password: SecretStr | None = None
+    """Password of the key store."""
+    keystore_type: StoreType = "JKS"
+    """Kind of the key store."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Credentials must fit the protocol and come in pairs."""
+        sasl = self.protocol.startswith("SASL_")
+        if sasl and self.mechanism is None:
+            yield ("protocol",), "needs mechanism, such as PLAIN"
+        if self.mechanism is not None and not sasl:
+            yield ("mechanism",), "needs protocol SASL_SSL or SASL_PLAINTEXT"
+        if self.mechanism in _LOGIN_MODULES and not (self.username and self.password):
+            yield ("mechanism",), "needs username and password"
+        if bool(self.certificate_location) != bool(self.key_location):
+            yield ("certificate_location",), "goes together with key_location"
+        if self.ca_location and self.truststore_location:
+            yield ("truststore_location",), "cannot stand beside ca_location"
+        if self.certificate_location and self.keystore_location:
+            yield ("keystore_location",), "cannot stand beside certificate_location"
+
+    def jvm_options(self) -> dict[str, str]:
+        """Properties of the Java client, for Spark; holds secrets."""
+        options: dict[str, str | None] = {
+            "security.protocol": self.protocol,
+            "sasl.mechanism": self.mechanism,
+            "sasl.jaas.config": self._jaas(),
+            "ssl.key.password": _reveal(self.key_password),
+        }
+        if self.ca_location:
+            options |= {"ssl.truststore.location": self.ca_location, "ssl.truststore.type": "PEM"}
+        if self.truststore_location:
+            options |= {
+                "ssl.truststore.location": self.truststore_location,
+                "ssl.truststore.type": self.truststore_type,
+                "ssl.truststore.password": _reveal(self.truststore_password),
+            }
+        if self.certificate_location and self.key_location:
+            # the Java client takes two PEM files only by content
+            options |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": _content(self.certificate_location),
+                "ssl.keystore.key": _content(self.key_location),
+            }
+        if self.keystore_location:
+            options |= {
+                "ssl.keystore.location": self.keystore_location,
+                "ssl.keystore.type": self.keystore_type,
+                "ssl.keystore.password": _reveal(self.keystore_password),
+            }
+        return {name: value for name, value in options.items() if value is not None}
+
+    def client_options(self) -> dict[str, str]:
+        """Properties of librdkafka, for admin clients and producers; holds secrets."""
+        options = {
+            "security.protocol": self.protocol,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username if self.mechanism in _LOGIN_MODULES else None,
+            "sasl.password": _reveal(self.password) if self.mechanism in _LOGIN_MODULES else None,
+            "ssl.ca.location": self.ca_location,
+            "ssl.certificate.location": self.certificate_location,
+            "ssl.key.location": self.key_location,
+            "ssl.key.password": _reveal(self.key_password),
+        }
+        if self.truststore_type == "PEM" and self.truststore_location:
+            options["ssl.ca.location"] = self.truststore_location
+        if self.keystore_type == "PKCS12" and self.keystore_location:
+            options["ssl.keystore.location"] = self.keystore_location
+            options["ssl.keystore.password"] = _reveal(self.keystore_password)
+        if self.keystore_type == "PEM" and self.keystore_location:
+            options["ssl.certificate.location"] = self.keystore_location
+            options["ssl.key.location"] = self.keystore_location
+        return {name: value for name, value in options.items() if value is not None}
+
+    def _jaas(self) -> str | None:
+        module = _LOGIN_MODULES.get(self.mechanism or "")
+        if module is None:
+            return None
+        user, password = _quoted(self.username or ""), _quoted(_reveal(self.password) or "")
+        return f"{module} required username={user} password={password};"
+
+
+def _reveal(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "a certificate or key file cannot be read",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=path,
+            evidence=type(error).__name__,
+            next_step="check source.security.certificate_location and key_location",
+        ) from None
+
 
 _SERVER = re.compile(r"([A-Z_]+://)?([^\s:/,]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
@@ -116,3 +371,132 @@ class KafkaSource(Section):
     def client_options(self) -> dict[str, str]:
         """Properties of librdkafka for the same brokers; holds secrets."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.security.client_options()}
+
+
+# A token instead of a password: OAuth's client credentials.
+
+_PUBLIC = frozenset(
+    {"audience", "resource", "organization", "client_assertion_type", "requested_token_type"}
+)
+_OAUTH_OWNED = ("grant_type", "client_id", "client_secret", "scope")
+
+
+class OAuth(Section):
+    """An identity provider that gives a token for an id and a secret."""
+
+    token_url: HttpUrl = Field(examples=["https://login.example.com/oauth2/token"])
+    """Address at which the provider gives tokens."""
+    client_id: Text
+    """Who asks for the token."""
+    client_secret: SecretStr
+    """The secret that belongs to `client_id`."""
+    scope: Text | None = Field(default=None, examples=["schema:read"])
+    """What the token shall be good for; several scopes have spaces between them."""
+    credentials: Literal["header", "body"] = "header"
+    """Where id and secret are sent: in the header, as the standard has it, or in the body."""
+    parameters: Annotated[Mapping[str, SecretStr], Sealed(_PUBLIC)] = Field(
+        default_factory=dict, examples=[{"audience": "schema-registry"}]
+    )
+    """Further parameters that the provider asks for; all but the standard's public ones, such as
+    audience and resource, are hidden like secrets."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Nothing is said twice, and nothing empty."""
+        if not self.client_secret.get_secret_value().strip():
+            yield ("client_secret",), "must not be empty"
+        for name in self.parameters:
+            if name in _OAUTH_OWNED:
+                yield ("parameters", name), "cannot be set here: it has a setting of its own"
+            elif not name.strip() or not name.isprintable():
+                yield ("parameters", name), "must be one line of printable text"
+
+
+# Where schemas come from.
+
+_ONLY_FOR_SERVERS = (
+    *("username", "password", "token", "oauth", "logical_cluster", "identity_pool"),
+    *("context", "ca_location", "certificate_location"),
+)
+
+
+class Registry(Section):
+    """A server that speaks the Confluent schema registry's API, or a folder of schemas."""
+
+    url: HttpUrl | None = Field(default=None, examples=["http://127.0.0.1:8081/apis/ccompat/v7"])
+    """Address of the registry; give one of `url`, `urls` and `path`."""
+    urls: Urls = ()
+    """Several addresses of one registry: the next is asked when one does not answer."""
+    path: Text | None = Field(default=None, examples=["./schemas"])
+    """Folder of schemas, in place of a server."""
+    username: Text | None = None
+    """User or API key."""
+    password: SecretStr | None = None
+    """Password or API secret."""
+    token: SecretStr | None = None
+    """Bearer token, in place of username and password."""
+    oauth: OAuth | None = None
+    """Where to get a token that ends by itself, in place of `token`."""
+    logical_cluster: Text | None = Field(default=None, examples=["lsrc-a1b2c3"])
+    """Confluent Cloud: the registry that a token is shown to (header `target-sr-cluster`)."""
+    identity_pool: Text | None = Field(default=None, examples=["pool-a1b2"])
+    """Confluent Cloud: the pool that a token is for (header `Confluent-Identity-Pool-Id`)."""
+    context: ContextName | None = Field(default=None, examples=[".team"])
+    """Context of the registry: subjects and ids are those of this one; the default one when left
+    out."""
+    ca_location: Text | None = None
+    """PEM file of the authorities to trust; the system's own when left out."""
+    certificate_location: Text | None = None
+    """PEM file of the client's certificate."""
+    key_location: Text | None = None
+    """PEM file of the client's private key."""
+    key_password: SecretStr | None = None
+    """Password of the private key."""
+    timeout: PositiveDuration = timedelta(seconds=10)
+    """How long to wait for one answer."""
+    cache_ttl: Duration = timedelta(minutes=1)
+    """How long the latest version of a subject is believed; schemas by id never change."""
+    unknown_id_grace: Duration = timedelta(seconds=5)
+    """How long an id that the registry does not know is asked for again before its records are
+    dead-lettered as UNKNOWN_SCHEMA_ID."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """One place to look, one way to sign in."""
+        places = [self.url is not None, bool(self.urls), self.path is not None]
+        if sum(places) != 1:
+            yield (), "needs exactly one of url, urls and path"
+        if self.path is not None:
+            for name in _ONLY_FOR_SERVERS:
+                if getattr(self, name) is not None:
+                    yield (name,), "means nothing for a folder of schemas"
+        if (self.username is None) != (self.password is None):
+            yield (
+                ("username" if self.username else "password",),
+                ("goes together with password" if self.username else "goes together with username"),
+            )
+        yield from self._logins()
+        if self.key_location and not self.certificate_location:
+            yield ("key_location",), "goes together with certificate_location"
+
+    def _logins(self) -> Iterator[Conflict]:
+        if self.token is not None and self.username is not None:
+            yield ("token",), "cannot stand beside username and password"
+        if self.oauth is not None and (self.token is not None or self.username is not None):
+            yield ("oauth",), "cannot stand beside token, or username and password"
+        for name in ("logical_cluster", "identity_pool"):
+            given: str | None = getattr(self, name)
+            if given is not None and not given.isascii():
+                yield (name,), "must be ASCII: it is sent as a header"
+            if given is not None and self.path is None and not (self.token or self.oauth):
+                yield (name,), "goes together with token or oauth"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses to try in order; none for a folder."""
+        return (self.url,) if self.url else self.urls
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The addresses with the context, because each context counts its ids for itself."""
+        if self.context is None:
+            return self.addresses
+        return tuple(f"{address.rstrip('/')}/contexts/{self.context}" for address in self.addresses)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Section
-from distributary.config.text import TableName, Text
+from distributary.config.base import (
+    Conflict,
+    FieldNames,
+    Listed,
+    PositiveDuration,
+    PositiveSize,
+    Section,
+    TableName,
+    TablePrefix,
+    TableTemplate,
+    Text,
+    placeholders,
+    split,
+)
 
 
 def _below_path(settings: dict[str, Any]) -> str:
@@ -76,3 +91,254 @@ def local_path(address: str) -> Path | None:
     if found and scheme != "file":
         return None
     return Path(rest if found else address.removeprefix("file:")).absolute()
+
+
+# Which tables are kept.
+
+Metadata = Literal[
+    "key", "headers", "topic", "partition", "offset", "timestamp", "schema_id", "batch", "raw"
+]
+"""What can be known about a record besides its own fields."""
+_NOT_FOR_PARTITIONS = ("_key", "_headers", "_offset", "_timestamp", "_raw")
+
+
+class Unified(Section):
+    """One table for all types."""
+
+    name: TableName = Field(examples=["unified_gold"])
+    """Name of the table."""
+    mode: Literal["shared", "wide"] = "shared"
+    """shared: fields that at least two types have in common are columns, all others are JSON text
+    in `_rest`; wide: every field is a column."""
+    max_columns: int = Field(default=500, ge=1)
+    """Most columns: fields beyond are JSON text in `_rest`."""
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Tables(Section):
+    """The tables that records end up in; at least one of bronze, each and unified."""
+
+    bronze: TableName | None = Field(default=None, examples=["bronze_events"])
+    """Table of raw payloads with their coordinates; none when left out."""
+    each: TableTemplate | None = Field(default=None, examples=["silver_{type}"])
+    """Name of the tables per type: {type}, {topic}, {record}, for change data {database}, {schema}
+    and {table}, or one fixed name; none when left out."""
+    unified: (
+        Annotated[Unified, BeforeValidator(_named, json_schema_input_type=Unified | str)] | None
+    ) = Field(default=None, examples=["unified_gold"])
+    """Table of all types: its name, or a mapping with name, mode and max_columns; none when left
+    out."""
+    dead_letters: TableName = "dead_letters"
+    """Table of records that could not be ingested, whole, with the reason."""
+    prefix: TablePrefix = ""
+    """Text before the names of the tables per type."""
+    format: Literal["delta", "parquet"] = "delta"
+    """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files, on a file
+    system. The dead letters are a Delta table either way."""
+    publisher: Literal["direct", "spark"] = "direct"
+    """Who commits to Delta tables: direct is the driver itself, fast with many tables; spark is
+    Delta's own writer, for tables with features that direct does not support."""
+    partition_by: FieldNames = Field(default=(), examples=[["_date"]])
+    """Columns by which new tables are partitioned: text, whole numbers, true or false, and days;
+    `_date` is the day (UTC) of the record's time. A table per type takes those of them that it
+    has, maybe none; bronze and unified take `_date` only. A table stays partitioned as it was
+    made."""
+    metadata: Annotated[
+        tuple[Metadata, ...],
+        BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
+    ] = (
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "schema_id",
+        "batch",
+    )
+    """What is stored about each record besides its fields; `raw` is its bytes."""
+    names: Literal["strict", "encode"] = "strict"
+    """What to do with a type whose name is unsafe as a table name: dead-letter its records, or
+    encode the name."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Something to write, under names that differ."""
+        if not (self.bronze or self.each or self.unified):
+            yield (), "needs at least one of bronze, each and unified"
+        if self.format == "parquet" and self.publisher == "spark":
+            yield ("publisher",), "can be spark for delta tables only"
+        for name in ("partition_by", "metadata"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                yield (name,), "names a column twice"
+        for text in self._unusable_partitions():
+            yield ("partition_by",), text
+        taken: dict[str, str] = {}
+        for setting, table in self.fixed_names().items():
+            other = taken.setdefault(table.casefold(), setting)
+            if other != setting:
+                yield (setting,), f"has the same name as {other}"
+
+    def _unusable_partitions(self) -> Iterator[str]:
+        """What is wrong with columns that no table can be partitioned by."""
+        stored = {f"_{name}" for name in self.metadata}
+        for name in self.partition_by:
+            if "." in name:
+                yield f"{name} is a field inside a column: tables are partitioned by whole columns"
+            elif name in _NOT_FOR_PARTITIONS:
+                other = "; use _date for its day" if name == "_timestamp" else ""
+                yield f"{name} cannot be used: its values differ in every record{other}"
+            elif name in {f"_{known}" for known in get_args(Metadata)} - stored:
+                yield f"{name} is not stored: add {name[1:]} to metadata"
+            elif name.startswith("_") and name not in {"_date", *stored}:
+                # no field of a record becomes a column of such a name
+                yield f"{name} is not a column that a table can have"
+            elif name != "_date" and not self.each:
+                yield f"{name} needs each: bronze and unified are partitioned by _date only"
+
+    def fixed_names(self) -> dict[str, str]:
+        """Setting and table name, without prefix, of the tables known before any record."""
+        each = self.each if self.each and not placeholders(self.each) else None
+        named = {
+            "dead_letters": self.dead_letters,
+            "bronze": self.bronze,
+            "each": each,
+            "unified": self.unified.name if self.unified else None,
+        }
+        return {setting: table for setting, table in named.items() if table}
+
+
+# What to do when a writer's schema changes.
+
+
+class Evolution(Section):
+    """What happens to a table when the schema of its records changes."""
+
+    new_field: Literal["add", "ignore", "dead_letter", "fail"] = "add"
+    """A field that the table has no column for."""
+    wider_type: Literal["widen", "side_column", "dead_letter", "fail"] = "widen"
+    """int to bigint, float to double, more decimal digits."""
+    type_change: Literal["side_column", "dead_letter", "fail"] = "side_column"
+    """Any other change of type: the values go to a column of their own, `name__type`."""
+    renamed: Literal["new_column", "keep_name"] = "new_column"
+    """The same protobuf field number (or an Avro alias) under another name."""
+    new_type: Literal["create", "dead_letter", "fail"] = "create"
+    """A type of record that has no table yet."""
+    max_new_tables_per_batch: int = Field(default=2000, ge=0)
+    """More new types than this in one batch: the rest are dead-lettered as TOO_MANY_TYPES."""
+
+
+# What is done to tables so that they stay small and quick to read.
+
+LEAST_RETENTION = timedelta(days=1)
+"""Readers hold a version of a table for a while: hours, if they are large."""
+
+_COMMITS = re.compile(r"\s*([0-9]{1,9})\s*(?:commits?)?\s*")
+
+
+def _commits(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _COMMITS.fullmatch(value)
+    if match is None:
+        raise PydanticCustomError("commits", "must be a number of commits, such as 50 commits")
+    return int(match[1])
+
+
+def _long_enough(value: timedelta) -> timedelta:
+    if value < LEAST_RETENTION:
+        raise PydanticCustomError("retention", "must be at least 1d: readers take their time")
+    return value
+
+
+Commits = Annotated[int, BeforeValidator(_commits, json_schema_input_type=int | str), Field(ge=1)]
+
+
+class Optimize(Section):
+    """When small files are put together."""
+
+    min_files: int = Field(default=8, ge=2)
+    """Small files of one table, or of one partition of it, that are worth writing again."""
+    target_size: PositiveSize = Field(default=128 * 1024 * 1024, examples=["128MiB"])
+    """How large files should become."""
+
+
+class Checkpoint(Section):
+    """When a table's log is summed up."""
+
+    every: Commits = Field(default=50, examples=["50 commits"])
+    """Commits after which a checkpoint is written, unless the table's own
+    `delta.checkpointInterval` says otherwise."""
+
+
+class Vacuum(Section):
+    """When files are deleted that are no longer part of a table."""
+
+    retention: Annotated[PositiveDuration, AfterValidator(_long_enough)] = Field(
+        default=timedelta(days=7), examples=["7d"]
+    )
+    """How long they are kept for readers of older versions, 1d at least; the table's own
+    `delta.deletedFileRetentionDuration` goes first."""
+
+
+class Expire(Section):
+    """How long is remembered what nobody waits for."""
+
+    dead_letters: PositiveDuration = Field(default=timedelta(days=30), examples=["30d"])
+    """Dead letters that were replayed or discarded."""
+    open_dead_letters: PositiveDuration | None = Field(default=None, examples=["365d"])
+    """Dead letters that nobody has done anything about: lost after this. Kept when left out."""
+    ledger: PositiveDuration = Field(default=timedelta(days=90), examples=["90d"])
+    """Details of batches; sums of what was done stay for ever."""
+
+
+class Maintain(Section):
+    """What `distributary maintain` does by itself."""
+
+    every: PositiveDuration | None = Field(default=None, examples=["1h"])
+    """How often it is done while the pipeline is up; only by hand when left out."""
+    steps: tuple[Literal["optimize", "checkpoint", "vacuum", "expire"], ...] = (
+        "optimize",
+        "checkpoint",
+        "vacuum",
+        "expire",
+    )
+    """What is done."""
+    skip: tuple[Text, ...] = Field(default=(), examples=[["bronze_*"]])
+    """Tables that are left alone; `*` stands for anything."""
+    optimize: Optimize = Field(default_factory=Optimize)
+    """Small files become large ones."""
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    """Logs are summed up, and their expired commits removed."""
+    vacuum: Vacuum = Field(default_factory=Vacuum)
+    """Files that are no longer part of a table are deleted."""
+    expire: Expire = Field(default_factory=Expire)
+    """Old dead letters and details of old batches go."""
+
+
+# Who may read which tables.
+
+Privilege = Literal["ALL PRIVILEGES", "APPLY TAG", "MODIFY", "SELECT"]
+_Names = Annotated[tuple[Text, ...], Listed]
+
+
+class Grant(Section):
+    """What some principals may do with some tables."""
+
+    principals: _Names = Field(min_length=1, examples=[["analysts", "ana@example.com"]])
+    """Users, groups or service principals."""
+    tables: _Names = Field(default=(), examples=[["silver_*"]])
+    """Names of tables, with `*` and `?`."""
+    types: _Names = Field(default=(), examples=[["chess"]])
+    """Types of records, with `*` and `?`; `schema.table` for change data. Beside `tables`, a table
+    must fit both."""
+    privileges: Annotated[tuple[Privilege, ...], Listed] = ("SELECT",)
+    """What is granted."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Something must be named."""
+        if not self.tables and not self.types:
+            yield (), "needs tables or types"
+        if not self.privileges:
+            yield ("privileges",), "must not be empty"

@@ -3,24 +3,455 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import SecretStr, ValidationError
+from pydantic import PlainSerializer, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-from distributary.config.base import Section
-from distributary.config.document import parse, read
-from distributary.config.explain import UnknownKeys, explain
-from distributary.config.fields import holds_secret, is_free_form_option
-from distributary.config.layers import DEPRECATIONS, Deprecation, Layers
-from distributary.config.node import Node, Path, dotted, with_list_origin
-from distributary.config.origin import DEFAULT, Origin
+from distributary.config.base import CONFLICT, Section, is_sealed, mask, nearest, secrets_of
+from distributary.config.document import (
+    DEFAULT,
+    KeyPath,
+    Node,
+    Origin,
+    OriginKind,
+    PipelineFileError,
+    Problem,
+    dotted,
+    graft,
+    parse,
+    printable,
+    problem_at,
+    read,
+    refuse,
+    with_list_origin,
+)
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.problems import Problem, printable, problem_at, refuse
-from distributary.config.secrets import is_sealed, mask, secrets_of
 from distributary.config.variables import Variables
+from distributary.errors import ErrorCode
+
+# What the models say about a setting: its section, its default, whether it is secret.
+
+Models = tuple[type[Section], ...]
+"""The models that a mapping may be: several for a source, one elsewhere, none for a scalar."""
+
+ROOT: Models = (PipelineConfig,)
+
+
+def settings(models: Models) -> dict[str, FieldInfo]:
+    """Key and field of everything that may be set; of all models where there are several."""
+    return {
+        info.alias or name: info for model in models for name, info in model.model_fields.items()
+    }
+
+
+def models_of(info: FieldInfo) -> Models:
+    """The models of a setting's value, or of the items of a list."""
+    parts = (*alternatives(info.annotation), *_items(info))
+    return tuple(part for part in parts if _is_section(part))
+
+
+def is_list_of_sections(info: FieldInfo) -> bool:
+    """Whether each item of the value is a mapping of settings, as in `alerts.to`."""
+    return any(map(_is_section, _items(info)))
+
+
+def is_free_form(info: FieldInfo) -> bool:
+    """Whether the keys below are the user's own, as in `spark.conf`."""
+    return any(get_origin(part) is Mapping for part in alternatives(info.annotation))
+
+
+def is_free_form_option(path: KeyPath) -> bool:
+    """Whether a path is that of an option whose name does not tell if its value is secret."""
+    models = ROOT
+    for part in path:
+        info = settings(models).get(part) if isinstance(part, str) else None
+        if info is not None:
+            maps = (p for p in alternatives(info.annotation) if get_origin(p) is Mapping)
+            if any(get_args(each)[1] is SecretStr for each in maps):
+                return True
+            models = models_of(info)
+    return False
+
+
+def holds_secret(path: KeyPath) -> bool:
+    """Whether the value at a path is a secret, or an option that may be one."""
+    models = ROOT
+    for part in path:
+        info = settings(models).get(part) if isinstance(part, str) else None
+        if info is not None:
+            if is_secret(info):
+                return True
+            models = models_of(info)
+    return is_free_form_option(path)
+
+
+def is_secret(info: FieldInfo) -> bool:
+    """Whether the value itself is a secret."""
+    return any(part is SecretStr for part in alternatives(info.annotation))
+
+
+def default_of(info: FieldInfo) -> Any:
+    """The default as it would be written in the file; None when there is none to write."""
+    default = None if info.default is PydanticUndefined else info.default
+    serializer = next((m.func for m in info.metadata if isinstance(m, PlainSerializer)), None)
+    # the functions of our own types take the value alone
+    return default if default is None or serializer is None else serializer(default)  # type: ignore[call-arg]
+
+
+def every_model(models: Models = ROOT) -> Iterator[type[Section]]:
+    """All models of the file, outer before inner."""
+    for model in models:
+        yield model
+        for info in settings((model,)).values():
+            yield from every_model(models_of(info))
+
+
+def chosen(models: Models, node: Node) -> Models:
+    """The one model that a `type` names; all of them when it names none."""
+    if len(models) < 2:
+        return models
+    named = node.entries.get("type")
+    tags = {tag_of(model): model for model in models}
+    model = tags.get(str(named.value)) if named else None
+    return (model,) if model else models
+
+
+def tag_of(model: type[Section]) -> str:
+    """The literal that a model's `type` must be."""
+    return str(get_args(model.model_fields["type"].annotation)[0])
+
+
+def split_key(key: str) -> tuple[str, ...]:
+    """`spark.conf.spark.sql.x` to its path: below a free-form setting, dots belong to the key."""
+    models, path, rest = ROOT, list[str](), key.split(".")
+    while rest:
+        path.append(rest.pop(0))
+        info = settings(models).get(path[-1])
+        if info is None or not rest:
+            continue
+        if is_free_form(info):
+            return (*path, ".".join(rest))
+        models = models_of(info)
+    return tuple(path)
+
+
+def every_setting(models: Models = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all settings."""
+    for key, info in settings(models).items():
+        yield (*path, key)
+        yield from every_setting(models_of(info), (*path, key))
+
+
+def is_union(models: Iterable[type[Section]]) -> bool:
+    """Whether pydantic puts the tag of the chosen model into its paths."""
+    return len(tuple(models)) > 1
+
+
+def _items(info: FieldInfo) -> Iterator[Any]:
+    for part in alternatives(info.annotation):
+        if get_origin(part) is tuple:
+            yield from alternatives(get_args(part)[0])
+
+
+def _is_section(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, Section)
+
+
+def alternatives(annotation: Any) -> Iterator[Any]:
+    """The members of a union, or the type itself; what is inside lists and mappings stays there."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from alternatives(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from alternatives(part)
+    else:
+        yield annotation
+
+
+# Flag over variable over file: one tree out of three.
+
+PREFIX = "DISTRIBUTARY_"
+LAKE_VARIABLE = f"{PREFIX}LAKE"
+"""Also names the lake that commands look at: only a mapping is meant for the section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    """A key that still works for a while."""
+
+    old: str
+    new: str
+    """What to write instead; empty when the setting has no effect any more."""
+    removed_in: str
+    """The version that refuses it."""
+
+
+DEPRECATIONS: tuple[Deprecation, ...] = ()
+
+
+class Layers:
+    """A tree that grows by layers, and what went wrong on the way."""
+
+    def __init__(self, root: Node, deprecations: Sequence[Deprecation] = DEPRECATIONS) -> None:
+        self.root = root
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self._deprecated = {split_key(entry.old): entry for entry in deprecations}
+        for path in self._deprecated:
+            self._rename(path)
+
+    def add_variables(self, environ: Mapping[str, str]) -> None:
+        """`DISTRIBUTARY_LAKE__PATH=/lake` and the like; an empty one is not set."""
+        for name in sorted(environ):
+            parts = name.removeprefix(PREFIX).lower().split("__")
+            if not name.startswith(PREFIX) or not environ[name]:
+                continue
+            if name == LAKE_VARIABLE and not environ[name].lstrip().startswith("{"):
+                continue
+            origin = Origin(OriginKind.VARIABLE, name)
+            if parts[0] in settings(ROOT):
+                self._set(tuple(parts), self._variable(environ[name], origin), origin)
+            elif len(parts) > 1:
+                # a name without `__` may well belong to something else
+                self.warnings.append(
+                    problem_at(
+                        origin,
+                        path=".".join(parts),
+                        code=ErrorCode.CONFIG_UNKNOWN_KEY,
+                        message="names no section of the pipeline file and is ignored",
+                        suggestion=nearest(parts[0], settings(ROOT)),
+                    )
+                )
+
+    def add_flags(self, overrides: Mapping[str, object]) -> None:
+        """Values of the command line, by dotted key."""
+        for key, value in overrides.items():
+            origin = Origin(OriginKind.FLAG, key)
+            self._set(split_key(key), graft(value, origin), origin)
+
+    def _rename(self, path: tuple[str, ...]) -> None:
+        """Move what the file has under a deprecated key to its new place."""
+        if not self.root.has(path):
+            return
+        node = self.root.at(path)
+        self.root = self.root.without(path)
+        new = self._deprecated[path].new
+        if new and self.root.has(split_key(new)):
+            self._problem(node.key_origin, dotted(path), f"is the old name of {new}: keep one")
+        else:
+            self._set(path, node, node.key_origin)
+
+    def _current(self, path: tuple[str, ...], origin: Origin) -> tuple[str, ...]:
+        """The path to use in place of a deprecated one, with a warning; empty for none."""
+        deprecation = self._deprecated.get(path)
+        if deprecation is None:
+            return path
+        instead = f"use {deprecation.new}" if deprecation.new else "it has no effect: remove it"
+        self.warnings.append(
+            problem_at(
+                origin,
+                path=dotted(path),
+                code=ErrorCode.CONFIG_DEPRECATED,
+                message=f"is deprecated and refused from {deprecation.removed_in}: {instead}",
+                suggestion=deprecation.new,
+            )
+        )
+        return split_key(deprecation.new) if deprecation.new else ()
+
+    def _variable(self, text: str, origin: Origin) -> Node:
+        if text.lstrip()[:1] not in ("[", "{"):
+            return graft(text, origin)
+        try:
+            # lists and mappings are written as they would be in the file
+            tree, _ = parse(f"value: {text}", file=origin.name)
+        except PipelineFileError:
+            self._problem(origin, "", "is not a list or mapping in YAML")
+            return graft(text, origin)
+        return graft(tree.entries["value"].plain(), origin)
+
+    def _set(self, path: tuple[str, ...], node: Node, origin: Origin) -> None:
+        if current := self._current(path, origin):
+            self.root = self._placed(self.root, current, 0, node, origin)
+
+    def _placed(
+        self, tree: Node, path: tuple[str, ...], depth: int, node: Node, origin: Origin
+    ) -> Node:
+        key = path[depth]
+        if depth == len(path) - 1:
+            return tree.with_entry(key, node)
+        below = tree.entries.get(key) or Node({}, origin)
+        if not isinstance(below.value, dict):
+            if below.value is not None:
+                self._problem(origin, dotted(path), f"needs {key} to be a mapping in the file")
+                return tree
+            below = Node({}, below.origin, below.key)
+        return tree.with_entry(key, self._placed(below, path, depth + 1, node, origin))
+
+    def _problem(self, origin: Origin, path: str, message: str) -> None:
+        code = ErrorCode.CONFIG_INVALID
+        self.problems.append(problem_at(origin, path=path, code=code, message=message))
+
+
+# What pydantic found, in our words: path, place and the nearest right answer, never the value.
+
+_MESSAGES = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "mapping_type": "must be a mapping",
+    "float_parsing": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "int_type": "must be a whole number",
+    "model_attributes_type": "must be a mapping of settings",
+    "model_type": "must be a mapping of settings",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+}
+_BOUNDS = {
+    "greater_than": ("must be more than", "gt"),
+    "greater_than_equal": ("must be at least", "ge"),
+    "less_than_equal": ("must be at most", "le"),
+}
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+class UnknownKeys:
+    """Refuses keys that no model has, and goes on as if each was spelled right."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.adopted: set[KeyPath] = set()
+        """Settings whose value stands under a misspelt key: one mistake, one problem."""
+
+    def repair(self, node: Node, models: Models = ROOT, path: KeyPath = ()) -> Node:
+        """The tree with known keys only."""
+        if models and node.items:
+            items = (self.repair(item, models, (*path, n)) for n, item in enumerate(node.items))
+            return replace(node, value=tuple(items))
+        if not models or not isinstance(node.value, dict):
+            return node
+        if is_union(models) and "type" not in node.entries:
+            # first of all find out which model it is: the others have keys of their own
+            node = self._respelled(node, settings(models), path, only="type")
+        known = settings(chosen(models, node))
+        node = self._respelled(node, known, path)
+        entries = {
+            key: below if is_free_form(known[key]) else self._below(below, known[key], (*path, key))
+            for key, below in node.entries.items()
+            if key in known
+        }
+        return replace(node, value=entries)
+
+    def _below(self, node: Node, info: Any, path: KeyPath) -> Node:
+        return self.repair(node, models_of(info), path)
+
+    def _respelled(
+        self, node: Node, known: Mapping[str, Any], path: KeyPath, *, only: str = ""
+    ) -> Node:
+        for key, below in list(node.entries.items()):
+            meant = nearest(key, known)
+            if key in known or (only and meant != only):
+                continue
+            self._refuse(key, below, meant, path)
+            node = node.without((key,))
+            if meant and meant not in node.entries:
+                node = node.with_entry(meant, below)
+                self.adopted.add((*path, meant))
+        return node
+
+    def _refuse(self, key: str, node: Node, meant: str, path: KeyPath) -> None:
+        # a key that is right elsewhere was most likely indented wrongly
+        elsewhere = [".".join(p) for p in every_setting() if p[-1] == key]
+        self.problems.append(
+            problem_at(
+                node.key_origin,
+                path=dotted((*path, key)),
+                code=ErrorCode.CONFIG_UNKNOWN_KEY,
+                message="unknown key",
+                suggestion=meant or (elsewhere[0] if len(elsewhere) == 1 else ""),
+            )
+        )
+
+
+def explain(error: ValidationError, root: Node, *, ignore: Iterable[KeyPath]) -> list[Problem]:
+    """The problems of a validation error, but for those at or below the ignored paths."""
+    ignored = tuple(ignore)
+    problems = []
+    for detail in error.errors(include_input=False, include_url=False, include_context=True):
+        path = _path(detail)
+        blamed = any(path[: len(other)] == other for other in ignored)
+        if path and detail["type"] == CONFLICT:
+            # what follows from a value that is not known is not one more mistake
+            blamed = blamed or any(other[: len(path)] == path for other in ignored)
+        if not blamed and detail["type"] != "default_factory_not_called":
+            problems.append(_problem(detail, path, root))
+    return problems
+
+
+def _path(detail: Any) -> KeyPath:
+    """Pydantic's location without the tags of unions and the marks of keys."""
+    path: list[str | int] = []
+    models, skip = ROOT, False
+    for part in detail["loc"]:
+        if skip or part == "[key]":
+            skip = False
+            continue
+        path.append(part)
+        if isinstance(part, int):
+            # an item is what the list is a list of
+            skip = is_union(models)
+            continue
+        info = settings(models).get(str(part))
+        models = models_of(info) if info is not None else ()
+        skip = is_union(models) and not (info is not None and is_list_of_sections(info))
+    if str(detail["type"]).startswith("union_tag"):
+        path.append("type")
+    return tuple(path)
+
+
+def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
+    kind, context = str(detail["type"]), detail.get("ctx", {})
+    code, suggestion = ErrorCode.CONFIG_INVALID, str(context.get("suggestion", ""))
+    node = root.at(path)
+    if kind in ("missing", "union_tag_not_found"):
+        code, message = ErrorCode.CONFIG_MISSING_KEY, "is required"
+    elif kind in ("literal_error", "union_tag_invalid"):
+        allowed = _QUOTED.findall(str(context.get("expected") or context.get("expected_tags")))
+        message = f"must be {_either(allowed)}"
+        suggestion = nearest(str(node.value), allowed)
+    elif kind in _BOUNDS:
+        text, bound = _BOUNDS[kind]
+        message = f"{text} {_plain_number(context.get(bound))}"
+    elif kind in _MESSAGES:
+        message = _MESSAGES[kind]
+    elif "error" not in context and "_type" not in kind and "_parsing" not in kind:
+        message = str(detail["msg"])
+    else:
+        message = f"is not valid ({kind})"
+    origin = node.origin if root.has(path) and kind != CONFLICT else node.key_origin
+    if origin.references:
+        message = f"{message} (from {', '.join(origin.references)})"
+    return problem_at(origin, path=dotted(path), code=code, message=message, suggestion=suggestion)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _plain_number(bound: object) -> str:
+    # pydantic gives the limit of a duration as Python's own notation
+    return str(bound) if isinstance(bound, int | float) else "0s"
+
 
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
 
@@ -121,12 +552,12 @@ class _Expander:
         self._variables = Variables(environ)
         self._needs = needs
         self.problems: list[Problem] = []
-        self.broken: set[Path] = set()
+        self.broken: set[KeyPath] = set()
         """Values that are not known: nothing more can be said about them."""
         self.secrets: set[str] = set()
         self.sealed: set[str] = set()
 
-    def tree(self, node: Node, path: Path = ()) -> Node:
+    def tree(self, node: Node, path: KeyPath = ()) -> Node:
         if isinstance(node.value, dict):
             below = {k: self.tree(n, (*path, k)) for k, n in node.entries.items()}
             return replace(node, value=below)
@@ -142,13 +573,13 @@ class _Expander:
             return self._scalar(node, node.value, path)
         return node
 
-    def _is_left(self, text: str, path: Path) -> bool:
+    def _is_left(self, text: str, path: KeyPath) -> bool:
         """Whether a value is a secret that nobody needs."""
         if self._needs is None or path[0] in self._needs:
             return False
         return holds_secret(path) or any(kind in text for kind in ("${file:", "${databricks:"))
 
-    def _scalar(self, node: Node, text: str, path: Path) -> Node:
+    def _scalar(self, node: Node, text: str, path: KeyPath) -> Node:
         expansion = self._variables.expand(text)
         secrets = [*expansion.secrets]
         if is_free_form_option(path):

@@ -6,27 +6,24 @@ from collections.abc import Iterator
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from distributary.config.alerts import Alerts
-from distributary.config.base import Conflict, Section
-from distributary.config.cdc import Cdc
+from distributary.config.alerts import Alerts, Lineage, Metrics
+from distributary.config.base import Conflict, PipelineName, Section, placeholders
 from distributary.config.deploy import Deploy
-from distributary.config.engine import Limits, Run, Spark
-from distributary.config.evolution import Evolution
+from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.expectations import Expectation, expectation_conflicts
-from distributary.config.grants import Grant
-from distributary.config.kafka import KafkaSource
-from distributary.config.lake import Lake
-from distributary.config.lineage import Lineage
-from distributary.config.maintain import Maintain
-from distributary.config.message import Envelope, Framing, Payload
-from distributary.config.metrics import Metrics
-from distributary.config.registry import Registry
-from distributary.config.restart import Restart
-from distributary.config.shard import Shard, shard_conflicts
-from distributary.config.source import DeltaSource, FilesSource, Source
-from distributary.config.tables import Tables
-from distributary.config.text import PipelineName, placeholders
-from distributary.config.trigger import AVAILABLE_NOW, TriggerSetting
+from distributary.config.kafka import KafkaSource, Registry
+from distributary.config.lake import Evolution, Grant, Lake, Maintain, Tables
+from distributary.config.source import (
+    Cdc,
+    DeltaSource,
+    Envelope,
+    FilesSource,
+    Framing,
+    Payload,
+    Shard,
+    Source,
+    shard_conflicts,
+)
 from distributary.errors import ConfigError
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")

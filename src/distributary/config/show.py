@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from distributary.config.base import Section
-from distributary.config.fields import is_secret
-from distributary.config.load import Loaded
-from distributary.config.origin import Origin
-from distributary.config.secrets import MASK, hide, hide_credentials, is_sealed
+from distributary.config.base import MASK, Section, hide, hide_credentials, is_sealed
+from distributary.config.document import Origin
+from distributary.config.load import (
+    Loaded,
+    alternatives,
+    default_of,
+    every_model,
+    is_secret,
+    is_union,
+    models_of,
+    settings,
+    tag_of,
+)
+from distributary.config.pipeline import PipelineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +117,154 @@ def _safe(loaded: Loaded, value: Any) -> Any:
         # a default may be made of a value that is secret
         return loaded.mask(hide_credentials(value))
     return [_safe(loaded, item) for item in value] if isinstance(value, list) else value
+
+
+# The reference page of the pipeline file, written from the models so that it cannot drift.
+
+_INTRODUCTION = """\
+# Settings of the pipeline file
+
+Unknown keys are refused. A value comes from, strongest first: a flag of the command, the variable
+`DISTRIBUTARY_<SECTION>__<KEY>`, the file, the default. In any text of the file, `${env:NAME}`,
+`${env:NAME:-default}`, `${file:PATH}` and `${databricks:SCOPE/KEY}` are replaced when the file is
+loaded; `$${` is a literal `${`. A value that comes out empty counts as not set.
+"""
+
+
+def reference() -> str:
+    """The page as Markdown."""
+    return "\n".join([_INTRODUCTION, *_section_page((PipelineConfig,), "")]).rstrip() + "\n"
+
+
+def _section_page(models: tuple[type[Section], ...], path: str) -> Iterator[str]:
+    for model in models:
+        kind = f" (type: {tag_of(model)})" if is_union(models) else ""
+        yield f"## {f'`{path}`' if path else 'The file'}{kind}\n"
+        yield f"{_one_line(model.__doc__)}\n"
+        yield "| key | default | meaning |"
+        yield "|---|---|---|"
+        yield from (_row(key, info) for key, info in settings((model,)).items())
+        yield ""
+        for key, info in settings((model,)).items():
+            yield from _section_page(models_of(info), f"{path}.{key}" if path else key)
+
+
+def _row(key: str, info: Any) -> str:
+    notes = [_one_line(info.description)]
+    notes.append(_words(info.annotation))
+    if is_secret(info):
+        notes.append("A secret: never shown.")
+    if info.examples:
+        examples = ", ".join(f"`{_plain(example)}`" for example in info.examples)
+        notes.append(f"For example {examples}.")
+    return f"| `{key}` | {_default(info)} | {_cell(' '.join(filter(None, notes)))} |"
+
+
+def _default(info: Any) -> str:
+    if info.is_required():
+        return "required"
+    default = default_of(info)
+    return "" if default in (None, "", ()) else f"`{_cell(_plain(default))}`"
+
+
+def _plain(value: Any) -> str:
+    """A value as it would be written in the file."""
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+
+
+def _words(annotation: Any) -> str:
+    """The words to choose from; empty when anything else is possible too."""
+    parts = [part for part in alternatives(annotation) if part is not NoneType]
+    inner = [item for part in parts if get_origin(part) is tuple for item in get_args(part)[:1]]
+    choices = inner or parts
+    words = [word for part in choices if get_origin(part) is Literal for word in get_args(part)]
+    if len(words) < 2 or any(get_origin(part) is not Literal for part in choices):
+        return ""
+    return f"{'Any' if inner else 'One'} of {', '.join(f'`{word}`' for word in words)}."
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+# The JSON schema of the pipeline file, for editors.
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_VARIABLE = {
+    "title": "Variable",
+    "description": "Text with ${env:NAME}, ${env:NAME:-default} or ${file:PATH} in it.",
+    "type": "string",
+    "pattern": r"\$\{(env|file|databricks):",
+}
+_VARIABLE_REF = {"$ref": "#/$defs/Variable"}
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
+
+
+def json_schema() -> dict[str, Any]:
+    """Draft 2020-12 with titles, descriptions, defaults and examples.
+
+    `${...}` is allowed wherever a number, a word or a list is expected.
+    """
+    schema = PipelineConfig.model_json_schema(by_alias=True)
+    found = schema.pop("$defs") | {PipelineConfig.__name__: schema}
+    sections = {
+        model.__name__: _section_schema(found[model.__name__], model) for model in every_model()
+    }
+    return {
+        "$schema": DIALECT,
+        **sections.pop(PipelineConfig.__name__),
+        "title": "Distributary pipeline",
+        "$defs": {**sections, "Variable": _VARIABLE},
+    }
+
+
+def _section_schema(schema: dict[str, Any], model: type[Section]) -> dict[str, Any]:
+    properties = {key: _setting(value) for key, value in schema["properties"].items()}
+    for key, info in settings((model,)).items():
+        properties[key].pop("default", None)
+        if (default := default_of(info)) is not None:
+            properties[key]["default"] = list(default) if isinstance(default, tuple) else default
+    return schema | {"properties": properties}
+
+
+def _setting(schema: dict[str, Any]) -> dict[str, Any]:
+    """One setting: its alternatives, and a variable where plain text is not among them."""
+    about = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
+    # a variable as the tag of a union fits all its members: `oneOf` would refuse it
+    found = schema.get("anyOf") or schema.get("oneOf") or [_without_annotations(schema)]
+    alternatives = [_alternative(value) for value in _flat(found)]
+    if not all(map(_is_mapping, alternatives)) and not any(map(_takes_text, alternatives)):
+        alternatives.append(_VARIABLE_REF)
+    return about | (alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives})
+
+
+def _flat(alternatives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [leaf for a in alternatives for leaf in (_flat(a["anyOf"]) if "anyOf" in a else [a])]
+
+
+def _alternative(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("format") == "password":
+        # secrets and free-form options are text, which YAML may read as a number
+        return schema | {"type": ["string", "number", "boolean"]}
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            schema = schema | {inner: _setting(schema[inner])}
+    return schema
+
+
+def _is_mapping(schema: dict[str, Any]) -> bool:
+    return "$ref" in schema or schema.get("type") in ("object", "null")
+
+
+def _takes_text(schema: dict[str, Any]) -> bool:
+    limited = any(key in schema for key in ("const", "enum", "pattern"))
+    return "string" in schema.get("type", "") and not limited
+
+
+def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in _ANNOTATIONS}

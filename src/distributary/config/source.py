@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from distributary.config.base import Conflict, Section
+from distributary.config.base import (
+    Conflict,
+    Duration,
+    FieldName,
+    Listed,
+    Moment,
+    PipelineName,
+    PositiveSize,
+    Section,
+    SubjectRule,
+    Text,
+    placeholders,
+)
 from distributary.config.kafka import KafkaSource
 from distributary.config.lake import local_path
-from distributary.config.moment import Moment
-from distributary.config.quantity import Duration, PositiveSize
-from distributary.config.text import FieldName, Listed, Text
+from distributary.model.names import casefold_key
+
+if TYPE_CHECKING:
+    from distributary.config.pipeline import PipelineConfig
+
 
 _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
 _Patterns = Annotated[tuple[Text, ...], Listed]
@@ -124,3 +140,209 @@ class FilesSource(Section):
 
 
 Source = Annotated[KafkaSource | DeltaSource | FilesSource, Field(discriminator="type")]
+
+
+# Records that are changes of rows in a database.
+
+
+class Cdc(Section):
+    """How change events become a log of changes and a table of current rows."""
+
+    format: Literal["datastream", "debezium"]
+    """What the events look like."""
+    source_type: Text | None = Field(default=None, examples=["postgresql"])
+    """Kind of database that the changes come from (mysql, postgresql, oracle, sqlserver), where
+    the events do not say it."""
+    log: bool = True
+    """Keep every event, as it is, in `<table>_log`; `rebuild` and `verify` need it."""
+    deletes: Literal["hard", "soft"] = "hard"
+    """hard: a deleted row is removed; soft: it stays, marked as deleted."""
+    backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
+    """before_cdc: a backfilled row loses against any change of the same row; by_timestamp: the
+    later one wins, so that a new backfill can mend lost rows."""
+    evolution: Literal["mergeSchema", "overwriteSchema", "none"] = "mergeSchema"
+    """When the columns of a source table change: add what is new, take the new columns only, or
+    leave the table as it is."""
+    keep_tombstones: Duration = Field(default=timedelta(days=7), examples=["7d"])
+    """How long it is remembered that a row was deleted, so that an older change that comes late
+    does not bring it back."""
+    tombstones: Literal["skip", "delete"] = "skip"
+    """What a Kafka message with a key and without a value means. delete: the row with that key is
+    gone; for flattened Debezium events, which tell it in no other way by default, and which are
+    then named after their topic. Behind events with an envelope it means nothing either way."""
+    history: bool = False
+    """Also keep every version of a row, with the times between which it was valid, in
+    `<table>_history`."""
+
+
+# What is inside a record: an envelope around a payload, or the payload alone.
+
+Framing = Literal["none", "confluent", "auto"]
+
+
+class Envelope(Section):
+    """A message that wraps another one and names its type and schema."""
+
+    format: Literal["protobuf"] = "protobuf"
+    """Encoding of the envelope."""
+    framing: Framing = "auto"
+    """Whether the registry's header stands before it: none, confluent, or auto for either."""
+    subject: Text | None = Field(default=None, examples=["wrapper-value"])
+    """Subject of the envelope's own schema; needed unless every record has a header."""
+    type: FieldName = Field(examples=["game_name"])
+    """Field that names the type of the payload."""
+    schema_id: FieldName = "schema_id"
+    """Field that holds the id of the payload's schema."""
+    payload: FieldName = "payload"
+    """Field that holds the payload's bytes."""
+    message: FieldName | None = None
+    """Name of the envelope's message, with its package or without. When left out: the one that has
+    the three fields, is named like the subject, or is a part of no other."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A bare envelope can only be read by the schema of a named subject."""
+        if self.subject is None and self.framing != "confluent":
+            yield (), "needs subject, or framing: confluent"
+        if len({self.type, self.schema_id, self.payload}) != 3:
+            yield (), "needs three different fields for type, schema_id and payload"
+
+
+class Payload(Section):
+    """The message itself."""
+
+    format: Literal["protobuf", "avro", "json"]
+    """Encoding of the payload."""
+    framing: Framing = "confluent"
+    """Whether the registry's header stands before it: none, confluent, or auto for either.
+    When left out: none inside an envelope; for json, auto with a registry and none without one;
+    otherwise confluent."""
+    subject: SubjectRule = Field(default="auto", examples=["{topic}-value"])
+    """Which subject a schema must belong to: auto (the type's own, `{type}-value` or `{type}`,
+    where the registry has it), any, or a template with {topic}, {type} or {record}."""
+    validation: Literal["registry", "none"] = Field(default="none", alias="validate")
+    """registry: the id must belong to the subject, else the record is dead-lettered as
+    WRONG_SUBJECT."""
+    message: FieldName | None = None
+    """Name of the message that a payload without a message index is, with its package or without,
+    because that may differ by type. When left out: the one that is named like the type, or the only
+    one of its file that is a part of no other; where that leaves several, records are dead-lettered
+    as AMBIGUOUS_MESSAGE."""
+    unknown_fields: Literal["dead_letter", "drop"] = "dead_letter"
+    """Protobuf payloads with fields that their schema does not have, which therefore is not the one
+    that they were written with: dead_letter as PAYLOAD_MISMATCH, or drop the fields and count the
+    records."""
+
+
+# Which part of a pipeline a job is, where several jobs share its types.
+
+MOST_SHARDS = 256
+Number = Annotated[int, Field(ge=0, lt=MOST_SHARDS)]
+Part = Number | Literal["bronze", "unified"]
+
+
+class Shard(Section):
+    """Written by `install --shards`: a job that does a part of a pipeline's work."""
+
+    of: PipelineName = Field(examples=["games"])
+    """The pipeline whose types are spread."""
+    part: Part = Field(examples=["bronze", 0])
+    """bronze: lands every record, for the others to read; a number: keeps the tables of its share
+    of the types; unified: keeps the one table of all types."""
+    shards: int | None = Field(default=None, ge=1, le=MOST_SHARDS)
+    """Over how many jobs the types are spread; stands in the file of the bronze job, which divides
+    the stream anew when it starts with another number."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """The number belongs to the job that acts on it."""
+        if (self.part == "bronze") != (self.shards is not None):
+            yield ("shards",), "belongs to part: bronze, and to no other"
+
+    @property
+    def lands(self) -> bool:
+        """Whether this job writes what the others read."""
+        return self.part == "bronze"
+
+
+def job_name(of: str, part: Part) -> str:
+    """The name of the pipeline that does this part; the bronze job goes on where `of` was."""
+    if part == "bronze":
+        return of
+    return f"{of}-{part}" if part == "unified" else f"{of}-shard-{part}"
+
+
+def unspreadable(config: PipelineConfig) -> Iterator[Conflict]:
+    """Why the types of a pipeline cannot be spread over jobs."""
+    tables = config.tables
+    if config.cdc is not None:
+        yield ("cdc",), "cannot be spread: rows of several sources may share a table"
+    if tables.bronze is None:
+        yield ("tables", "bronze"), "is needed, such as bronze_events: shards read it"
+    if tables.format != "delta":
+        yield ("tables", "format"), "must be delta: shards read bronze commit by commit"
+    wanted = "type" if config.envelope is not None else "topic"
+    if tables.each is None:
+        yield ("tables", "each"), "is needed: there is nothing to spread"
+    elif wanted not in placeholders(tables.each):
+        yield ("tables", "each"), f"needs {{{wanted}}}, so that no table has two writers"
+    if tables.unified and config.expectations:
+        yield ("expectations",), "cannot hold back rows from a unified table of another job"
+    if not config.lake.is_local:
+        yield ("lake", "path"), "must be on a file system that all jobs see"
+
+
+def shard_conflicts(config: PipelineConfig, shard: Shard) -> Iterator[Conflict]:
+    """What does not fit the part that a job has."""
+    name, tables = job_name(shard.of, shard.part), config.tables
+    if config.name != name:
+        yield ("name",), f"must be {name}, by which the other jobs know this part"
+    if shard.lands:
+        if tables.bronze is None or tables.each or tables.unified:
+            yield ("tables",), "must be bronze alone: other jobs keep the rest"
+        return
+    if tables.bronze is not None:
+        yield ("tables", "bronze"), "is written by the job with part: bronze alone"
+    if not isinstance(config.source, DeltaSource):
+        yield ("source",), "must be the bronze table, of type delta"
+    if shard.part == "unified":
+        if tables.each or not tables.unified:
+            yield ("tables",), "must be unified alone: other jobs keep the rest"
+    elif tables.unified or not tables.each:
+        yield ("tables",), "must be each alone: other jobs keep the rest"
+
+
+# Which of several jobs keeps the table of a type: the same answer everywhere and for ever.
+
+_MULTIPLIER = 2862933555777941757
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A type that changes its job."""
+
+    type: str
+    before: int
+    after: int
+
+
+def shard_of(type_name: str, shards: int) -> int:
+    """The shard of a type, by jump consistent hashing (Lamping and Veach).
+
+    One shard more takes an equal share from each of the others, and nothing else moves; one less
+    gives the last one's types away. Names that differ in case only stay together: to change that
+    would move types.
+    """
+    folded = casefold_key(type_name).encode("utf-8", "surrogatepass")
+    key = int.from_bytes(hashlib.sha256(folded).digest()[:8], "big")
+    bucket, jump = -1, 0
+    while jump < shards:
+        bucket = jump
+        key = (key * _MULTIPLIER + 1) & _MASK
+        jump = int((bucket + 1) * ((1 << 31) / ((key >> 33) + 1)))
+    return bucket
+
+
+def moves(types: Iterable[str], before: int, after: int) -> tuple[Move, ...]:
+    """The types whose tables another job keeps when the number of shards changes."""
+    pairs = ((name, shard_of(name, before), shard_of(name, after)) for name in sorted(types))
+    return tuple(Move(*pair) for pair in pairs if pair[1] != pair[2])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from distributary.config.near import nearest
+from distributary.config.base import nearest
 from distributary.errors import ConfigError, ErrorCode
 
 MAX_SECRET_BYTES = 1 << 16

@@ -7,37 +7,332 @@ it must bear the tag of this pipeline. Two jobs of one name are never touched.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distributary.config.deploy import Databricks
-from distributary.deploy.databricks_job import (
-    DIGEST_TAG,
-    Settings,
-    as_text,
-    belongs_to,
-    job_settings,
-    like,
-)
+import stamina
+
+import distributary
+from distributary.config.deploy import OWN_TAG, Cluster, Databricks
+from distributary.config.document import printable
+from distributary.deploy.files import Action, Mark, Step, Target, digest, marked, read_mark
 from distributary.deploy.launcher import LAUNCHER
-from distributary.deploy.mark import marked
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.steps import Action, Step, Target
-from distributary.deploy.workspace import (
-    Files,
-    NotLoggedInError,
-    api_path,
-    asking,
-    file_path,
-    home_folder,
-    open_workspace,
-    user_name,
+from distributary.errors import (
+    ConfigError,
+    DeployError,
+    DeployUnavailableError,
+    ErrorCode,
+    SetupError,
 )
-from distributary.errors import ConfigError, DeployError, ErrorCode
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
+
+
+# The definition of a Databricks job as plain data, and how it compares with one that is there.
+
+PIPELINE_TAG = f"{OWN_TAG}_pipeline"
+DIGEST_TAG = f"{OWN_TAG}_sha256"
+TASK = "run"
+_ENVIRONMENT = "default"
+_WATCHED = ("schedule", "continuous", "trigger")
+"""Settings that say when a job runs: one that is there and not in the file is an edit too."""
+
+Settings = dict[str, Any]
+
+
+def job_settings(pipeline: str, settings: Databricks, *, launcher: str, file: str) -> Settings:
+    """Everything that is said of the job, with its mark among the tags."""
+    state = "PAUSED" if settings.paused else "UNPAUSED"
+    job: Settings = {
+        "name": settings.job_name or pipeline,
+        "description": f"Distributary pipeline {pipeline}; made by distributary install",
+        "max_concurrent_runs": 1,
+        "tasks": [_task(settings, launcher=launcher, file=file)],
+        "tags": {**settings.tags, PIPELINE_TAG: pipeline},
+    }
+    if settings.schedule is not None:
+        job["schedule"] = {
+            "quartz_cron_expression": settings.schedule,
+            "timezone_id": settings.timezone,
+            "pause_status": state,
+        }
+    if settings.continuous:
+        job["continuous"] = {"pause_status": state}
+    if settings.timeout:
+        job["timeout_seconds"] = int(settings.timeout.total_seconds())
+    if mails := {k: list(v) for k, v in settings.notifications.model_dump().items() if v}:
+        job["email_notifications"] = mails
+    if settings.serverless:
+        job["environments"] = [
+            {
+                "environment_key": _ENVIRONMENT,
+                "spec": {
+                    "environment_version": settings.environment_version,
+                    "dependencies": [_package(settings)],
+                },
+            }
+        ]
+    job["tags"][DIGEST_TAG] = digest(as_text(job))
+    return job
+
+
+def as_text(job: Mapping[str, Any]) -> str:
+    """A definition for people, and always the same for the same one."""
+    return json.dumps(job, indent=2, sort_keys=True) + "\n"
+
+
+def belongs_to(job: Mapping[str, Any], pipeline: str) -> bool:
+    """Whether a job was made by `install` for this pipeline."""
+    return (job.get("tags") or {}).get(PIPELINE_TAG) == pipeline
+
+
+def like(there: Mapping[str, Any], ours: Mapping[str, Any]) -> Settings:
+    """Of a job that is there, what can be compared with ours: Databricks adds its own defaults."""
+    seen: Settings = _projected(there, ours)
+    return {**seen, **{key: there[key] for key in _WATCHED if there.get(key) is not None}}
+
+
+def _projected(there: Any, ours: Any) -> Any:
+    if isinstance(ours, Mapping) and isinstance(there, Mapping):
+        return {key: _projected(there[key], ours[key]) for key in ours if key in there}
+    if isinstance(ours, list) and isinstance(there, list) and len(ours) == len(there):
+        return [_projected(one, other) for one, other in zip(there, ours, strict=True)]
+    return there
+
+
+def _task(settings: Databricks, *, launcher: str, file: str) -> Settings:
+    # without a clock the file's own trigger says when a run ends
+    once = ["--available-now"] if settings.schedule is not None else []
+    task: Settings = {
+        "task_key": TASK,
+        "spark_python_task": {
+            "python_file": launcher,
+            "parameters": ["run", file, *once],
+            "source": "WORKSPACE",
+        },
+    }
+    if not settings.continuous:
+        task["max_retries"] = settings.retries
+        task["min_retry_interval_millis"] = settings.retry_wait // timedelta(milliseconds=1)
+        task["retry_on_timeout"] = False
+    cluster = settings.cluster
+    if cluster is None:
+        return task | {"environment_key": _ENVIRONMENT}
+    package = _package(settings)
+    library = {"whl": package} if package.endswith(".whl") else {"pypi": {"package": package}}
+    place = {"existing_cluster_id": cluster.id} if cluster.id else {"new_cluster": _new(cluster)}
+    return task | {"libraries": [library]} | place
+
+
+def _new(cluster: Cluster) -> Settings:
+    made: Settings = {
+        "spark_version": cluster.spark_version,
+        # the engine talks to the driver's JVM, which a shared cluster does not allow
+        "data_security_mode": "SINGLE_USER",
+    }
+    conf = dict(cluster.spark_conf)
+    if cluster.node_type is not None:
+        made["node_type_id"] = cluster.node_type
+    if cluster.policy is not None:
+        made["policy_id"] = cluster.policy
+    if cluster.min_workers is not None:
+        made["autoscale"] = {
+            "min_workers": cluster.min_workers,
+            "max_workers": cluster.max_workers,
+        }
+    else:
+        made["num_workers"] = cluster.workers or 0
+    if made.get("num_workers") == 0:
+        # how Databricks is told that the driver does the work
+        conf |= {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*]"}
+        made["custom_tags"] = {"ResourceClass": "SingleNode"}
+    if conf:
+        made["spark_conf"] = conf
+    if cluster.env:
+        made["spark_env_vars"] = dict(cluster.env)
+    return made
+
+
+def _package(settings: Databricks) -> str:
+    return settings.package or f"distributary=={distributary.__version__}"
+
+
+# A Databricks workspace through its own SDK, which is an extra; its errors in our words.
+
+_RETRY_SECONDS = 120
+_ANSWER_SECONDS = 30
+_LONGEST = 300
+_PREFIX = "/Workspace"
+_NOT_CONFIGURED = "cannot configure default credentials"
+"""What the SDK says when it finds no login at all; of its errors, only the words differ."""
+
+
+class NotLoggedInError(ConfigError):
+    """There is no login, as opposed to one that does not work."""
+
+
+def open_workspace(settings: Databricks) -> WorkspaceClient:
+    """A client that logs in by the environment or a profile.
+
+    SetupError without the extra, NotLoggedInError where no login is configured.
+    """
+    try:
+        sdk = import_module("databricks.sdk")
+        core = import_module("databricks.sdk.core")
+    except ImportError:
+        raise SetupError(
+            "the Databricks SDK is not installed",
+            code=ErrorCode.EXTRA_MISSING,
+            next_step="pip install 'distributary[databricks]'",
+        ) from None
+    try:
+        config = core.Config(
+            host=settings.host,
+            profile=settings.profile,
+            retry_timeout_seconds=_RETRY_SECONDS,
+            http_timeout_seconds=_ANSWER_SECONDS,
+            product="distributary",
+        )
+        client: WorkspaceClient = sdk.WorkspaceClient(config=config)
+    except ValueError as error:
+        kind = NotLoggedInError if _NOT_CONFIGURED in str(error) else ConfigError
+        raise kind(
+            "nobody is logged in to Databricks",
+            where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
+            evidence=_words(error),
+            next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile; see "
+            "docs/deploy.md",
+        ) from None
+    return client
+
+
+@contextmanager
+def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
+    """Turns what the SDK raises into our own errors."""
+    from databricks.sdk import errors
+    from databricks.sdk.errors.base import DatabricksError
+
+    host = str(client.config.host)
+    later = (
+        errors.TooManyRequests,
+        errors.InternalError,
+        errors.TemporarilyUnavailable,
+        errors.DeadlineExceeded,
+    )
+    try:
+        yield
+    except (*later, TimeoutError, ConnectionError) as error:
+        raise DeployUnavailableError(
+            f"the workspace could not {what}",
+            where=host,
+            evidence=_words(error),
+            next_step="try again later: what was done is found again, and nothing is made twice",
+        ) from error
+    except DatabricksError as error:
+        refused = isinstance(error, errors.PermissionDenied | errors.Unauthenticated)
+        raise DeployError(
+            f"the workspace refuses to {what}",
+            where=host,
+            evidence=_words(error),
+            next_step="ask for the right to it, or log in as somebody who has it"
+            if refused
+            else "correct the deploy section as the workspace says",
+        ) from error
+    except OSError as error:
+        # what `requests` raises when there is no network
+        raise DeployUnavailableError(
+            f"the workspace could not be asked to {what}",
+            where=host,
+            evidence=type(error).__name__,
+            next_step="check deploy.databricks.host and the network, then try again",
+        ) from error
+
+
+class Files:
+    """Small texts in the workspace, by their absolute paths."""
+
+    def __init__(self, client: WorkspaceClient) -> None:
+        self._client = client
+
+    def read(self, path: str) -> str | None:
+        """A file's text; None where there is none."""
+        from databricks.sdk.errors import NotFound
+        from databricks.sdk.service.workspace import ExportFormat
+
+        with asking(self._client, f"read {path}"):
+            try:
+                with self._client.workspace.download(path, format=ExportFormat.RAW) as content:
+                    return content.read().decode("utf-8", "replace")
+            except NotFound:
+                return None
+
+    def write(self, path: str, text: str) -> None:
+        """Put a file in place of another, or of none."""
+        from databricks.sdk.errors import TemporarilyUnavailable, TooManyRequests
+        from databricks.sdk.service.workspace import ImportFormat
+
+        # the SDK tries everything again but uploads
+        busy = (TooManyRequests, TemporarilyUnavailable)
+        with asking(self._client, f"write {path}"):
+            self._client.workspace.mkdirs(path.rpartition("/")[0])
+            for attempt in stamina.retry_context(on=busy, attempts=8, timeout=_RETRY_SECONDS):
+                with attempt:
+                    # always a file: what looks like a notebook would become one otherwise
+                    self._client.workspace.upload(
+                        path, text.encode(), format=ImportFormat.RAW, overwrite=True
+                    )
+
+    def remove(self, path: str) -> None:
+        """Remove a file, and its folder if nothing else is in it."""
+        from databricks.sdk.errors import NotFound
+
+        with asking(self._client, f"remove {path}"):
+            folder = path.rpartition("/")[0]
+            try:
+                self._client.workspace.delete(path)
+                if not list(self._client.workspace.list(folder)):
+                    self._client.workspace.delete(folder)
+            except NotFound:
+                return
+
+    def mark(self, path: str) -> tuple[str | None, Mark | None]:
+        """A file's text and its mark."""
+        text = self.read(path)
+        return text, None if text is None else read_mark(text)
+
+
+def user_name(client: WorkspaceClient) -> str:
+    """Who is logged in."""
+    with asking(client, "say who is logged in"):
+        return str(client.current_user.me().user_name)
+
+
+def home_folder(user: str, pipeline: str) -> str:
+    """A folder of the user's own: in a shared one anybody could change what the job runs."""
+    return f"/Users/{user}/.distributary/{pipeline}"
+
+
+def api_path(folder: str) -> str:
+    """A folder as the API names it."""
+    return folder.removeprefix(_PREFIX) or "/"
+
+
+def file_path(path: str) -> str:
+    """The same as programs in the workspace see it."""
+    return f"{_PREFIX}{path}"
+
+
+def _words(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
+
 
 NAME = "databricks"
 JOB, FILE = "job", "workspace file"

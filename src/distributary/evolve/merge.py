@@ -10,17 +10,289 @@ to a side field of that name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from distributary.config.evolution import Evolution
-from distributary.evolve.fields import Fields
-from distributary.evolve.place import fold, struct_places
-from distributary.evolve.rename import known_as
-from distributary.evolve.side import side_base
-from distributary.evolve.types import is_list, is_map, is_struct, sql_name
+from distributary.config.lake import Evolution
+from distributary.errors import ErrorCode
+from distributary.evolve.align import grown_defaults
+from distributary.evolve.types import (
+    Slot,
+    fold,
+    homes,
+    is_list,
+    is_map,
+    is_nested,
+    is_struct,
+    ordinary_comment,
+    same,
+    settled,
+    side,
+    side_base,
+    side_comment,
+    sql_name,
+    struct_places,
+    wider,
+)
 from distributary.model.table import Change, ChangeKind, Column, Fill, Merged
+
+# Recognising a renamed field: the same protobuf number, or an Avro alias.
+
+
+def former_column(column: Column, table: Sequence[Column], taken: Set[int]) -> int | None:
+    """The position of the column that a writer's column is a new name for, if there is one.
+
+    `taken` are the positions that the writer fills by name, or that no writer may fill.
+    """
+    return next(
+        (
+            i
+            for i, old in enumerate(table)
+            if i not in taken and _one_field(column, old) and alike(column.type, old.type)
+        ),
+        None,
+    )
+
+
+def known_as(column: Column, name: str) -> bool:
+    """Whether a column already counts this name as one of its own."""
+    return fold(name) in {fold(alias) for alias in column.aliases}
+
+
+def _one_field(new: Column, old: Column) -> bool:
+    if new.number is not None and new.number == old.number:
+        return True
+    return known_as(new, old.name) or known_as(old, new.name)
+
+
+def alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether two types can be the same thing under two names.
+
+    A number that was given to a different field tells nothing: its type then has nothing in common.
+    """
+    if is_struct(one) and is_struct(other):
+        mine = {fold(f.name): f.type for f in one}
+        theirs = {fold(f.name): f.type for f in other}
+        shared = mine.keys() & theirs.keys()
+        return bool(shared) and all(alike(mine[key], theirs[key]) for key in shared)
+    if is_list(one) and is_list(other):
+        return alike(one.value_type, other.value_type)
+    if is_map(one) and is_map(other):
+        return alike(one.key_type, other.key_type) and alike(one.item_type, other.item_type)
+    return wider(one, other) is not None
+
+
+# Merging a writer's fields into the fields of a table or of a struct inside it, at any depth.
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One field for which the policy says `dead_letter` or `fail`."""
+
+    code: ErrorCode
+    fatal: bool
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The type that a field has after the merge, and what happened on the way."""
+
+    type: pa.DataType
+    changes: tuple[Change, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """The values need a field of their own."""
+
+    wider: bool
+    """The field could be widened, but the policy does not want it."""
+
+
+class Fields:
+    """The fields of one level, while a writer's fields are merged into them."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        policy: Evolution,
+        *,
+        path: str = "",
+        reserved: frozenset[str] = frozenset(),
+    ) -> None:
+        self.columns = list(columns)
+        self.placed: list[tuple[str, str]] = []
+        """(writer's field, field of this level) for each that is stored."""
+        self.changes: list[Change] = []
+        self.refusals: list[Refusal] = []
+        self._policy = policy
+        self._path = path
+        self._reserved = {fold(name) for name in reserved}
+        self._taken: set[str] = set()
+        self._filled: set[int] = set()
+        self._moved: set[int] = set()
+        """Columns whose values the writer has under another name, in another column."""
+
+    def unwritten(self) -> Iterator[Column]:
+        """The columns with a default that the merged writer knows nothing of."""
+        for index, column in enumerate(self.columns):
+            if column.default is not None and index not in self._filled | self._moved:
+                yield column
+
+    def merge(self, writer: Sequence[Column]) -> None:
+        """Find or make a place for each field of a writer."""
+        slots = self._slots()
+        found = homes([column.name for column in writer], slots, self._reserved)
+        self._taken = self._reserved | {fold(home.name) for home in found}
+        self._filled = {home.index for home in found if home.index is not None}
+        self._filled |= {i for i, slot in enumerate(slots) if slot.closed}
+        for column, home in zip(writer, found, strict=True):
+            if home.index is None:
+                self._welcome(column, home.name)
+            else:
+                self._store(column, home.index)
+
+    def _slots(self) -> list[Slot]:
+        if self._path:
+            # nothing inside a struct carries a comment: a side field is known by name and type
+            return [Slot(c.name, c.type) for c in self.columns]
+        slots = []
+        for column in self.columns:
+            base = side_base(column.comment)
+            closed = bool(base) or fold(column.name) in self._reserved
+            slots.append(Slot(column.name, column.type, base, closed))
+        return slots
+
+    def _store(self, column: Column, index: int) -> None:
+        have = self.columns[index]
+        step = merge_type(have.type, column.type, self._policy, self._at(have.name))
+        if isinstance(step, Clash):
+            self._set_aside(column, have, step)
+            return
+        self.changes += step.changes
+        self.refusals += step.refusals
+        if step.changes:
+            inner = grown_defaults(have, column, step.type)
+            self.columns[index] = replace(have, type=step.type, inner_defaults=inner)
+        self.placed.append((column.name, have.name))
+
+    def _set_aside(self, column: Column, have: Column, clash: Clash) -> None:
+        place = side(have.name, column.type, self._slots(), self._taken)
+        self._taken.add(fold(place.name))
+        if place.index is None:
+            action = self._policy.wider_type if clash.wider else self._policy.type_change
+            before, after = sql_name(have.type), sql_name(column.type)
+            if action != "side_column":
+                self._refuse(ErrorCode.TYPE_CHANGE_REFUSED, have.name, before, after, action)
+                return
+            comment = side_comment(have.name, column.comment)
+            self._append(Column(place.name, settled(column.type), comment))
+            self._note(ChangeKind.SIDE_COLUMN_ADDED, place.name, before, after, action)
+        self.placed.append((column.name, place.name))
+
+    def _welcome(self, column: Column, name: str) -> None:
+        """A field without a column: renamed, or new."""
+        former = former_column(column, self.columns, self._filled)
+        if former is not None and self._policy.renamed == "keep_name":
+            self._keep_name(column, former)
+            return
+        action, after = self._policy.new_field, sql_name(column.type)
+        if action == "ignore":
+            return
+        if action != "add":
+            self._refuse(ErrorCode.NEW_FIELD_REFUSED, name, "", after, action)
+            return
+        comment = ordinary_comment(column.comment)
+        self._append(replace(column, name=name, type=settled(column.type), comment=comment))
+        self.placed.append((column.name, name))
+        if former is None:
+            self._note(ChangeKind.COLUMN_ADDED, name, "", after, action)
+        else:
+            self._moved.add(former)
+            before = self._at(self.columns[former].name)
+            self._note(ChangeKind.COLUMN_RENAMED, name, before, after, self._policy.renamed)
+
+    def _keep_name(self, column: Column, former: int) -> None:
+        old = self.columns[former]
+        self._filled.add(former)
+        if not known_as(old, column.name):
+            # remembered, so that the rename is told once
+            self.columns[former] = replace(old, aliases=(*old.aliases, column.name))
+            after = sql_name(column.type)
+            self._note(ChangeKind.COLUMN_RENAMED, column.name, old.name, after, "keep_name")
+        self._store(column, former)
+
+    def _append(self, column: Column) -> None:
+        self._filled.add(len(self.columns))
+        self.columns.append(column)
+
+    def _refuse(self, code: ErrorCode, name: str, before: str, after: str, action: str) -> None:
+        change = Change(ChangeKind.REFUSED, self._at(name), before, after, action)
+        self.refusals.append(Refusal(code, action == "fail", change))
+
+    def _note(self, kind: ChangeKind, name: str, before: str, after: str, action: str) -> None:
+        self.changes.append(Change(kind, self._at(name), before, after, action))
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+
+def merge_type(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step | Clash:
+    """The type of one field after a writer's type has been merged into it."""
+    if same(have, got):
+        return Step(have)
+    if is_struct(have) and is_struct(got):
+        return _merge_struct(have, got, policy, path)
+    if is_list(have) and is_list(got):
+        element = merge_type(have.value_type, got.value_type, policy, f"{path}.element")
+        if isinstance(element, Clash):
+            return element
+        new = pa.list_(have.value_field.with_type(element.type)) if element.changes else have
+        return replace(element, type=new)
+    if is_map(have) and is_map(got):
+        return _merge_map(have, got, policy, path)
+    joined = wider(have, got)
+    if joined is None:
+        return Clash(wider=False)
+    if same(joined, have):
+        return Step(have)
+    if policy.wider_type != "widen":
+        return Clash(wider=True)
+    change = Change(
+        ChangeKind.COLUMN_WIDENED, path, sql_name(have), sql_name(joined), policy.wider_type
+    )
+    return Step(joined, (change,))
+
+
+def _merge_struct(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step:
+    level = Fields([Column(f.name, f.type) for f in have], policy, path=path)
+    level.merge([Column(f.name, f.type) for f in got])
+    type_ = have
+    if level.changes:
+        kept = [f.with_type(level.columns[i].type) for i, f in enumerate(have)]
+        added = [pa.field(c.name, c.type) for c in level.columns[len(kept) :]]
+        type_ = pa.struct(kept + added)
+    return Step(type_, tuple(level.changes), tuple(level.refusals))
+
+
+def _merge_map(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step | Clash:
+    if is_nested(have.key_type) or is_nested(got.key_type):
+        # a key is compared as a whole: one with fields added or left out would be another key
+        equal = same(have.key_type, settled(got.key_type))
+        key: Step | Clash = Step(have.key_type) if equal else Clash(wider=False)
+    else:
+        key = merge_type(have.key_type, got.key_type, policy, f"{path}.key")
+    value = merge_type(have.item_type, got.item_type, policy, f"{path}.value")
+    if isinstance(key, Clash) or isinstance(value, Clash):
+        clashes = [step for step in (key, value) if isinstance(step, Clash)]
+        return Clash(wider=all(clash.wider for clash in clashes))
+    changes, refusals = key.changes + value.changes, key.refusals + value.refusals
+    new = pa.map_(key.type, have.item_field.with_type(value.type)) if changes else have
+    return Step(new, changes, refusals)
 
 
 def merge(

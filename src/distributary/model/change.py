@@ -6,6 +6,11 @@ metadata of every row. A merged table has the source table's columns, `_seq` and
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
@@ -45,3 +50,54 @@ CHANGE_COLUMNS: tuple[Column, ...] = (
 """What a change decoder puts before the columns of the source table, in this order."""
 
 CHANGE_NAMES = tuple(column.name for column in CHANGE_COLUMNS)
+
+
+# What kinds of changes a batch has brought to a log, and how new the newest of them is.
+
+OPS = ("insert", "update", "delete", "read", "truncate")
+"""What a change can be; the values of a log's `_op`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFacts:
+    """Counted where the rows of a log are written."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Events by `_op`."""
+    newest: int | None = None
+    """When the source made its newest change: microseconds since 1970."""
+
+    def __add__(self, other: ChangeFacts) -> ChangeFacts:
+        known = [moment for moment in (self.newest, other.newest) if moment is not None]
+        return ChangeFacts(Counter(self.counts) + Counter(other.counts), max(known, default=None))
+
+    def __sub__(self, other: ChangeFacts) -> ChangeFacts:
+        """Less what was counted twice."""
+        return ChangeFacts(Counter(self.counts) - Counter(other.counts), self.newest)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"counts": dict(self.counts), "newest": self.newest}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None) -> ChangeFacts | None:
+        """The inverse of `as_dict`; None where nothing was said."""
+        return None if data is None else cls(dict(data["counts"]), data["newest"])
+
+
+# What a change decoder must be told beside the schema of its events.
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """How the events of one pipeline are to be understood."""
+
+    format: Literal["datastream", "debezium"] = "datastream"
+    """What the events look like."""
+    source_type: str = ""
+    """The kind of database, for events that do not say it; empty: as the events look."""
+    backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
+    """Whether a row that was backfilled loses against any change of it, or only against later ones.
+    """
+    tombstones: Literal["skip", "delete"] = "skip"
+    """Whether a key without a value tells that a row is gone, where nothing else does."""

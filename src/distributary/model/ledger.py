@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary.model.change_facts import OPS
+from distributary.model.change import OPS
 from distributary.model.record import TIMESTAMP
 
 OP_COLUMNS = {op: f"{op}s" for op in OPS}

@@ -5,28 +5,62 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
-from distributary.model.change_facts import ChangeFacts
-from distributary.model.compact_json import compact
+from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount
-from distributary.model.identity import ByIdentity
-from distributary.model.table import (
-    STAGED,
-    Change,
-    ChangeKind,
-    Column,
-    Role,
-    TablePlan,
-    is_below,
-)
+from distributary.model.record import ByIdentity
+from distributary.model.table import STAGED, Change, ChangeKind, Column, Role, TablePlan, is_below
+
+# JSON of which a batch writes and reads thousands of documents: quick, and without spaces.
+
+# as strict as `json`: what that does not know is for `default`
+_AS_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def compact(
+    document: object, *, escaped: bool = True, default: Callable[[Any], Any] | None = None
+) -> str:
+    """The text of a document; its characters stay what they are.
+
+    Args:
+        document: What `json` could write.
+        escaped: Whether what is not UTF-8 (file names may hold it) is escaped. Else it stays, and
+            whoever encodes the text has to do something about it.
+        default: What becomes of anything else, which is a TypeError without it.
+    """
+    try:
+        return orjson.dumps(document, default=default, option=_AS_JSON).decode()
+    except TypeError:
+        # numbers beyond 64 bits, keys that are no text, characters that are not UTF-8
+        return json.dumps(document, separators=(",", ":"), default=default, ensure_ascii=escaped)
+
+
+def parsed(text: str) -> Any:
+    """The inverse of `compact`, except for whole numbers beyond 64 bits: these come as floats."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return json.loads(text)
+
 
 MANIFEST_FORMAT = 1
 _MOST_TEXTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who commits, and which batch: stored with the commit, so that a second try sees the first."""
+
+    app_id: str
+    batch: int
+    source_hash: str
+    """Fingerprint of the batch's source ranges: a mark hides a batch only if this agrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +336,16 @@ def columns_from_text(text: str) -> tuple[Column, ...]:
             )
         )
     return tuple(columns)
+
+
+# Which files a range of a files source stands for.
+#
+# An offset of such a range is `n << 32 | fingerprint of the first n files`. The records of a file
+# have its path as their topic, its number as their partition, their place in it as their offset.
+
+FINGERPRINT_BITS = 32
+
+
+def files_of(covered: SourceRange) -> range:
+    """The numbers of the files that a range stands for: the partitions of their records."""
+    return range(covered.start >> FINGERPRINT_BITS, covered.end >> FINGERPRINT_BITS)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
+from distributary.model.change import ChangeSettings
 from distributary.model.expectation import Rule
-from distributary.model.schema import Format, WriterSchema
+from distributary.model.record import Format, WriterSchema
 from distributary.model.table import TablePlan
 
 TOMBSTONE = "tombstone"

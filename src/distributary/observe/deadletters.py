@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.tables import (
+    StorageOptions,
+    conflict_attempts,
+    open_table,
+    reaching,
+    read_rows,
+)
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.model import layout
 from distributary.model.deadletter import (
     CONTENT,
     DEAD_LETTER_SCHEMA,
@@ -20,14 +28,9 @@ from distributary.model.deadletter import (
     content_keys,
 )
 from distributary.model.record import TIMESTAMP
-from distributary.observe.delta import (
-    StorageOptions,
-    conflict_attempts,
-    open_table,
-    reaching,
-    read_rows,
-)
-from distributary.observe.matching import both, same, text
+from distributary.model.table import Role
+from distributary.observe.ledger import Ledger
+from distributary.observe.summary import both, same, text
 
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
@@ -322,3 +325,76 @@ def _utc(moment: datetime) -> datetime:
 
 def _text(status: str | None) -> str | None:
     return None if status is None else str(status)
+
+
+# The dead letters of a whole lake: every pipeline has a table of them, or shares one.
+
+
+def letter_tables(
+    lake: str, *, pipeline: str | None = None, storage_options: StorageOptions | None = None
+) -> dict[str, DeadLetters]:
+    """The dead letters of each pipeline of a lake; two pipelines may share a table."""
+    ledger = Ledger(lake, storage_options=storage_options)
+    found = {}
+    for table in ledger.tables(pipeline, schema_ids=False):
+        if table.role == Role.DEAD_LETTERS:
+            path = layout.place(lake, table.path)
+            found[table.pipeline] = DeadLetters(path, storage_options=storage_options)
+    return found
+
+
+def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[str, Any]:
+    """The one dead letter of a lake whose id begins like this."""
+    failure: DistributaryError | None = None
+    for letters in {each.path: each for each in tables.values()}.values():
+        try:
+            return letters.get(id)
+        except DistributaryError as error:
+            failure = error
+    raise failure or DistributaryError(
+        "there are no dead letters in this lake", code=ErrorCode.NOT_FOUND, where=lake
+    )
+
+
+# Bytes for human eyes, with one of them pointed at.
+
+_PER_LINE = 16
+_HEAD = 16
+_AROUND = 4
+"""Lines that are shown: at the beginning, and on each side of the byte pointed at."""
+
+
+def hexdump(
+    data: bytes, *, mark: int | None = None, label: str = "", head: int = _HEAD
+) -> Iterator[str]:
+    """One line per 16 bytes; long values are shown at their beginning and around the mark."""
+    total = (len(data) + _PER_LINE - 1) // _PER_LINE
+    marked = None if mark is None else min(mark, max(len(data) - 1, 0)) // _PER_LINE
+    skipped = 0
+    for line in range(total):
+        near = marked is not None and abs(line - marked) <= _AROUND
+        if line >= head and not near:
+            skipped += 1
+            continue
+        if skipped:
+            yield f"... {skipped * _PER_LINE:,} bytes"
+            skipped = 0
+        yield _line(data, line)
+        if mark is not None and line == marked:
+            yield f"{'':{_column(mark % _PER_LINE)}}^^ {label}".rstrip()
+    if skipped:
+        yield f"... {len(data) - (total - skipped) * _PER_LINE:,} bytes more"
+    if marked is not None and mark is not None and mark >= len(data):
+        yield f"the data ends before byte {mark}"
+
+
+def _line(data: bytes, line: int) -> str:
+    start = line * _PER_LINE
+    row = data[start : start + _PER_LINE]
+    halves = row[: _PER_LINE // 2].hex(" "), row[_PER_LINE // 2 :].hex(" ")
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+    return f"{start:08x}  {halves[0]:23}  {halves[1]:23}  |{text}|"
+
+
+def _column(index: int) -> int:
+    return 10 + index * 3 + (1 if index >= _PER_LINE // 2 else 0)

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from distributary.observe import layout
-from distributary.observe.rows import TableSummary
-from distributary.publish.marks import Loss, loss_at_a_glance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from distributary.delta.tables import (
+    StorageOptions,
+    arrow_schema,
+    dataset,
+    only_below,
+    open_table,
+    reaching,
+    read_rows,
+    scanner,
+)
+from distributary.errors import LakeUnavailableError
+from distributary.model import layout
+from distributary.model.manifest import app_id
+from distributary.model.table import Role
+from distributary.observe.rows import TableRow, TableSummary
+from distributary.publish.parking import Loss, loss_at_a_glance
+from distributary.publish.parquet import open_parquet
+from distributary.store.bucket import local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -120,3 +142,129 @@ def _badness(item: TableHealth) -> tuple[int, float, float, str]:
     if item.health is Health.HEALTHY:
         weight = 0.0
     return (order, -weight, -freshness, item.table.table)
+
+
+# Rows and bytes of tables that are made of a log: a merge rewrites them, so they tell themselves.
+#
+# The ledger adds up what batches append. What a merged table holds is not a sum of that; the
+# files that its own log names are.
+
+DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY)})
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a table holds now."""
+
+    rows: int | None
+    """None where its writer did not count."""
+    bytes: int
+    columns: int
+
+
+def measure(
+    lake: str, path: str, *, storage_options: StorageOptions | None = None
+) -> Measured | None:
+    """A table by the statistics in its log; None where there is no table."""
+    table = open_table(layout.place(lake, path), storage_options)
+    if table is None:
+        return None
+    with reaching(table.table_uri):
+        files = pa.table(table.get_add_actions())
+    counts = files.column("num_records")
+    return Measured(
+        rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
+        bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
+        columns=len(table.schema().fields),
+    )
+
+
+def with_measures(
+    lake: str, tables: Sequence[TableSummary], *, storage_options: StorageOptions | None = None
+) -> tuple[TableSummary, ...]:
+    """The summaries, with the rows and bytes that merged tables and histories have by now."""
+
+    def one(table: TableSummary) -> TableSummary:
+        if table.role not in DERIVED:
+            return table
+        try:
+            found = measure(lake, table.path, storage_options=storage_options)
+        except LakeUnavailableError:
+            # one table that cannot be read must not hide all others
+            return replace(table, rows=None)
+        if found is None:
+            return replace(table, rows=None, columns=0)
+        return replace(table, rows=found.rows, bytes=found.bytes, columns=found.columns)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return tuple(pool.map(one, tables))
+
+
+# A table of the lake to look into, of whichever format it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A table at its newest version."""
+
+    path: str
+    version: int
+    schema: pa.Schema
+    """The columns, with their comments as metadata."""
+    source: DeltaTable | ds.Dataset
+
+    @property
+    def files(self) -> ds.Dataset | None:
+        """By their paths in the folder; None where only the format's own engine can read them."""
+        return dataset(self.source) if isinstance(self.source, DeltaTable) else self.source
+
+    def rows(self, *, where: pc.Expression, limit: int) -> pa.Table:
+        """Rows that satisfy `where`, an expression and never a text."""
+        if isinstance(self.source, DeltaTable):
+            return read_rows(self.source, where=where, limit=limit)
+        with reaching(self.path):
+            return self.source.scanner(filter=where).head(limit)
+
+    def batches(self, columns: list[str]) -> pa.RecordBatchReader:
+        """Some columns of all rows, bit by bit."""
+        if isinstance(self.source, DeltaTable):
+            return scanner(self.source, columns).to_reader()
+        return self.source.scanner(columns=columns).to_reader()
+
+
+def open_readable(path: str, storage_options: StorageOptions | None = None) -> Readable | None:
+    """The table in a folder, or None where there is none."""
+    folder = local_folder(path)
+    if folder:
+        stay_inside(os.path.dirname(folder), folder)
+    found = open_parquet(path)
+    if found is not None:
+        table, record = found
+        fields = [pa.field(c.name, c.type, metadata=_comment(c.comment)) for c in record.columns]
+        rows = table.dataset(record)
+        only_below(table.folder, rows.files)
+        return Readable(path, table.log().version, pa.schema(fields), rows)
+    delta = open_table(path, storage_options)
+    if delta is None:
+        return None
+    return Readable(path, delta.version(), arrow_schema(delta), delta)
+
+
+def files_of(path: str, row: TableRow) -> tuple[str, ...]:
+    """The files in which a batch is in a table, as far as anybody knows.
+
+    The ledger names files as they were staged, and for a Delta table they stay what they are.
+    """
+    found = open_parquet(path)
+    if found is None:
+        return row.files
+    log = found[0].log()
+    version = log.version_of(app_id(row.pipeline, row.life, row.lane), row.batch)
+    if version is None:
+        return ()
+    return tuple(file["path"] for file in found[0].commit(version, log).get("files", ()))
+
+
+def _comment(text: str) -> dict[str, str] | None:
+    return {"comment": text} if text else None

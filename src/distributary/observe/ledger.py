@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.tables import StorageOptions
+from distributary.model import layout
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
-from distributary.observe import layout
-from distributary.observe.accounts import BatchCounts, still_parked, total, waiting
-from distributary.observe.delta import StorageOptions
-from distributary.observe.matching import both, covering, may_hold, same, same_batch, text
 from distributary.observe.recording import (
     Accepted,
+    BatchCounts,
     BatchTimes,
     TableOutcome,
     accepted_row,
@@ -26,11 +25,11 @@ from distributary.observe.recording import (
     check_balance,
     outcomes,
     schema_rows,
+    still_parked,
     table_rows,
+    total,
+    waiting,
 )
-from distributary.observe.rollup import RULES_SQL as RULES_BEFORE_SQL
-from distributary.observe.rollup import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
-from distributary.observe.rollup import TABLES_SQL, for_rows_before, roll_batches, roll_tables
 from distributary.observe.rows import (
     ACCEPTED,
     PARKED,
@@ -45,10 +44,25 @@ from distributary.observe.rows import (
     schemas_of,
     tables_of,
 )
-from distributary.observe.rule_counts import RULES_SQL, TableRule, table_rules
-from distributary.observe.schema_use import SCHEMA_USE_SQL
-from distributary.observe.store import Store
-from distributary.observe.summary import LAST_COMMITS_SQL, SCHEMA_IDS_SQL, SUMMARY_SQL, summaries
+from distributary.observe.store import RULES_SQL as RULES_BEFORE_SQL
+from distributary.observe.store import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
+from distributary.observe.store import TABLES_SQL, Store, for_rows_before, roll_batches, roll_tables
+from distributary.observe.summary import (
+    LAST_COMMITS_SQL,
+    RULES_SQL,
+    SCHEMA_IDS_SQL,
+    SCHEMA_USE_SQL,
+    SUMMARY_SQL,
+    TableRule,
+    both,
+    covering,
+    may_hold,
+    same,
+    same_batch,
+    summaries,
+    table_rules,
+    text,
+)
 
 _COUNTS = ("read", "written", "dead_lettered", "parked", "skipped")
 _KEY = ("pipeline", "life", "lane", "batch")

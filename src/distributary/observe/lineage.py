@@ -7,24 +7,413 @@ event. A server that hangs or fails costs a batch nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from distributary.model.table import TablePlan
-from distributary.observe.events import BatchSettled, TableWritten
-from distributary.observe.lineage_columns import Fields, fields_by_topic
-from distributary.observe.lineage_events import (
-    Progress,
-    RunFacts,
-    Told,
-    output,
-    run_event,
+import httpx2
+import pyarrow as pa
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    BaseFacet,
+    RunFacet,
+    column_lineage_dataset,
+    dataset_type_dataset,
+    dataset_version_dataset,
+    documentation_dataset,
+    error_message_run,
+    input_statistics_input_dataset,
+    job_type_job,
+    lifecycle_state_change_dataset,
+    output_statistics_output_dataset,
+    processing_engine_run,
+    schema_dataset,
+    storage_dataset,
 )
-from distributary.observe.lineage_names import Dataset
-from distributary.observe.lineage_sinks import Sink
+from openlineage.client.serde import Serde
+
+from distributary.config.alerts import Lineage
+from distributary.config.base import hide_credentials
+from distributary.config.kafka import KafkaSource
+from distributary.config.lake import local_path
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import FilesSource
+from distributary.evolve.types import is_list, is_struct, sql_name
+from distributary.model.manifest import Counts
+from distributary.model.table import Column, Origin, TablePlan
+from distributary.observe.events import BatchSettled, TableWritten
+
+# What datasets are called, by the naming rules of OpenLineage. No name holds credentials.
+
+_SAME_STORE = {"s3a": "s3", "abfs": "abfss"}
+_ACCOUNT_IN_NAME = ("abfss",)
+"""Stores in whose addresses `container@account` is a name, not a login."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A topic, a table or a folder."""
+
+    namespace: str
+    name: str
+    kind: str = "TABLE"
+    """TABLE, TOPIC or FILE."""
+
+
+def topic(servers: str, name: str) -> Dataset:
+    """A Kafka topic, by the first of its brokers."""
+    first = servers.split(",")[0].strip()
+    return Dataset(f"kafka://{first.rpartition('://')[2]}", name, "TOPIC")
+
+
+def place(address: str, kind: str = "TABLE") -> Dataset:
+    """A folder, a table in it, or their like in an object store."""
+    local = local_path(address)
+    if local is not None:
+        return Dataset("file", str(local), kind)
+    parts = urlsplit(address)
+    scheme = _SAME_STORE.get(parts.scheme, parts.scheme)
+    host = parts.netloc if scheme in _ACCOUNT_IN_NAME else parts.netloc.rpartition("@")[2]
+    return Dataset(f"{scheme}://{host}", parts.path.strip("/") or "/", kind)
+
+
+def inputs(config: PipelineConfig, topics: tuple[str, ...] = ()) -> dict[str, Dataset]:
+    """What a pipeline reads, by topic; `topics` are those that were seen.
+
+    Of anything but Kafka there is one dataset, under the name of no topic.
+    """
+    source = config.source
+    if isinstance(source, KafkaSource):
+        known = dict.fromkeys((*source.topics, *topics))
+        return {name: topic(source.bootstrap_servers, name) for name in known}
+    if isinstance(source, FilesSource):
+        return {"": place(source.root, "FILE")}
+    return {"": place(source.path)}
+
+
+# The columns of tables as OpenLineage tells them: their types, and the fields that they hold.
+
+MOST_TOPICS = 5
+"""A field that may come from more topics than these is told of none: that would say nothing."""
+_MOST_FIELDS = 200
+"""Fields that a column is said to hold; `_rest` of a thousand types has more than anybody reads."""
+_MOST_SCHEMA_FIELDS = 5000
+
+Clean = Callable[[str], str]
+"""Takes secrets out of a text."""
+Fields = Mapping[str, tuple[Origin, ...]]
+"""By column: the fields whose values it holds."""
+
+
+def schema_facet(columns: Sequence[Column], clean: Clean) -> schema_dataset.SchemaDatasetFacet:
+    """Names, types and comments."""
+    fields = [
+        schema_dataset.SchemaDatasetFacetFields(
+            column.name,
+            sql_name(column.type),
+            clean(column.comment) or None,
+            position,
+            _inside(column.type),
+        )
+        for position, column in enumerate(columns, 1)
+    ]
+    return schema_dataset.SchemaDatasetFacet(fields)
+
+
+def column_lineage(
+    columns: Sequence[Column], origins: Fields, inputs: Mapping[str, Dataset]
+) -> column_lineage_dataset.ColumnLineageDatasetFacet:
+    """Which fields of which topics each column holds; the engine's own columns hold none."""
+    direct = [column_lineage_dataset.Transformation("DIRECT", "IDENTITY")]
+    fields: dict[str, column_lineage_dataset.Fields] = {}
+    for column in columns:
+        found = [
+            column_lineage_dataset.InputField(
+                inputs[name].namespace, inputs[name].name, origin.field, direct
+            )
+            for origin in origins.get(column.name, ())[:_MOST_FIELDS]
+            for name in _topics(origin, inputs)
+        ]
+        if found:
+            fields[column.name] = column_lineage_dataset.Fields(found)
+    return column_lineage_dataset.ColumnLineageDatasetFacet(fields)
+
+
+def fields_by_topic(
+    every: Iterable[Fields], inputs: Mapping[str, Dataset]
+) -> dict[str, tuple[str, ...]]:
+    """Every field that some column holds; nothing of a topic that has too many to be told."""
+    found: dict[str, dict[str, None]] = {}
+    for each in every:
+        for origins in each.values():
+            for origin in origins:
+                for name in _topics(origin, inputs):
+                    found.setdefault(name, {})[origin.field] = None
+    return {name: tuple(f) for name, f in found.items() if len(f) <= _MOST_SCHEMA_FIELDS}
+
+
+def _inside(type_: pa.DataType) -> list[schema_dataset.SchemaDatasetFacetFields]:
+    below = type_.value_type if is_list(type_) else type_
+    if not is_struct(below):
+        return []
+    return [
+        schema_dataset.SchemaDatasetFacetFields(f.name, sql_name(f.type), fields=_inside(f.type))
+        for f in below
+    ]
+
+
+def _topics(origin: Origin, inputs: Mapping[str, Dataset]) -> Iterable[str]:
+    if origin.topic in inputs:
+        return (origin.topic,)
+    return inputs if len(inputs) <= MOST_TOPICS else ()
+
+
+# OpenLineage events, made of what is known of a run. Pure.
+
+VERSION = version("distributary")
+PRODUCER = f"urn:distributary:{VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run has done to one table."""
+
+    table: TablePlan
+    origins: Fields
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    version: int | None = None
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a run has done so far."""
+
+    counts: Counts = field(default_factory=Counts)
+    batches: int = 0
+    last_batch: int | None = None
+    bytes_read: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What stays the same through a run."""
+
+    run_id: str
+    namespace: str
+    pipeline: str
+    streaming: bool
+    engine: str
+    every_seconds: float
+    clean: Clean
+
+
+def run_event(
+    facts: RunFacts,
+    state: str,
+    *,
+    progress: Progress,
+    inputs: Mapping[str, Dataset],
+    outputs: Iterable[OutputDataset] = (),
+    fields: Mapping[str, Sequence[str]] | None = None,
+    error: str = "",
+) -> str:
+    """One event as JSON. `fields` are the fields of each topic, where they are to be told."""
+    facets: dict[str, Any] = {
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+            version=facts.engine, name="spark", openlineageAdapterVersion=VERSION
+        ),
+        "distributary": _counts(progress),
+    }
+    if error:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+            message=facts.clean(error), programmingLanguage="PYTHON"
+        )
+    event = RunEvent(
+        eventType=RunState[state],
+        eventTime=datetime.now(UTC).isoformat(),
+        run=Run(runId=facts.run_id, facets=facets),
+        job=Job(namespace=facts.namespace, name=facts.pipeline, facets={"jobType": _job(facts)}),
+        inputs=list(_inputs(inputs, progress, fields or {})),
+        outputs=list(outputs),
+        producer=PRODUCER,
+    )
+    return _signed(event)
+
+
+def output(
+    told: Told, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
+) -> OutputDataset:
+    """A table as it is now; with its columns and their fields when it is told `whole`."""
+    dataset = place(told.table.path)
+    facets: dict[str, Any] = {}
+    if told.version is not None:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(told.version))
+    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=told.rows, size=told.bytes, fileCount=told.files
+    )
+    return OutputDataset(
+        dataset.namespace,
+        clean(dataset.name),
+        facets=facets | (_described(told, inputs, clean) if whole else {}),
+        outputFacets={"outputStatistics": statistics},
+    )
+
+
+def _described(told: Told, inputs: Mapping[str, Dataset], clean: Clean) -> dict[str, Any]:
+    table = told.table
+    facets: dict[str, Any] = {
+        "datasetType": dataset_type_dataset.DatasetTypeDatasetFacet("TABLE", str(table.role)),
+        "documentation": documentation_dataset.DocumentationDatasetFacet(clean(table.comment)),
+        "schema": schema_facet(table.columns, clean),
+    }
+    if table.format == "delta":
+        facets["storage"] = storage_dataset.StorageDatasetFacet("delta", "parquet")
+    lineage = column_lineage(table.columns, told.origins, inputs)
+    if lineage.fields:
+        facets["columnLineage"] = lineage
+    if told.created:
+        facets["lifecycleStateChange"] = (
+            lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
+                lifecycle_state_change_dataset.LifecycleStateChange.CREATE
+            )
+        )
+    return facets
+
+
+def _job(facts: RunFacts) -> job_type_job.JobTypeJobFacet:
+    return job_type_job.JobTypeJobFacet(
+        processingType="STREAMING" if facts.streaming else "BATCH",
+        integration="DISTRIBUTARY",
+        jobType="PIPELINE",
+        emissionPattern=job_type_job.EmissionPattern(
+            eventTrigger="PERIODIC" if facts.streaming else "EVENT_BASED",
+            eventContentMode="ACCUMULATIVE",
+            windowDuration=round(facts.every_seconds) or None,
+        ),
+    )
+
+
+def _counts(progress: Progress) -> BaseFacet:
+    """The equation of a run, and how far it got: a facet of our own."""
+    counts = progress.counts
+    return RunFacet().with_additional_properties(
+        batches=progress.batches,
+        lastBatch=progress.last_batch,
+        recordsRead=counts.read,
+        recordsWritten=counts.written,
+        recordsDeadLettered=counts.dead_lettered,
+        recordsParked=counts.parked,
+        recordsSkipped=counts.skipped,
+        bytesRead=progress.bytes_read,
+    )
+
+
+def _inputs(
+    inputs: Mapping[str, Dataset], progress: Progress, fields: Mapping[str, Sequence[str]]
+) -> Iterator[InputDataset]:
+    for name, dataset in inputs.items():
+        facets: dict[str, Any] = {
+            "datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(dataset.kind)
+        }
+        if fields.get(name):
+            columns = [schema_dataset.SchemaDatasetFacetFields(each) for each in fields[name]]
+            facets["schema"] = schema_dataset.SchemaDatasetFacet(columns)
+        own: dict[str, Any] = {}
+        if len(inputs) == 1:
+            own["inputStatistics"] = (
+                input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+                    rowCount=progress.counts.read, size=progress.bytes_read
+                )
+            )
+        yield InputDataset(dataset.namespace, dataset.name, facets=facets, inputFacets=own)
+
+
+def _signed(event: RunEvent) -> str:
+    """As JSON, with our name on every facet.
+
+    The library would sign them with its own, unless its one global is changed for everybody.
+    """
+    document = Serde.to_dict(event)
+
+    def sign(value: Any) -> None:
+        if isinstance(value, dict):
+            # a column may be called anything: of facets alone it is text
+            if isinstance(value.get("_producer"), str):
+                value["_producer"] = PRODUCER
+            for inner in value.values():
+                sign(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                sign(inner)
+
+    sign(document)
+    return json.dumps(document)
+
+
+# Where lineage events go: a server, a file, or both.
+
+Sink = Callable[[str], None]
+"""Takes one event as JSON; raises OSError when it cannot be delivered."""
+
+
+def sinks(config: Lineage) -> list[Sink]:
+    """All that the settings name."""
+    found: list[Sink] = []
+    if config.url is not None:
+        found.append(HttpSink(config))
+    if config.file is not None:
+        found.append(FileSink(Path(config.file)))
+    return found
+
+
+class FileSink:
+    """One line an event, appended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+
+    def __call__(self, event: str) -> None:
+        """Append."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(event + "\n")
+
+
+class HttpSink:
+    """Posts events; redirects are not followed, the answer is not read."""
+
+    def __init__(self, config: Lineage) -> None:
+        token = config.token.get_secret_value() if config.token is not None else None
+        headers = {"Content-Type": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self._url = f"{(config.url or '').rstrip('/')}/{config.endpoint.lstrip('/')}"
+        self._client = httpx2.Client(
+            headers=headers, timeout=config.timeout.total_seconds(), follow_redirects=False
+        )
+
+    def __call__(self, event: str) -> None:
+        """Post."""
+        try:
+            with self._client.stream("POST", self._url, content=event.encode()) as answer:
+                status = answer.status_code
+        except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
+            # what such an error says may quote headers
+            raise OSError(f"{type(error).__name__} at {hide_credentials(self._url)}") from None
+        if not 200 <= status < 300:
+            raise OSError(f"status {status} from {hide_credentials(self._url)}")
+
 
 _OUTPUTS_PER_EVENT = 100
 _PATIENCE_SECONDS = 30.0

@@ -3,13 +3,76 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from pathlib import Path
+from time import time as seconds
 from typing import Any
 
-from distributary.observe.plain import plain
+import platformdirs
+
+# The user's folder of log files: for nobody else, because records and settings are in them.
+
+_DAYS = 7
+
+
+def log_folder() -> Path:
+    """The folder, made if it can be; files of past weeks are removed."""
+    folder = platformdirs.user_log_path("distributary")
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # one of an earlier version could be read by everybody
+        folder.chmod(0o700)
+        for old in folder.iterdir():
+            if seconds() - old.stat().st_mtime > _DAYS * 86400:
+                old.unlink(missing_ok=True)
+    return folder
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` for `open`: what it creates is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
+# Facts as plain JSON values: ISO-8601 UTC times, hex for bytes, nothing that needs a codec.
+
+
+def plain(value: Any) -> Any:
+    """The same fact made of dict, list, str, int, float, bool and None only."""
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            # enums are strings here: a subclass would survive into the result
+            return str(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return value.hex()
+        case datetime():
+            return _utc(value)
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Iterable):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def _utc(value: datetime) -> str:
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
 
 _LONGEST = 8_000
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

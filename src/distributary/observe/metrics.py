@@ -8,15 +8,27 @@ are restarted, and its counters only grow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.metadata import version
+from importlib.resources import files
 
+import psutil
 from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from distributary.errors import ErrorCode
 from distributary.model.table import Role
-from distributary.observe import metrics_catalogue as m
 from distributary.observe.events import (
     BatchSettled,
     Event,
@@ -29,9 +41,296 @@ from distributary.observe.events import (
     TableResumed,
     TableWritten,
 )
-from distributary.observe.metrics_process import MemoryCollector
-from distributary.observe.metrics_values import Values
 from distributary.observe.rows import TableSummary
+
+# Every metric, declared once: what is served, the docs page and the tests come from here.
+
+PREFIX = "distributary_"
+OTHER = "other"
+"""In place of a table's name and role: all tables beyond the limit."""
+
+
+class Kind(StrEnum):
+    """What Prometheus does with a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One metric: its name without the prefix, what it says, and its labels."""
+
+    short: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ("pipeline",)
+
+    @property
+    def name(self) -> str:
+        """As it is served."""
+        return PREFIX + self.short
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names under which its samples are served."""
+        if self.kind is not Kind.HISTOGRAM:
+            return (self.name,)
+        return tuple(self.name + ending for ending in ("_bucket", "_sum", "_count"))
+
+
+_LANE = ("pipeline", "lane")
+_TABLE = ("pipeline", "table", "role")
+_REGISTRY = ("pipeline", "endpoint", "outcome")
+
+
+def _counter(short: str, help: str, labels: tuple[str, ...] = ("pipeline",)) -> Metric:
+    return Metric(short, Kind.COUNTER, help, labels)
+
+
+def _gauge(short: str, help: str, labels: tuple[str, ...] = ("pipeline",)) -> Metric:
+    return Metric(short, Kind.GAUGE, help, labels)
+
+
+READ = _counter("records_read_total", "Records read from the source, by its own count.", _LANE)
+WRITTEN = _counter("records_written_total", "Records that reached their table.", _LANE)
+DEAD_LETTERED = _counter("records_dead_lettered_total", "Records that became dead letters.", _LANE)
+PARKED = _counter(
+    "records_parked_total", "Records that were parked because their table was.", _LANE
+)
+SKIPPED = _counter("records_skipped_total", "Records passed over by policy, or copies.", _LANE)
+DIFFERENCE = _gauge(
+    "accounting_difference_records",
+    "Records read less those written, dead-lettered, parked and skipped: must be 0.",
+)
+DEAD_LETTERS = _counter(
+    "dead_letters_total", "Dead letters by error code.", ("pipeline", "lane", "code")
+)
+RULE_VIOLATIONS = _counter(
+    "rule_violations_total",
+    "Rows that broke a rule of `expectations`, in all tables that it holds for.",
+    ("pipeline", "rule", "action"),
+)
+READ_BYTES = _counter("read_bytes_total", "Bytes of the values of records read.", _LANE)
+
+BATCHES = _counter("batches_total", "Batches that were settled.", _LANE)
+BATCH_SECONDS = Metric(
+    "batch_duration_seconds", Kind.HISTOGRAM, "How long settled batches took.", _LANE
+)
+STEP_SECONDS = Metric(
+    "step_duration_seconds",
+    Kind.HISTOGRAM,
+    "How long each step of a settled batch took.",
+    ("pipeline", "lane", "step"),
+)
+LAST_BATCH = _gauge("last_batch", "Number of the last settled batch.", _LANE)
+LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was settled.", _LANE)
+
+LAG = _gauge(
+    "lag_records",
+    "Records left at the source after the last batch.",
+    ("pipeline", "topic", "partition"),
+)
+DELAY = _gauge(
+    "record_delay_seconds",
+    "How old the newest record of the last batch was when the batch was settled.",
+)
+NEWEST_RECORD = _gauge(
+    "newest_record_timestamp_seconds", "Time of the newest record that was read."
+)
+
+TABLE_ROWS = _counter("table_rows_total", "Rows committed to a table.", _TABLE)
+TABLE_BYTES = _counter("table_bytes_total", "Bytes of files committed to a table.", _TABLE)
+TABLE_FILES = _counter("table_files_total", "Files committed to a table.", _TABLE)
+TABLE_COMMITS = _counter("table_commits_total", "Commits to a table.", _TABLE)
+TABLE_TIME = _gauge(
+    "table_last_commit_timestamp_seconds",
+    "When a table got its last commit; of `other`, when any of them did.",
+    _TABLE,
+)
+TABLES_CREATED = _counter("tables_created_total", "Tables that were created.")
+TABLES_PARKED = _gauge("tables_parked", "Tables that wait for `resume` now.")
+TABLES_OTHER = _gauge("tables_in_other", "Tables without series of their own.")
+SCHEMAS = _counter("schemas_seen_total", "Schemas met for the first time.")
+
+RUNNING = _gauge("pipeline_running", "1 while it runs, 0 after its end.")
+FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
+FAILURES = _counter(
+    "failures_total", "Batches and runs that failed.", ("pipeline", "code", "retried")
+)
+LAST_EVENT = _gauge(
+    "last_event_timestamp_seconds", "Last sign of life; an idle pipeline gives one every 30 s."
+)
+
+REGISTRY_REQUESTS = _counter(
+    "registry_requests_total", "Requests to the schema registry.", _REGISTRY
+)
+REGISTRY_SECONDS = _counter(
+    "registry_request_seconds_total", "Time spent waiting for the registry.", _REGISTRY
+)
+
+MEMORY = _gauge(
+    "process_tree_memory_bytes",
+    "Resident memory of this process and all below it: driver, JVM and workers.",
+    (),
+)
+BUILD = _gauge("build_info", "1, with the version as a label.", ("version",))
+
+CATALOGUE: tuple[Metric, ...] = (
+    *(READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, DIFFERENCE, DEAD_LETTERS),
+    *(RULE_VIOLATIONS, READ_BYTES),
+    *(BATCHES, BATCH_SECONDS, STEP_SECONDS, LAST_BATCH, LAST_BATCH_TIME),
+    *(LAG, DELAY, NEWEST_RECORD),
+    *(TABLE_ROWS, TABLE_BYTES, TABLE_FILES, TABLE_COMMITS, TABLE_TIME),
+    *(TABLES_CREATED, TABLES_PARKED, TABLES_OTHER, SCHEMAS),
+    *(RUNNING, FAILING, FAILURES, LAST_EVENT),
+    *(REGISTRY_REQUESTS, REGISTRY_SECONDS, MEMORY, BUILD),
+)
+"""In the order of the docs page."""
+
+
+def reference() -> str:
+    """The table of the docs page, as Markdown."""
+    lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+# What the process and everything below it takes of the machine, asked for at each scrape.
+
+
+class MemoryCollector(Collector):
+    """Resident memory of the driver, its JVM and its workers."""
+
+    def collect(self) -> Iterable[Family]:
+        """For `prometheus_client`."""
+        me = psutil.Process()
+        total = sum(map(_resident, [me, *me.children(recursive=True)]))
+        return [GaugeMetricFamily(MEMORY.name, MEMORY.help, value=total)]
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        # it has ended meanwhile
+        return 0
+
+
+# The numbers behind the metrics: written by one listener, read by whoever scrapes.
+#
+# All changes of one event are made under one lock, and a scrape takes the same lock: nobody ever
+# sees half a batch. (The instruments of `prometheus_client` change one by one.)
+
+BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+"""Of the histograms, in seconds."""
+
+Labels = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Spread:
+    """What a histogram counts."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    sum: float = 0.0
+
+
+class Values(Collector):
+    """Every series and its value."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._numbers: dict[Metric, dict[Labels, float]] = {m: {} for m in CATALOGUE}
+        self._spreads: dict[Metric, dict[Labels, _Spread]] = {m: {} for m in CATALOGUE}
+
+    def add(self, metric: Metric, *labels: str, amount: float = 0.0) -> None:
+        """Count; an amount of 0 makes the series known, so that its first step is a step."""
+        with self.lock:
+            key = _key(metric, labels)
+            self._numbers[metric][key] = self._numbers[metric].get(key, 0.0) + amount
+
+    def add_all(self, labels: Labels, amounts: Iterable[tuple[Metric, float]]) -> None:
+        """Count several metrics that have the same labels: there may be a thousand tables."""
+        with self.lock:
+            key: Labels | None = None
+            for metric, amount in amounts:
+                key = _key(metric, labels) if key is None else key
+                numbers = self._numbers[metric]
+                numbers[key] = numbers.get(key, 0.0) + amount
+
+    def set(self, metric: Metric, *labels: str, value: float) -> None:
+        """What a gauge says now."""
+        with self.lock:
+            self._numbers[metric][_key(metric, labels)] = value
+
+    def raise_to(self, metric: Metric, *labels: str, value: float) -> None:
+        """What a gauge says now, unless it says more already."""
+        with self.lock:
+            known = self._numbers[metric].get(_key(metric, labels), value)
+            self.set(metric, *labels, value=max(known, value))
+
+    def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
+        """One more duration."""
+        with self.lock:
+            spread = self._spreads[metric].setdefault(_key(metric, labels), _Spread())
+            spread.counts[bisect_left(BOUNDS, seconds)] += 1
+            spread.sum += seconds
+
+    def forget(self, metric: Metric, pipeline: str) -> None:
+        """Drop the series of a pipeline, before those that are there now are set."""
+        with self.lock:
+            known = self._numbers[metric]
+            for labels in [key for key in known if key[0] == pipeline]:
+                del known[labels]
+
+    def get(self, metric: Metric, *labels: str) -> float | None:
+        """The value of a series; None if there is none."""
+        with self.lock:
+            return self._numbers[metric].get(_key(metric, labels))
+
+    def collect(self) -> Iterable[Family]:
+        """For `prometheus_client`."""
+        with self.lock:
+            return [family for metric in CATALOGUE for family in self._family(metric)]
+
+    def _family(self, metric: Metric) -> Iterator[Family]:
+        if metric.kind is Kind.HISTOGRAM:
+            spreads = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, spread in self._spreads[metric].items():
+                spreads.add_metric(labels, _cumulated(spread.counts), spread.sum)
+            family: Family = spreads
+        else:
+            made = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            numbers = made(metric.name, metric.help, labels=metric.labels)
+            for labels, value in self._numbers[metric].items():
+                numbers.add_metric(labels, value)
+            family = numbers
+        if family.samples:
+            yield family
+
+
+def _key(metric: Metric, labels: Labels) -> Labels:
+    if len(labels) != len(metric.labels):
+        raise ValueError(f"{metric.name} has the labels {metric.labels}")
+    return tuple([label if label.isascii() else _encodable(label) for label in labels])
+
+
+def _encodable(label: str) -> str:
+    """A name from outside, fit for the wire: one that cannot be encoded would end every scrape."""
+    return label.encode("utf-8", "backslashreplace").decode()
+
+
+def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
 
 MOST_TABLES = 200
 _MOST_PARTITIONS = 1000
@@ -49,7 +348,7 @@ class Metrics:
         if process:
             ProcessCollector(registry=self.registry)
             self.registry.register(MemoryCollector())
-        self._values.set(m.BUILD, version("distributary"), value=1)
+        self._values.set(BUILD, version("distributary"), value=1)
         self._most_tables = max_tables
         self._limits: dict[str, int] = {}
         self._named: dict[str, set[str]] = {}
@@ -81,7 +380,7 @@ class Metrics:
                 if table.last_commit is not None:
                     name, role = self._label(pipeline, table.table, table.role)
                     moment = table.last_commit.timestamp()
-                    self._values.raise_to(m.TABLE_TIME, pipeline, name, role, value=moment)
+                    self._values.raise_to(TABLE_TIME, pipeline, name, role, value=moment)
 
     def listen(self, event: Event) -> None:
         """Take in one event."""
@@ -96,7 +395,7 @@ class Metrics:
                 case RegistryAsked():
                     self._asked(event)
                 case SchemaSeen():
-                    self._values.add(m.SCHEMAS, event.pipeline, amount=1)
+                    self._values.add(SCHEMAS, event.pipeline, amount=1)
                 case TableResumed() if not event.parked:
                     waiting = self._parked.get(event.pipeline, set()) - {event.table}
                     self._wait(event.pipeline, waiting)
@@ -106,23 +405,23 @@ class Metrics:
         if pipeline in self._known:
             return
         self._known.add(pipeline)
-        counted = (m.READ, m.WRITTEN, m.DEAD_LETTERED, m.PARKED, m.SKIPPED, m.READ_BYTES, m.BATCHES)
+        counted = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, READ_BYTES, BATCHES)
         for metric in counted:
             self._values.add(metric, pipeline, "stream")
-        for metric in (m.SCHEMAS, m.TABLES_CREATED):
+        for metric in (SCHEMAS, TABLES_CREATED):
             self._values.add(metric, pipeline)
-        for metric in (m.DIFFERENCE, m.TABLES_PARKED, m.TABLES_OTHER, m.FAILING, m.RUNNING):
+        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
             self._values.set(metric, pipeline, value=0)
         for retried in ("true", "false"):
-            self._values.add(m.FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
+            self._values.add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
 
     def _alive(self, event: Event) -> None:
         values, name = self._values, event.pipeline
-        values.raise_to(m.LAST_EVENT, name, value=event.at.timestamp())
+        values.raise_to(LAST_EVENT, name, value=event.at.timestamp())
         ended = isinstance(event, Stopped) or (isinstance(event, Failed) and event.retry_in is None)
-        values.set(m.RUNNING, name, value=0 if ended else 1)
+        values.set(RUNNING, name, value=0 if ended else 1)
         if isinstance(event, BatchSettled | Idle | Stopped):
-            values.set(m.FAILING, name, value=0)
+            values.set(FAILING, name, value=0)
 
     def _batch(self, event: BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)
@@ -131,12 +430,12 @@ class Metrics:
         self._settled[key] = event.batch
         values, lane = self._values, (event.pipeline, event.lane)
         self._records(event)
-        values.add(m.BATCHES, *lane, amount=1)
-        values.observe(m.BATCH_SECONDS, *lane, seconds=event.seconds)
+        values.add(BATCHES, *lane, amount=1)
+        values.observe(BATCH_SECONDS, *lane, seconds=event.seconds)
         for step, seconds in event.steps.items():
-            values.observe(m.STEP_SECONDS, *lane, step, seconds=seconds)
-        values.set(m.LAST_BATCH, *lane, value=event.batch)
-        values.set(m.LAST_BATCH_TIME, *lane, value=event.at.timestamp())
+            values.observe(STEP_SECONDS, *lane, step, seconds=seconds)
+        values.set(LAST_BATCH, *lane, value=event.batch)
+        values.set(LAST_BATCH_TIME, *lane, value=event.at.timestamp())
         for table in event.written:
             self._table(event, table)
         self._wait(event.pipeline, set(event.parked_tables))
@@ -145,19 +444,19 @@ class Metrics:
 
     def _records(self, event: BatchSettled) -> None:
         values, lane, counts = self._values, (event.pipeline, event.lane), event.counts
-        values.add(m.READ, *lane, amount=counts.read)
-        values.add(m.WRITTEN, *lane, amount=counts.written)
-        values.add(m.DEAD_LETTERED, *lane, amount=counts.dead_lettered)
-        values.add(m.PARKED, *lane, amount=counts.parked)
-        values.add(m.SKIPPED, *lane, amount=counts.skipped)
-        values.add(m.READ_BYTES, *lane, amount=event.bytes_read or 0)
+        values.add(READ, *lane, amount=counts.read)
+        values.add(WRITTEN, *lane, amount=counts.written)
+        values.add(DEAD_LETTERED, *lane, amount=counts.dead_lettered)
+        values.add(PARKED, *lane, amount=counts.parked)
+        values.add(SKIPPED, *lane, amount=counts.skipped)
+        values.add(READ_BYTES, *lane, amount=event.bytes_read or 0)
         for code, count in event.dead_letters.items():
-            values.add(m.DEAD_LETTERS, *lane, code, amount=count)
+            values.add(DEAD_LETTERS, *lane, code, amount=count)
         for broken in event.broken_rules:
             labels = (event.pipeline, broken.rule, broken.action)
-            values.add(m.RULE_VIOLATIONS, *labels, amount=broken.violated)
+            values.add(RULE_VIOLATIONS, *labels, amount=broken.violated)
         accounted = counts.written + counts.dead_lettered + counts.parked + counts.skipped
-        values.add(m.DIFFERENCE, event.pipeline, amount=counts.read - accounted)
+        values.add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
 
     def _table(self, event: BatchSettled, table: TableWritten) -> None:
         if table.outcome == "parked" or (not table.files and table.version is None):
@@ -167,15 +466,15 @@ class Metrics:
         values, name = self._values, event.pipeline
         labels = (name, *self._label(name, table.table, table.role))
         counts = (
-            (m.TABLE_ROWS, table.rows),
-            (m.TABLE_BYTES, table.bytes),
-            (m.TABLE_FILES, table.files),
-            (m.TABLE_COMMITS, 1),
+            (TABLE_ROWS, table.rows),
+            (TABLE_BYTES, table.bytes),
+            (TABLE_FILES, table.files),
+            (TABLE_COMMITS, 1),
         )
         values.add_all(labels, counts)
-        values.raise_to(m.TABLE_TIME, *labels, value=event.at.timestamp())
+        values.raise_to(TABLE_TIME, *labels, value=event.at.timestamp())
         if table.created:
-            values.add(m.TABLES_CREATED, name, amount=1)
+            values.add(TABLES_CREATED, name, amount=1)
 
     def _label(self, pipeline: str, table: str, role: str) -> tuple[str, str]:
         """A table's name and role, or those of all that are too many."""
@@ -187,37 +486,56 @@ class Metrics:
             return table, role
         others = self._others.setdefault(pipeline, set())
         others.add(table)
-        self._values.set(m.TABLES_OTHER, pipeline, value=len(others))
-        return m.OTHER, m.OTHER
+        self._values.set(TABLES_OTHER, pipeline, value=len(others))
+        return OTHER, OTHER
 
     def _wait(self, pipeline: str, tables: set[str]) -> None:
         self._parked[pipeline] = tables
-        self._values.set(m.TABLES_PARKED, pipeline, value=len(tables))
+        self._values.set(TABLES_PARKED, pipeline, value=len(tables))
 
     def _lag(self, event: BatchSettled) -> None:
         values, name = self._values, event.pipeline
         # partitions that are gone have no lag
-        values.forget(m.LAG, name)
+        values.forget(LAG, name)
         if not event.lag_by_partition and event.lag_records is not None:
-            values.set(m.LAG, name, "", "", value=event.lag_records)
+            values.set(LAG, name, "", "", value=event.lag_records)
         for number, (place, lag) in enumerate(event.lag_by_partition.items()):
             topic, _, partition = place.rpartition("/")
             if number < _MOST_PARTITIONS:
-                values.set(m.LAG, name, topic, partition, value=lag)
+                values.set(LAG, name, topic, partition, value=lag)
             else:
-                values.add(m.LAG, name, m.OTHER, m.OTHER, amount=lag)
+                values.add(LAG, name, OTHER, OTHER, amount=lag)
         if event.lag_seconds is not None:
-            values.set(m.DELAY, name, value=event.lag_seconds)
+            values.set(DELAY, name, value=event.lag_seconds)
             newest = event.at.timestamp() - event.lag_seconds
-            values.raise_to(m.NEWEST_RECORD, name, value=newest)
+            values.raise_to(NEWEST_RECORD, name, value=newest)
 
     def _failed(self, event: Failed) -> None:
         retried = "false" if event.retry_in is None else "true"
-        self._values.add(m.FAILURES, event.pipeline, str(event.error.code), retried, amount=1)
-        self._values.set(m.FAILING, event.pipeline, value=1)
+        self._values.add(FAILURES, event.pipeline, str(event.error.code), retried, amount=1)
+        self._values.set(FAILING, event.pipeline, value=1)
 
     def _asked(self, event: RegistryAsked) -> None:
         for call in event.calls:
             labels = (event.pipeline, call.endpoint, call.outcome)
-            self._values.add(m.REGISTRY_REQUESTS, *labels, amount=call.count)
-            self._values.add(m.REGISTRY_SECONDS, *labels, amount=call.seconds)
+            self._values.add(REGISTRY_REQUESTS, *labels, amount=call.count)
+            self._values.add(REGISTRY_SECONDS, *labels, amount=call.seconds)
+
+
+# Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.
+
+_FOLDER = "shipped"
+
+
+def grafana_dashboard() -> str:
+    """The dashboard, as JSON to import."""
+    return _text("grafana-dashboard.json")
+
+
+def alert_rules() -> str:
+    """The rules, as YAML for `rule_files`."""
+    return _text("alert-rules.yaml")
+
+
+def _text(name: str) -> str:
+    return files("distributary.observe").joinpath(_FOLDER, name).read_text(encoding="utf-8")

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import grp
+import hashlib
 import json
+import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import pwd
+import stat
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pyarrow.fs as pa_fs
 
-from distributary.errors import CheckpointError
-from distributary.observe import layout
-from distributary.observe.delta import Storage, StorageOptions, open_storage, reaching
-from distributary.observe.plain import plain
+from distributary.config.document import printable, read
+from distributary.config.lake import absolute, local_path
+from distributary.config.load import Loaded, load_text
+from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
+from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
+from distributary.model import layout
+from distributary.observe.log_format import plain
+from distributary.store import disk
 
 FORMAT = 1
 
@@ -102,3 +115,186 @@ def registration(
     """One pipeline's own word, if it ever registered in this lake."""
     known = registrations(lake, storage_options=storage_options)
     return next((r for r in known if r.name == name), None)
+
+
+# Why a pipeline's last run failed, kept beside its checkpoint for those who ask later.
+
+_NAME = "failure.json"
+
+
+def write_failure(checkpoint: Path, error: DistributaryError) -> None:
+    """Remember an error; a folder that is not there is not made for it.
+
+    Where the error is that nothing can be written, neither can this: the error is what counts.
+    """
+    content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
+    with suppress(OSError):
+        (checkpoint / _NAME).write_text(json.dumps(content), encoding="utf-8")
+
+
+def clear_failure(checkpoint: Path) -> None:
+    """The pipeline has done something since."""
+    with suppress(OSError):
+        (checkpoint / _NAME).unlink(missing_ok=True)
+
+
+def read_failure(checkpoint: str) -> dict[str, Any] | None:
+    """The last run's error, if that is how it ended."""
+    try:
+        content = json.loads((Path(checkpoint) / _NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+# Which pipeline files that a lake names are loaded unasked: those that this user has run.
+#
+# Whoever can write to a lake can write what they like into its cards, and a pipeline file says
+# where secrets are sent and which classes Spark loads. So a run writes a pin outside of the lake,
+# into the user's own folder: which file it was made of, by the hash of its bytes, and where its
+# progress is. Every other file is loaded only when it is named on the command.
+
+_log = logging.getLogger(__name__)
+_FORMAT = 1
+DECODING = frozenset({"lake", "registry"})
+"""The sections whose secrets are needed to look into records; Spark and the source are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a run of this user says about its file. All paths are resolved: no link is in them."""
+
+    lake: str
+    pipeline: str
+    file: str
+    sha256: str
+    checkpoint: str
+
+
+def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: Path) -> None:
+    """Write down that this user runs a pipeline by this file, as it is now."""
+    paths = (_address(lake), pipeline, os.path.realpath(file))
+    content = {"format": _FORMAT, **asdict(Pin(*paths, sha256, os.path.realpath(checkpoint)))}
+    place = _place(*paths)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.parent.chmod(0o700)
+        disk.replace(place, (json.dumps(content, indent=2) + "\n").encode())
+        place.chmod(0o600)
+    except OSError as error:
+        # the run does not need it: commands will ask for the file
+        _log.warning("%s: commands will ask for --file (%s)", place, error.strerror)
+
+
+def load_trusted(
+    card: Registration, lake: str, *, needs: Collection[str] | None = None, option: str = "--file"
+) -> Loaded:
+    """The settings in the file that a card names. Raises ConfigError where it is not trusted.
+
+    A file that is not trusted is not opened. `needs` is as in `load`; `option` is what
+    the caller's command has for naming a file.
+    """
+    file = _file(card, option)
+    if not file.is_file():
+        raise ConfigError(
+            f"the file of pipeline {card.name} is gone",
+            code=ErrorCode.NOT_FOUND,
+            where=printable(card.file),
+            next_step=f"name where it is now with {option}",
+        )
+    known = _pin(card, lake)
+    if known is None:
+        where = "in the lake, and not" if _within(file, lake) else "not"
+        raise _refusal(card, evidence=f"{where} used by any run of this user", option=option)
+    if not _is_own(file):
+        evidence = "it belongs to another user, or others may write to it"
+        raise _refusal(card, evidence=evidence, option=option)
+    # what is hashed is what is loaded: nobody can change the file between the two
+    text, sha256 = read(file)
+    if sha256 != known.sha256:
+        evidence = f"changed since its last run: sha256 {sha256[:12]}, run with {known.sha256[:12]}"
+        raise _refusal(card, evidence=evidence, option=option)
+    loaded = load_text(text, file=printable(str(file)), needs=needs)
+    loaded = replace(loaded, path=file, sha256=sha256)
+    meant = loaded.config.lake.address
+    if _address(meant) != _address(lake):
+        raise ConfigError(
+            f"read from here, the file of pipeline {card.name} is about another lake",
+            where=printable(card.file),
+            evidence=f"{meant} instead of {lake}",
+            next_step="go to the folder that the pipeline runs in: paths in the file start there",
+        )
+    return loaded
+
+
+def trusted_checkpoint(card: Registration, lake: str) -> Path | None:
+    """Where a card says that progress is, if it may be tidied: in the lake, or pinned."""
+    try:
+        folder = Path(os.path.realpath(card.checkpoint))
+    except ValueError:
+        return None
+    if _within(folder, lake):
+        return folder
+    known = _pin(card, lake)
+    return folder if known is not None and known.checkpoint == str(folder) else None
+
+
+def _file(card: Registration, option: str) -> Path:
+    if not os.path.isabs(card.file) or "\0" in card.file:
+        raise _refusal(card, evidence="not an absolute path", option=option)
+    return Path(os.path.realpath(card.file))
+
+
+def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
+    return ConfigError(
+        f"the file of pipeline {card.name} is known by the lake alone, and is not loaded unasked",
+        code=ErrorCode.FILE_NOT_TRUSTED,
+        where=printable(card.file) or "its card",
+        evidence=evidence,
+        next_step=f"look at it; if it is yours, name it with {option}, or run the pipeline again",
+    )
+
+
+def _pin(card: Registration, lake: str) -> Pin | None:
+    """What a run of this user has written down about a card's file."""
+    try:
+        place = _place(_address(lake), card.name, os.path.realpath(card.file))
+        if not _is_own(place) or _within(Path(os.path.realpath(place)), lake):
+            return None
+        content = json.loads(place.read_bytes())
+        return Pin(**content) if content.pop("format") == _FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _place(lake: str, pipeline: str, file: str) -> Path:
+    key = hashlib.sha256(json.dumps([lake, pipeline, file]).encode()).hexdigest()
+    return platformdirs.user_state_path("distributary") / "trusted" / f"{key}.json"
+
+
+def _address(lake: str) -> str:
+    """A lake's address, the same however it was spelled."""
+    folder = local_path(lake)
+    return absolute(lake).rstrip("/") if folder is None else os.path.realpath(folder)
+
+
+def _within(path: Path, lake: str) -> bool:
+    folder = local_path(lake)
+    return folder is not None and path.is_relative_to(os.path.realpath(folder))
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is this user's or root's, and nobody else may write to it."""
+    found = os.stat(path)
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
+        return False
+    return not found.st_mode & stat.S_IWGRP or _is_private(found.st_gid)
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is that of this user alone, as many systems make one for each."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user and set(found.gr_mem) <= {user}

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from distributary.delta.tables import StorageOptions, reaching
 from distributary.errors import LakeUnavailableError
 from distributary.model.table import Role
-from distributary.observe.delta import StorageOptions, reaching
+from distributary.observe.health import open_readable
 from distributary.observe.ledger import Ledger
-from distributary.observe.readable import open_readable
 from distributary.observe.rows import ACCEPTED, PARKED, TableRow
 from distributary.observe.verify import Finding, TableCheck, WrittenTable
 

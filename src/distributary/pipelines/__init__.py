@@ -6,16 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distributary.pipelines.flows import dead_letters, decoded
     from distributary.pipelines.known import KnownType, types
-    from distributary.pipelines.spark_flows import dead_letters, decoded
 
 __all__ = ["KnownType", "dead_letters", "decoded", "types"]
 
 # found when they are asked for: the supervisor of a project needs no decoder
 _HOMES = {
     "KnownType": "distributary.pipelines.known",
-    "dead_letters": "distributary.pipelines.spark_flows",
-    "decoded": "distributary.pipelines.spark_flows",
+    "dead_letters": "distributary.pipelines.flows",
+    "decoded": "distributary.pipelines.flows",
     "types": "distributary.pipelines.known",
 }
 

@@ -7,28 +7,53 @@ registered later only adds to them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distributary.config.kafka import KafkaSource
 from distributary.config.lake import absolute
 from distributary.config.load import load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource
-from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
+from distributary.engine.parts import make_registry
+from distributary.engine.plan import Planner
+from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, PublishError
+from distributary.model.manifest import Mark, TableEntry
 from distributary.model.plan import Catalog, Route, RouteKey
-from distributary.model.schema import Format, WriterSchema
-from distributary.model.table import TablePlan
-from distributary.pipelines.untouched import UntouchedTables
+from distributary.model.record import Format, WriterSchema
+from distributary.model.table import Column, TablePlan
+from distributary.publish.base import CommittedMark, Published
 from distributary.registry.base import SchemaRegistry
-from distributary.route.subjects import ANY, AUTO, own_subject, topic_verdict
-from distributary.run.parts import make_registry
-from distributary.run.planner import Planner
+from distributary.registry.messages import ANY, AUTO, own_subject, topic_verdict
 from distributary.stage.job import Unresolved
+
+# Stands where a publisher does, where the tables are Spark's own and none of ours.
+
+
+class UntouchedTables:
+    """A lake without tables, to which nothing is committed."""
+
+    def columns(self, path: str) -> tuple[Column, ...] | None:
+        """There is no table."""
+        return None
+
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        """There is no table."""
+        return ()
+
+    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
+        """There is no table."""
+        return None
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        """Always refused: Spark writes the tables of a declarative pipeline."""
+        raise PublishError("tables of a declarative pipeline are written by Spark")
+
 
 _NO_LIMIT = 1 << 31
 _VALUE = "-value"
@@ -233,3 +258,53 @@ def _indexes(schema: WriterSchema, *, framed: bool, bare: bool) -> Iterator[str]
     yield ""
     if schema.format is Format.AVRO and len(schema.messages) > 1:
         yield from (str(branch) for branch, name in enumerate(schema.messages) if name)
+
+
+# What an update took for granted, so that it can be told afterwards whether it still holds.
+#
+# Spark's client does not say why a task failed. So the definitions of a project write down the
+# columns they fixed, into a file that the supervised update names; when the update has failed,
+# the registry is asked again, and if the columns would be others now, that is why.
+
+VARIABLE = "DISTRIBUTARY_PIPELINES_ASSUMED"
+Shape = Mapping[str, list[str]]
+
+
+def assume(file: str | os.PathLike[str], shape: Shape) -> None:
+    """Write down the columns of a pipeline file's types, where somebody wants to know."""
+    book = os.environ.get(VARIABLE)
+    if book:
+        line = json.dumps({"file": str(Path(file).absolute()), "shape": dict(shape)})
+        with Path(book).open("a", encoding="utf-8") as written:
+            written.write(f"{line}\n")
+
+
+def grown(book: Path) -> list[str]:
+    """What has changed since it was written down, a line for each type; none if nothing has."""
+    assumed = _read(book)
+    news: dict[str, None] = {}
+    for file in dict.fromkeys(each["file"] for each in assumed):
+        now = known(settings(file)).shape()
+        for each in assumed:
+            if each["file"] == file:
+                news |= dict.fromkeys(_news(each["shape"], now))
+    return list(news)
+
+
+def _news(before: Shape, now: Shape) -> list[str]:
+    lines = []
+    for name, columns in now.items():
+        if name not in before:
+            lines.append(f"+ type {name}")
+        elif columns != before[name]:
+            more = [column for column in columns if column not in before[name]]
+            lines.append(f"{name}: + {', '.join(more) or 'other columns'}")
+    return lines
+
+
+def _read(book: Path) -> list[dict[str, Any]]:
+    try:
+        lines = book.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]

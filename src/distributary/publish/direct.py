@@ -8,24 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distributary.durable import sync_file_system
-from distributary.errors import DistributaryError
-from distributary.model.manifest import TableEntry
-from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Mark, Outcome, Published
-from distributary.publish.columns import (
-    Field,
-    MergedFields,
-    columns_of,
-    fields_of,
-    merge_fields,
+from distributary.delta.columns import Field, MergedFields, columns_of, fields_of, merge_fields
+from distributary.delta.log import (
+    BeyondUsError,
+    LocalLog,
+    StoreLog,
+    TableLog,
+    check_partitioning,
+    check_staged,
 )
-from distributary.publish.failures import as_publish_error
-from distributary.publish.local_log import BeyondUsError, LocalLog
-from distributary.publish.log import TableLog, check_partitioning, check_staged
-from distributary.publish.races import OvertakenError, until_not_overtaken
-from distributary.publish.store_log import StoreLog
-from distributary.stores.known import local_folder
+from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
+from distributary.errors import DistributaryError
+from distributary.model.manifest import Mark, TableEntry
+from distributary.model.table import Column
+from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.store.bucket import local_folder
+from distributary.store.disk import sync_file_system
 
 
 class DirectPublisher:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import UUID
 
-from distributary.errors import SchemaNotFoundError
-from distributary.model.schema import WriterSchema
+from distributary.errors import InvalidSchemaError, SchemaNotFoundError
+from distributary.model.names import printable
+from distributary.model.record import WriterSchema
+from distributary.registry.compile.protobuf import MAX_FILES, is_bundled
 
 
 class SchemaRegistry(Protocol):
@@ -55,3 +60,154 @@ def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
     except SchemaNotFoundError:
         return False
     return True
+
+
+# References: how one schema names another, and how all that it needs is gathered.
+
+LATEST = -1
+"""A reference's version that stands for the newest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema of the registry under the name that another schema imports it by."""
+
+    name: str
+    subject: str
+    version: int
+
+    @classmethod
+    def of(cls, given: Reference | Mapping[str, Any]) -> Reference:
+        """From `{name, subject, version}`, as it stands in a registry's answers."""
+        if isinstance(given, Reference):
+            return given
+        try:
+            name, subject, version = given["name"], given["subject"], int(given["version"])
+        except (KeyError, TypeError, ValueError):
+            name, subject, version = None, None, 0
+        if not isinstance(name, str) or not isinstance(subject, str):
+            raise InvalidSchemaError(
+                "a reference is not complete",
+                where="references",
+                evidence=printable(repr(given)),
+                next_step="give each reference a name, a subject and a version",
+            )
+        return cls(name=name, subject=subject, version=version)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form that `of` reads."""
+        return {"name": self.name, "subject": self.subject, "version": self.version}
+
+
+Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
+"""A referenced schema's text, and the references it has itself."""
+
+
+def gather(references: Iterable[Reference], *, fetch: Fetch) -> dict[str, str]:
+    """The text of everything that a schema imports, directly or not, by import name.
+
+    A name that is reached twice, in a diamond or a circle, is fetched once. Where the two ways
+    lead to different versions, the first in reading order counts, as in Confluent's clients: a
+    compiled schema has one file of each name.
+    """
+    found: dict[str, str] = {}
+    waiting = list(references)[::-1]
+    while waiting:
+        reference = waiting.pop()
+        if reference.name in found or is_bundled(reference.name):
+            continue
+        if len(found) == MAX_FILES:
+            raise InvalidSchemaError(
+                f"a schema pulls in more than {MAX_FILES} others",
+                where=printable(reference.subject),
+                next_step="reference fewer schemas",
+            )
+        text, further = fetch(reference)
+        found[reference.name] = text
+        waiting += list(further)[::-1]
+    return found
+
+
+# What a registry was asked, counted: how often, how it ended, how long it took.
+
+OK, REFUSED, BUSY, SILENT = "ok", "refused", "busy", "silent"
+"""How a question can end: answered, said no to, put off, not answered."""
+
+OUTCOMES = (OK, REFUSED, BUSY, SILENT)
+_ENDPOINTS = frozenset(
+    ("schemas/ids", "schemas/guids", "schemas/types", "subjects", "config", "compatibility")
+)
+OTHER = "other"
+
+
+class RegistryCalls:
+    """Counts that several threads add to, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, path: str, *, status: int | None, seconds: float) -> None:
+        """One question to a path; without a status nobody answered."""
+        kind = (endpoint(path), _outcome(status))
+        with self._lock:
+            count, spent = self._sums.get(kind, (0, 0.0))
+            self._sums[kind] = (count + 1, spent + seconds)
+
+    def take(self) -> dict[tuple[str, str], tuple[int, float]]:
+        """Number and seconds by endpoint and outcome, since the last time; begins anew."""
+        with self._lock:
+            taken, self._sums = self._sums, {}
+        return taken
+
+
+def endpoint(path: str) -> str:
+    """The kind of question: names and ids in a path are left out, there is no end to them."""
+    first, second, *_ = (*path.strip("/").split("/"), "")
+    for kind in (f"{first}/{second}", first):
+        if kind in _ENDPOINTS:
+            return kind
+    return OTHER
+
+
+def _outcome(status: int | None) -> str:
+    if status is None:
+        return SILENT
+    if 200 <= status < 300:
+        return OK
+    return BUSY if status in (408, 429) or status >= 500 else REFUSED
+
+
+# Contexts of a registry: each has subjects and ids of its own.
+#
+# :.team:orders-value     subject orders-value in context .team :.team:                 the
+# context itself orders-value            in the default context, which is called `.`
+
+DEFAULT = "."
+
+
+def prefix_of(context: str) -> str:
+    """What stands before the names of a context; nothing in the default one."""
+    return "" if context == DEFAULT else f":{context}:"
+
+
+def context_of(name: str) -> str | None:
+    """The context that a subject's name says, None where it says none."""
+    if not name.startswith(":."):
+        return None
+    return name[1:].partition(":")[0]
+
+
+def qualified(name: str, context: str) -> str:
+    """A name as a registry must be asked for it; one that says its context keeps it."""
+    return name if context_of(name) is not None else prefix_of(context) + name
+
+
+def local(name: str, context: str) -> str:
+    """A name as it is called within a context; that of another context stays as it is."""
+    return name.removeprefix(prefix_of(context)) if context != DEFAULT else name
+
+
+def named(text: str) -> str:
+    """The name of a context however a registry spells it: `.team`, `:.team:` or nothing."""
+    return text.removeprefix(":").removesuffix(":") or DEFAULT

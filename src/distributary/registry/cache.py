@@ -19,11 +19,10 @@ from typing import Any
 from uuid import UUID
 
 from distributary.errors import RegistryUnavailableError
-from distributary.model.schema import Format, SubjectVersion, WriterSchema
-from distributary.registry.base import SchemaRegistry
-from distributary.registry.contexts import context_of
-from distributary.registry.hostile import folder_name, printable
-from distributary.registry.writing import read_json, replace_file
+from distributary.model.names import folder_name, printable
+from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.registry.base import SchemaRegistry, context_of
+from distributary.registry.folder import read_json, replace_file
 
 _ASK_AGAIN_SECONDS = 10.0
 _log = logging.getLogger(__name__)

@@ -2,18 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
-from uuid import UUID
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from distributary.errors import IncompatibleSchemaError, InvalidSchemaError, SchemaNotFoundError
-from distributary.model.schema import Format, WriterSchema
-from distributary.registry.compatibility import Level, Version, problems
-from distributary.registry.compile import Compiled, compile_schema
-from distributary.registry.hostile import printable
-from distributary.registry.references import LATEST, Reference, gather
-from distributary.registry.store import Store, StoredSchema, StoredVersion
+from distributary.model.names import printable
+from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.registry.base import LATEST, Reference, gather
+from distributary.registry.compatibility.levels import Level, Version, problems
+from distributary.registry.compile.formats import Compiled, compile_schema
+
+# What a local registry keeps, and the seam behind which it keeps it.
+
+_GUIDS = uuid5(NAMESPACE_DNS, "schemas.distributary")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A schema as it was registered; two that are equal share one id."""
+
+    format: Format
+    text: str
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def guid(self) -> UUID:
+        """A name that every local registry gives to the same content, whatever its id there.
+
+        It is a name-based UUID over format, text and references. Confluent's servers have a recipe
+        of their own, so that one schema has another GUID there.
+        """
+        references = [[r.name, r.subject, r.version] for r in self.references]
+        return uuid5(_GUIDS, json.dumps([self.format, self.text, references]))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """One version of a subject; a deleted one keeps its number and stays readable by id."""
+
+    version: int
+    schema_id: int
+    deleted: bool = False
+
+
+def in_order(found: Iterable[tuple[str, StoredVersion]]) -> tuple[SubjectVersion, ...]:
+    """The places of a schema, deleted ones last: the first is the one to show."""
+    ranked = sorted((v.deleted, subject, v.version) for subject, v in found)
+    return tuple(SubjectVersion(subject, version) for _, subject, version in ranked)
+
+
+class Store(Protocol):
+    """Where a LocalRegistry keeps its schemas. Ids and versions are never changed or reused."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Holds off every other writer, of any thread or process; not to be entered twice."""
+        ...
+
+    def schema(self, schema_id: int) -> StoredSchema | None:
+        """The schema with an id."""
+        ...
+
+    def ids(self) -> list[int]:
+        """Every id, lowest first."""
+        ...
+
+    def id_of(self, schema: StoredSchema) -> int | None:
+        """The id of an equal schema; asked inside `exclusive`."""
+        ...
+
+    def add_schema(self, schema: StoredSchema) -> int:
+        """Keep a schema under a new id."""
+        ...
+
+    def subjects(self) -> tuple[str, ...]:
+        """Every subject that has or had a version, in any order."""
+        ...
+
+    def versions(self, subject: str) -> tuple[StoredVersion, ...]:
+        """Every version that a subject has or had, oldest first."""
+        ...
+
+    def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
+        """Where a schema is or was registered: what still stands first."""
+        ...
+
+    def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
+        """Append a version."""
+        ...
+
+    def delete_version(self, subject: str, *, version: int) -> None:
+        """Mark a version as deleted."""
+        ...
+
+    def level(self, subject: str | None) -> Level | None:
+        """The compatibility level set for a subject, or for all when it is None."""
+        ...
+
+    def set_level(self, subject: str | None, level: Level | None) -> None:
+        """Set a level, or forget it."""
+        ...
+
 
 References = Iterable[Reference | Mapping[str, Any]]
 
@@ -260,3 +353,89 @@ def _dangling(reference: Reference) -> InvalidSchemaError:
         evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
         next_step="register the referenced schema first",
     )
+
+
+# A registry that lives as long as the object: for tests, demos and trying things out.
+
+
+class MemoryStore:
+    """Keeps everything in dictionaries whose values are replaced whole, so readers need no lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._schemas: dict[int, StoredSchema] = {}
+        self._ids: dict[StoredSchema, int] = {}
+        self._subjects: dict[str, tuple[StoredVersion, ...]] = {}
+        self._homes: dict[int, frozenset[str]] = {}
+        self._levels: dict[str | None, Level] = {}
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds off every other writer."""
+        with self._lock:
+            yield
+
+    def schema(self, schema_id: int) -> StoredSchema | None:
+        """The schema with an id."""
+        return self._schemas.get(schema_id)
+
+    def ids(self) -> list[int]:
+        """Every id, lowest first."""
+        return sorted(self._schemas)
+
+    def id_of(self, schema: StoredSchema) -> int | None:
+        """The id of an equal schema."""
+        return self._ids.get(schema)
+
+    def add_schema(self, schema: StoredSchema) -> int:
+        """Keep a schema under a new id."""
+        schema_id = len(self._schemas) + 1
+        self._schemas[schema_id] = schema
+        self._ids[schema] = schema_id
+        return schema_id
+
+    def subjects(self) -> tuple[str, ...]:
+        """Every subject that has or had a version."""
+        return tuple(self._subjects)
+
+    def versions(self, subject: str) -> tuple[StoredVersion, ...]:
+        """Every version that a subject has or had, oldest first."""
+        return self._subjects.get(subject, ())
+
+    def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
+        """Where a schema is or was registered: what still stands first."""
+        return in_order(
+            (subject, version)
+            for subject in self._homes.get(schema_id, ())
+            for version in self.versions(subject)
+            if version.schema_id == schema_id
+        )
+
+    def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
+        """Append a version."""
+        self._subjects[subject] = (*self.versions(subject), StoredVersion(version, schema_id))
+        self._homes[schema_id] = self._homes.get(schema_id, frozenset()) | {subject}
+
+    def delete_version(self, subject: str, *, version: int) -> None:
+        """Mark a version as deleted."""
+        self._subjects[subject] = tuple(
+            replace(v, deleted=True) if v.version == version else v for v in self.versions(subject)
+        )
+
+    def level(self, subject: str | None) -> Level | None:
+        """The compatibility level set for a subject, or for all when it is None."""
+        return self._levels.get(subject)
+
+    def set_level(self, subject: str | None, level: Level | None) -> None:
+        """Set a level, or forget it."""
+        if level is None:
+            self._levels.pop(subject, None)
+        else:
+            self._levels[subject] = level
+
+
+class MemoryRegistry(LocalRegistry):
+    """A registry in memory; behaves as `FileRegistry` does."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())

@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.parquet import write_file
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
-from distributary.stage.facts import file_fact
-from distributary.stage.names import file_name
-from distributary.stage.parquet import write_file
+from distributary.stage.files import file_fact, file_name
 from distributary.stage.partitions import partition_facts, with_date
-from distributary.stage.unwrapped import Unwrapped
+from distributary.stage.unwrap import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
     Column("type", pa.string(), "type of the record (without an envelope: topic); null if unknown"),

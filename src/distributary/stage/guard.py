@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from zipimport import zipimporter
 
 import numpy as np
 import pyarrow as pa
 
-from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.cache import change_decoder_for, decoder_for
-from distributary.decode.changes import ChangeDecoder
-from distributary.decode.expansion import Expansion
+from distributary.decode.base import DecodeLimits, Decoder, Expansion
+from distributary.decode.change.base import ChangeDecoder
+from distributary.decode.formats import change_decoder_for, decoder_for
 from distributary.errors import ErrorCode
-from distributary.model.change_settings import ChangeSettings
-from distributary.model.decoded import Decoded, Failure
-from distributary.model.schema import WriterSchema
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import Decoded, Failure
+from distributary.model.record import WriterSchema
 from distributary.model.table import Column
 
 _SECONDS = 300
@@ -185,6 +185,24 @@ def _child() -> None:
     raw = pa.ipc.open_stream(stream).read_all()
     decoded: Decoded = order.decode(pa.array(payloads, pa.binary()), raw)
     sys.stdout.buffer.write(pickle.dumps(decoded))
+
+
+# What a Python worker of Spark does before every task, made cheap.
+#
+# PySpark calls `importlib.invalidate_caches()` at the start of each task, and the workers import
+# PySpark itself from a zip archive: the archive's directory is then read again, once for each of
+# its packages. That was 150 ms of a core for every task, however small.
+
+
+def keep_zip_directories() -> None:
+    """Let importers of archives keep what they know: an archive does not change under a worker."""
+    for finder in list(sys.path_importer_cache.values()):
+        if isinstance(finder, zipimporter):
+            finder.invalidate_caches = _nothing  # type: ignore[method-assign]
+
+
+def _nothing() -> None:
+    """In place of reading the archive's directory again."""
 
 
 if __name__ == "__main__":

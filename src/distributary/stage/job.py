@@ -13,19 +13,18 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.decode.json_join import widened
-from distributary.model.change_facts import ChangeFacts
+from distributary.decode.json.infer import widened
+from distributary.delta.parquet import UPLOADS, WRITTEN
+from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, RouteKey, StageOrder
+from distributary.stage.exchange import FACT_DDL, Load, Run, facts_of
+from distributary.stage.files import ticket
+from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
-from distributary.stage.loads import Load
-from distributary.stage.names import ticket
-from distributary.stage.parquet import UPLOADS, WRITTEN
-from distributary.stage.runs import FACT_DDL, Run, facts_of
 from distributary.stage.sort import sort
-from distributary.stage.worker import keep_zip_directories
-from distributary.stores.known import introduce
+from distributary.store.bucket import introduce
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from distributary.changes.events import KeyIndex
+from distributary.changes.tombstones import redelivered
+from distributary.decode.formats import built
+from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
-from distributary.merge.dedupe import redelivered
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
-from distributary.model.identity import ByIdentity
+from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, StageOrder
+from distributary.model.record import ByIdentity
 from distributary.model.table import Role, TablePlan
-from distributary.stage.expectations import count_changes, count_facts, held_to_rules
-from distributary.stage.facts import change_fact, file_fact
-from distributary.stage.heap import settle
-from distributary.stage.loads import Load
-from distributary.stage.metadata import metadata_columns
-from distributary.stage.names import file_name
-from distributary.stage.parquet import UPLOADS, write_file
-from distributary.stage.partition_limits import within_limits
-from distributary.stage.partitions import partition_facts, with_date
-from distributary.stage.parts import Part, Runs, decode_shares, passed_over
-from distributary.stage.runs import facts_batch, open_run
-from distributary.stage.unified import UnifiedWriter
+from distributary.stage.exchange import Load, facts_batch, open_run
+from distributary.stage.files import change_fact, file_fact, file_name, metadata_columns
+from distributary.stage.partitions import partition_facts, with_date, within_limits
+from distributary.stage.parts import Part, Runs, UnifiedWriter, decode_shares, passed_over
+from distributary.stage.rules import count_changes, count_facts, held_to_rules
+
+# What a worker keeps between tasks is put out of the garbage collector's sight.
+#
+# PySpark collects all garbage after each task. With a thousand compiled decoders in the process,
+# that is a walk over a hundred thousand objects that will live as long as the worker.
+
+_frozen: tuple[Catalog | None, int] = (None, 0)
+
+
+def settle(catalog: Catalog) -> None:
+    """Freeze what a new catalog, or a table that was another worker's before, has brought."""
+    global _frozen
+    known, decoders = _frozen
+    if catalog is not known or built() != decoders:
+        _frozen = (catalog, built())
+        gc.collect()
+        gc.freeze()
+
 
 _MOST_SHAPES = 50_000
 
@@ -167,3 +186,58 @@ def _land_dead(
         file_fact(catalog.dead_letters, table.num_rows, staged),
         ("dead", json.dumps(codes)),
     ]
+
+
+# Copies of one event that two tasks of a stage have landed: a log has each event once.
+#
+# A task drops what it meets twice, and what the log has. Where a table was so heavy that it was
+# cut, neither of two tasks sees what the other has.
+
+_ID = ("_uuid", "_hash")
+Flags = npt.NDArray[np.bool_]
+
+
+def without_copies(
+    table: TablePlan, files: Sequence[StagedFile], order: StageOrder
+) -> tuple[list[StagedFile], Counter[str]]:
+    """The files without rows that a file before them has, and what those were."""
+    ids = [_columns(f"{table.path}/{file.path}", [*_ID, "_op"]) for file in files]
+    every = pa.concat_tables(ids)
+    index = KeyIndex(every, _ID)
+    first = np.zeros(every.num_rows, np.bool_)
+    first[np.unique(index.groups, return_index=True)[1]] = True
+    nameless = pc.equal(pc.binary_length(every.column("_uuid")).fill_null(0), 0)
+    keep = first | nameless.to_numpy(zero_copy_only=False)
+    if keep.all():
+        return list(files), Counter()
+    kept: list[StagedFile] = []
+    start = 0
+    for file, mine in zip(files, ids, strict=True):
+        wanted = keep[start : start + mine.num_rows]
+        start += mine.num_rows
+        if wanted.all():
+            kept.append(file)
+            continue
+        if wanted.any():
+            kept.append(_rewritten(table, file, wanted, order))
+        Path(f"{table.path}/{file.path}").unlink()
+    return kept, Counter(every.column("_op").filter(pa.array(~keep)).to_pylist())
+
+
+def _rewritten(table: TablePlan, file: StagedFile, wanted: Flags, order: StageOrder) -> StagedFile:
+    rows = _columns(f"{table.path}/{file.path}").filter(pa.array(wanted))
+    folder, _, _ = file.path.rpartition("/")
+    name = f"{folder}/{file_name(order)}" if folder else file_name(order)
+    written = write_file(rows, table.path, name)
+    return replace(
+        written,
+        partition_values=file.partition_values,
+        first_offset=file.first_offset,
+        last_offset=file.last_offset,
+        schema_ids=file.schema_ids,
+    )
+
+
+def _columns(path: str, names: list[str] | None = None) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=names)

@@ -7,29 +7,42 @@ is bounded: what a table cannot take becomes dead letters, which can be sent aga
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.parquet import write_file
+from distributary.errors import ErrorCode
+from distributary.evolve.align import align
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import StageOrder
-from distributary.model.table import Column, TablePlan
-from distributary.route.partition_names import (
+from distributary.model.names import (
     HIVE_NULL,
+    LONGEST_FOLDER,
     OTHER_LABEL,
     hive_folder,
     label_columns,
     label_folder,
 )
-from distributary.stage.facts import file_fact
-from distributary.stage.group import positions
-from distributary.stage.metadata import DATE
-from distributary.stage.names import file_name
-from distributary.stage.parquet import write_file
+from distributary.model.plan import Catalog, StageOrder
+from distributary.model.table import Column, TablePlan
+from distributary.stage.exchange import positions
+from distributary.stage.files import (
+    DATE,
+    Letter,
+    file_fact,
+    file_name,
+    letters_batch,
+    metadata_columns,
+)
+
+if TYPE_CHECKING:
+    from distributary.stage.parts import Part
+
 
 Codes = npt.NDArray[np.int64]
 Values = tuple[str | None, ...]
@@ -230,3 +243,114 @@ def _ids(values: pa.Array | pa.ChunkedArray | None, where: Codes) -> list[int]:
         return []
     found: list[int] = values.take(pa.array(where)).unique().drop_null().to_pylist()
     return found
+
+
+# Records refused by their rows: those as they would be written, and what is left of a part.
+
+Flags = npt.NDArray[np.bool_]
+
+_COORDINATES = ("topic", "partition", "offset")
+
+
+def columns_as_written(
+    parts: Sequence[Part],
+    table: TablePlan,
+    names: Collection[str],
+    catalog: Catalog,
+    order: StageOrder,
+) -> dict[str, pa.ChunkedArray]:
+    """Some columns of a table for all rows of these parts."""
+    raw = pa.concat_tables([part.raw for part in parts])
+    ids = [np.full(p.batch.num_rows, p.route.schema_id, dtype=np.int64) for p in parts]
+    known = dict(metadata_columns(raw, pa.array(np.concatenate(ids)), catalog.metadata, order))
+    if DATE.name in table.partition_by and DATE.name in names:
+        known[DATE.name] = days(raw.column("timestamp"))
+    own = [c for c in table.columns if c.name in names and c.name not in known]
+    if own:
+        schema = pa.schema([pa.field(c.name, c.type) for c in own])
+        rows = pa.Table.from_batches([align(p.batch, p.fills, schema) for p in parts], schema)
+        known |= {name: rows[name] for name in rows.column_names}
+    return {
+        name: k if isinstance(k, pa.ChunkedArray) else pa.chunked_array([k])
+        for name, k in known.items()
+        if name in names
+    }
+
+
+def without_records(part: Part, bad: Flags) -> tuple[Part, npt.NDArray[np.int64]]:
+    """A part without the records of which any row is bad, and the first bad row of each of them.
+
+    Half a record is none.
+    """
+    records = Partitions.of([part.raw.column(name) for name in _COORDINATES]).codes
+    refused, first = np.unique(records[bad], return_index=True)
+    mask = pa.array(~np.isin(records, refused))
+    rest = replace(
+        part,
+        batch=part.batch.filter(mask),
+        raw=part.raw.filter(mask),
+        records=part.records - len(refused),
+    )
+    return rest, np.flatnonzero(bad)[first]
+
+
+# Records whose partition cannot be written: found before anything is, and dead-lettered whole.
+
+_NO_FOLDER = f"a partition's value is longer than {LONGEST_FOLDER} bytes or has no spelling"
+_TOO_MANY = f"its partition is beyond the {MOST_PARTITIONS:,} largest of the table in one task"
+
+
+def within_limits(
+    parts: list[Part], catalog: Catalog, order: StageOrder
+) -> tuple[list[Part], list[pa.RecordBatch]]:
+    """The parts of one table without such records, and the rows for the dead-letter table."""
+    table = catalog.tables.get(parts[0].route.table) if parts else None
+    # a plain Parquet table takes every value, because its folders have labels only
+    if table is None or not table.partition_by or table.format != "delta":
+        return parts, []
+    filled = [part for part in parts if part.batch.num_rows]
+    if not filled:
+        return parts, []
+    known = columns_as_written(filled, table, table.partition_by, catalog, order)
+    found = Partitions.of([known[name] for name in table.partition_by])
+    refused = _refused(found, table)
+    if not refused:
+        return parts, []
+    why = np.full(len(found.values), -1, dtype=np.int64)
+    why[list(refused)] = list(refused.values())
+    ends = np.cumsum([part.batch.num_rows for part in filled])
+    reasons = np.split(why[found.codes], ends[:-1])
+    kept: list[Part] = [part for part in parts if not part.batch.num_rows]
+    dead: list[pa.RecordBatch] = []
+    for part, reason in zip(filled, reasons, strict=True):
+        rest, letters = _cut(part, reason)
+        kept.append(rest)
+        if letters:
+            dead.append(letters_batch(part.raw, letters, order))
+    return kept, dead
+
+
+def _refused(found: Partitions, table: TablePlan) -> dict[int, int]:
+    """The partitions that cannot be written, and whether there are too many (1) or not (0)."""
+    nameless = {n for n, v in enumerate(found.values) if delta_folder(table, v) is None}
+    beyond = set(range(len(found.values))) - found.largest() - nameless
+    return dict.fromkeys(nameless, 0) | dict.fromkeys(beyond, 1)
+
+
+def _cut(part: Part, reason: npt.NDArray[np.int64]) -> tuple[Part, list[Letter]]:
+    """A part without the records of which any row is refused."""
+    if not (reason >= 0).any():
+        return part, []
+    rest, rows = without_records(part, reason >= 0)
+    letters = [
+        Letter(
+            int(row),
+            ErrorCode.PARTITION_REFUSED,
+            _TOO_MANY if reason[row] else _NO_FOLDER,
+            "write",
+            type=part.route.type,
+            schema_id=part.route.schema_id,
+        )
+        for row in rows
+    ]
+    return rest, letters

@@ -3,25 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.decode.json.infer import infer, widened
+from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
-from distributary.model.plan import Catalog, Rejected, RouteKey, StageOrder
+from distributary.model.names import refused_type_name
+from distributary.model.plan import UNFRAMED, Catalog, Rejected, RouteKey, StageOrder
 from distributary.model.record import RAW
-from distributary.route.type_names import refused_type_name
 from distributary.stage.bronze import BronzeWriter
-from distributary.stage.group import Groups, group
-from distributary.stage.letters import Letter, letters_batch
-from distributary.stage.parquet import UPLOADS
-from distributary.stage.runs import SORTED, KeyRange, Run, facts_batch, write_run
-from distributary.stage.shapes import shapes
-from distributary.stage.share import Share
-from distributary.stage.unwrap import unwrap
-from distributary.stage.unwrapped import Unwrapped
+from distributary.stage.exchange import (
+    SORTED,
+    Groups,
+    KeyRange,
+    Run,
+    facts_batch,
+    group,
+    positions,
+    write_run,
+)
+from distributary.stage.files import Letter, letters_batch
+from distributary.stage.unwrap import Share, Unwrapped, unwrap
+
+# What records that come without any schema look like.
+
+
+def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """One shape for each claim."""
+    result: dict[str, dict[str, Any]] = {}
+    for claim, shape in found:
+        known = result.get(claim)
+        result[claim] = shape if known is None else widened(known, shape)
+    return result
+
+
+def shapes(
+    unwrapped: Unwrapped,
+    groups: Groups,
+    refused: Collection[int] = (),
+    *,
+    changes: bool,
+    careful: bool = False,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A JSON Schema for each claim whose records name none, made of these records alone.
+
+    With `careful` one record is looked at after the other, in memory that does not depend on what
+    is in them.
+    """
+    for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
+        key = groups.keys[number]
+        if key.schema_id != UNFRAMED or key.guid or number in refused:
+            continue
+        values = unwrapped.payloads.take(pa.array(rows))
+        shape = infer(values, parts=changes, careful=careful)
+        if shape is not None:
+            yield key.claim, shape
+
 
 _BYTES_PER_RUN = 256 * 1024 * 1024
 BAD_NAME = "the type's name cannot become the name of a table"

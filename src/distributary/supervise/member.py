@@ -2,19 +2,306 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
 
-from distributary.config.restart import Restart
+from distributary.config.engine import UNLIMITED, Limit, Restart
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.event_lines import decode
-from distributary.observe.events import Failed, ProcessStarted
-from distributary.supervise.backoff import Streak, pause
-from distributary.supervise.keeper import Keeper, Tell
-from distributary.supervise.status import ENDED, PipelineStatus, State
-from distributary.supervise.verdict import Kind, Verdict, judge
+from distributary.model.manifest import Counts
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    Event,
+    Failed,
+    Idle,
+    ProcessStarted,
+    decode,
+)
+from distributary.supervise.process import Keeper, Tell
+
+# What the end of a process means: done, try again, or a matter for a person.
+
+_USAGE, _TRY_AGAIN = 2, 75
+_MOST = 500
+
+FINAL_CODES = frozenset(
+    {
+        ErrorCode.JAVA_MISSING,
+        ErrorCode.EXTRA_MISSING,
+        ErrorCode.CONFIRMATION_NEEDED,
+        ErrorCode.CHECKPOINT_DIVERGED,
+        ErrorCode.CHECKPOINT_INVALID,
+        ErrorCode.CHECKPOINT_LOST,
+        ErrorCode.TABLE_BEHIND,
+        ErrorCode.ACCOUNTING_BROKEN,
+        ErrorCode.EVOLUTION_REFUSED,
+        ErrorCode.EXPECTATION_REFUSED,
+    }
+)
+"""Besides exit code 2: the same again would only fail again, and must not hide in a loop."""
+
+
+class Kind(StrEnum):
+    """The ways to end."""
+
+    DONE = "done"
+    PASSING = "passing"
+    """A failure that says itself that it may pass."""
+    CRASHED = "crashed"
+    """A failure that does not say so."""
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a process has ended."""
+
+    kind: Kind
+    error: DistributaryError | None = None
+    parked: int = 0
+    """Tables for which something waits, of a process that is done."""
+
+
+def judge(code: int, printed: str, *, last_error: DistributaryError | None, said: str) -> Verdict:
+    """What an exit means.
+
+    Args:
+        code: the exit code; negative for a signal, as `subprocess` has it.
+        printed: standard output, the command's document.
+        last_error: of the last failure that was told as an event.
+        said: the last line on standard error, where nothing else explains the end.
+    """
+    document = _document(printed)
+    told = document.get("error")
+    if not told and document.get("stopped") == "done" and code in (0, 1):
+        waits = document.get("still_parked")
+        parked = waits.get("tables") if isinstance(waits, dict) else 0
+        return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
+    if code == 0:
+        return Verdict(Kind.DONE)
+    error = _told(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
+    return Verdict(_kind(code, error), error)
+
+
+def _kind(code: int, error: DistributaryError) -> Kind:
+    if code == _USAGE or error.code in FINAL_CODES:
+        return Kind.FINAL
+    return Kind.PASSING if code == _TRY_AGAIN or error.retryable else Kind.CRASHED
+
+
+def _document(printed: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(printed)
+    except (RecursionError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
+    code = str(document.get("code"))
+    error = DistributaryError(
+        str(document.get("what", "")),
+        code=ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL,
+        where=str(document.get("where", "")),
+        evidence=str(document.get("evidence", "")),
+        next_step=str(document.get("next_step", "")),
+    )
+    error.retryable = document.get("retryable") is True
+    error.exit_code = exit_code
+    return error
+
+
+def _silent(code: int, said: str) -> DistributaryError:
+    how = f"exit code {code}"
+    if code < 0:
+        known = {each.value: each.name for each in signal.Signals}
+        how = f"signal {known.get(-code, -code)}"
+    return DistributaryError(
+        "the process of the pipeline ended without a word",
+        code=ErrorCode.PROCESS_DIED,
+        evidence=f"{how}; {said[:_MOST]}" if said else how,
+        next_step="nothing is half done; read the lines before this one in the log",
+    )
+
+
+# How long to wait before a restart, and whether there is one: pure functions of what happened.
+
+_MOST_DOUBLINGS = 40
+"""Enough for any pause; a power of two beyond it only costs time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """Failures in a row."""
+
+    failures: int = 0
+    crashes: int = 0
+    """Those among them that do not say that they may pass."""
+
+    def after(self, verdict: Verdict, *, ran: float, policy: Restart) -> Streak:
+        """One more failure; a process that ran long enough began a new row."""
+        so_far = Streak() if ran >= policy.reset_after.total_seconds() else self
+        crashed = verdict.kind is Kind.CRASHED
+        return Streak(so_far.failures + 1, so_far.crashes + int(crashed))
+
+    def is_over(self, verdict: Verdict, policy: Restart) -> bool:
+        """Whether there is no further restart after the last of these failures."""
+        if verdict.kind is Kind.FINAL:
+            return True
+        crashed = verdict.kind is Kind.CRASHED and _beyond(self.crashes, policy.max_crashes)
+        return crashed or _beyond(self.failures, policy.max)
+
+
+def pause(policy: Restart, failures: int, *, chance: Callable[[], float]) -> float:
+    """Seconds until the restart after so many failures in a row.
+
+    It doubles from `initial` to `longest`. A random half is left out, so that pipelines that failed
+    together do not come back together; `chance` gives numbers from 0 to 1.
+    """
+    doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
+    grown = policy.initial.total_seconds() * float(2**doublings)
+    full = min(grown, policy.longest.total_seconds())
+    return full * (1 - chance() / 2)
+
+
+def _beyond(count: int, limit: Limit) -> bool:
+    return limit != UNLIMITED and count > limit
+
+
+# What is known of each pipeline, as facts that any thread may read.
+
+
+class State(StrEnum):
+    """Where a pipeline is."""
+
+    WAITING = "waiting"
+    """Not started yet."""
+    STARTING = "starting"
+    """Its process runs, and was not heard of yet."""
+    RUNNING = "running"
+    FAILING = "failing"
+    """A batch failed, and its process tries it again."""
+    BACKOFF = "backoff"
+    """Its process failed, and will be started again."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    DONE = "done"
+    FAILED = "failed"
+    """For good."""
+
+
+ENDED = frozenset({State.STOPPED, State.DONE, State.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """One pipeline, at one moment."""
+
+    name: str
+    file: str
+    state: State = State.WAITING
+    pid: int | None = None
+    restarts: int = 0
+    batch: int | None = None
+    """The batch under way."""
+    settled: BatchSettled | None = None
+    """The last batch that was settled under this supervisor."""
+    counts: Counts = field(default_factory=Counts)
+    """Of all batches under this supervisor."""
+    batches: int = 0
+    error: DistributaryError | None = None
+    """What failed last, until something goes well again."""
+    retry_at: datetime | None = None
+    """When it is tried again."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it does what it should: it is done, or goes on after its last failure."""
+        if self.state is State.DONE:
+            return True
+        return self.state is State.RUNNING and self.error is None
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready; nothing in it is a secret."""
+        return str(self.state) if self.error is None else f"{self.state}: {self.error.code}"
+
+    def hearing(self, event: Event) -> PipelineStatus:
+        """The same after an event of its process."""
+        match event:
+            case BatchStarted():
+                return self._well(batch=event.batch)
+            case BatchSettled():
+                counts, batches = self.counts + event.counts, self.batches + 1
+                return self._well(batch=None, settled=event, counts=counts, batches=batches)
+            case Idle():
+                return self._well(batch=None)
+            case Failed() if event.retry_in is not None:
+                at = _later(event.at, event.retry_in)
+                state = State.STOPPING if self.state is State.STOPPING else State.FAILING
+                return replace(self, state=state, error=event.error, batch=None, retry_at=at)
+            case Failed():
+                return replace(self, error=event.error, batch=None)
+        return self
+
+    def _well(self, **changes: Any) -> PipelineStatus:
+        state = State.STOPPING if self.state is State.STOPPING else State.RUNNING
+        # a batch that has begun may be the one that failed: only its end shows that all is well
+        error = self.error if changes["batch"] is not None else None
+        return replace(self, state=state, error=error, retry_at=None, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `/status` and `--json`."""
+        settled = self.settled
+        return {
+            "pipeline": self.name,
+            "file": self.file,
+            "state": str(self.state),
+            "ready": self.is_ready,
+            "pid": self.pid,
+            "restarts": self.restarts,
+            "next_retry_at": self.retry_at,
+            "batch": self.batch,
+            "last_batch": None if settled is None else _batch(settled),
+            "batches": self.batches,
+            "read": self.counts.read,
+            "written": self.counts.written,
+            "dead_lettered": self.counts.dead_lettered,
+            "parked": self.counts.parked,
+            "skipped": self.counts.skipped,
+            "last_error": None if self.error is None else self.error.as_dict(),
+        }
+
+
+def readiness(pipelines: Iterable[PipelineStatus]) -> dict[str, Any]:
+    """Whether all are ready; which are not, and why."""
+    waiting = {each.name: each.why for each in pipelines if not each.is_ready}
+    return {"ready": not waiting, "not_ready": waiting}
+
+
+def _later(at: datetime, seconds: float) -> datetime:
+    return datetime.fromtimestamp(at.timestamp() + seconds, UTC)
+
+
+def _batch(event: BatchSettled) -> dict[str, Any]:
+    return {
+        "batch": event.batch,
+        "at": event.at,
+        "read": event.counts.read,
+        "rows": event.rows,
+        "tables": event.tables,
+        "seconds": event.seconds,
+        "records_per_second": event.records_per_second,
+        "lag_records": event.lag_records,
+        "lag_seconds": event.lag_seconds,
+    }
+
 
 _chance = random.SystemRandom().random
 

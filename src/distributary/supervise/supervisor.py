@@ -2,18 +2,109 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import select
 import signal
+import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
 
-from distributary.supervise.member import Member
-from distributary.supervise.schedule import Schedule
-from distributary.supervise.status import PipelineStatus, State
+from distributary.config.document import printable
+from distributary.config.load import Loaded, load
+from distributary.config.pipeline import PipelineConfig
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.model import layout
+from distributary.observe.alerts.watch import attach_alerts
+from distributary.observe.events import Event, EventBus, Listener, TaskFailed
+from distributary.observe.ledger import Ledger
+from distributary.observe.log_format import LogLine
+from distributary.observe.metrics import Metrics
+from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, judge
+from distributary.supervise.process import Keeper, Tell
+
+# A command of ours, again and again: upkeep that runs beside a pipeline, never twice at once.
+
+_JITTER = 0.1
+"""Share of the interval by which a start may be late: pipelines do not all work at once."""
+_MOST = 2_000
+_chance = random.SystemRandom().random
+
+
+class Schedule(Keeper):
+    """Runs a command at an interval, counted from start to start.
+
+    One that takes longer than the interval is followed by the next at once, and what was missed is
+    not made up for. What it prints goes to the log; a failure is told as an event, and the next
+    run comes all the same.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        command: Sequence[str],
+        *,
+        pipeline: str,
+        every: timedelta,
+        grace: float,
+        tell: Tell,
+        mask: Callable[[str], str] = str,
+        chance: Callable[[], float] = _chance,
+    ) -> None:
+        super().__init__(pipeline, command, grace=grace, tell=tell, mask=mask)
+        self._task, self._every, self._chance = task, every.total_seconds(), chance
+        self._next: float | None = None
+        self.runs = 0
+        """How often it has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, and nothing of it runs."""
+        return self.stopping and self.pid is None
+
+    def _due(self, now: float) -> None:
+        if self._next is None:
+            # the first one waits, too: a pipeline that starts has enough to do
+            self._next = self._after(now)
+        if now < self._next:
+            return
+        self._next = self._after(now)
+        try:
+            self._start(now)
+        except OSError as error:
+            self._report(DistributaryError(f"{self._task} was not started", evidence=str(error)))
+
+    def _after(self, now: float) -> float:
+        return now + self._every * (1 + _JITTER * self._chance())
+
+    def _happened(self, line: str) -> None:
+        """Commands besides `run` have no events."""
+
+    def _ended(self, code: int, now: float) -> None:
+        self.runs += 1
+        printed = self._mask("\n".join(self._printed).strip())
+        if printed:
+            line = LogLine(message=printed[:_MOST], event=self._task, pipeline=self.name)
+            self._tell(line)
+        verdict = judge(code, printed, last_error=None, said=self._said)
+        if verdict.kind is Kind.DONE or self.stopping or verdict.error is None:
+            return
+        # another process does the same already: it is being done
+        if verdict.error.code is not ErrorCode.CHECKPOINT_OWNED:
+            self._report(verdict.error)
+
+    def _report(self, error: DistributaryError) -> None:
+        self._tell(TaskFailed(pipeline=self.name, task=self._task, error=error))
+
 
 _TICK_SECONDS = 0.1
 _LIVE_SECONDS = 10.0
@@ -139,3 +230,225 @@ class Supervisor:
             signal.set_wakeup_fd(before_wake)
             os.close(wake)
             os.close(woken)
+
+
+# From files to pipelines that can be run side by side, each file judged for itself.
+
+Command = Callable[[Path], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Pipelines, and the settings of those whose file is right."""
+
+    specs: tuple[Spec, ...]
+    loaded: tuple[Loaded, ...] = field(repr=False)
+
+    def mask(self, text: str) -> str:
+        """A text without the secrets of any of them."""
+        for each in self.loaded:
+            text = each.mask(text)
+        return text
+
+
+def own_command(*words: str) -> tuple[str, ...]:
+    """A command of ours, as a process."""
+    # -P: the working folder is no place to import from
+    return (sys.executable, "-P", "-m", "distributary", *words)
+
+
+def run_command(*options: str) -> Command:
+    """The command that runs a pipeline, with its words for programs."""
+    spoken = ("--json", "--log-format", "json")
+    return lambda file: own_command("run", *spoken, *options, "--", str(file))
+
+
+def plan_of(files: Sequence[Path], command: Command) -> Plan:
+    """One pipeline for each file; what is wrong with a file is the matter of that file only."""
+    seen: dict[str, Path] = {}
+    specs: list[Spec] = []
+    loaded: list[Loaded] = []
+    for file in files:
+        try:
+            found = load(file)
+            _once(found, file, seen)
+        except DistributaryError as error:
+            specs.append(Spec(_free_name(file, specs), str(file), (), refused=error))
+            continue
+        config = found.config
+        loaded.append(found)
+        specs.append(Spec(config.name, str(file), command(file), config.restart, found.mask))
+    return Plan(tuple(specs), tuple(loaded))
+
+
+def _once(found: Loaded, file: Path, seen: dict[str, Path]) -> None:
+    """A name stands for one checkpoint in a lake, and for one pipeline in logs and metrics."""
+    name = found.config.name
+    if name in seen:
+        raise ConfigError(
+            f"two files are about a pipeline named {name}",
+            where=printable(str(file)),
+            evidence=f"the other one is {printable(str(seen[name]))}",
+            next_step="give each pipeline a name of its own, and each file once",
+        )
+    seen[name] = file
+
+
+def _free_name(file: Path, specs: Sequence[Spec]) -> str:
+    """What a pipeline is called whose own name is not known, or taken."""
+    return f"{printable(file.name)}#{len(specs) + 1}"
+
+
+# What a kind of listener gives to whoever attaches it.
+
+Render = Callable[[str], tuple[str, bytes]]
+"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listener, and what it has to show."""
+
+    listener: Listener
+    metrics: Render | None = None
+
+
+Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]
+"""Opens a listener for these pipelines; None where none of them asks for it."""
+
+
+# The alerts of pipelines, each by its own settings.
+
+
+@contextmanager
+def alerting(configs: Sequence[PipelineConfig]) -> Iterator[Listening | None]:
+    """While this lasts, people are told; what is open is remembered in the lake."""
+    bus = EventBus()
+    with ExitStack() as stack:
+        told = [stack.enter_context(_of(bus, config)) for config in configs if config.alerts.to]
+        yield Listening(bus.publish) if told else None
+
+
+@contextmanager
+def _of(bus: EventBus, config: PipelineConfig) -> Iterator[str]:
+    local = config.lake.local_path
+    # what is on an object store cannot remember alerts: the checkpoint's folder can
+    lake = config.checkpoint_path if local is None else layout.pipeline(str(local), config.name)
+    with attach_alerts(bus, config, state_folder=Path(lake)):
+        yield config.name
+
+
+# Who listens: what the files of pipelines ask for, attached to a bus in one place.
+#
+# `up` attaches it once, to the bus on which it says what all its pipelines tell; `run` in the
+# same way to its own. The process of a pipeline under `up` attaches nothing: it only tells.
+
+OPENERS: tuple[Open, ...] = (alerting,)
+"""Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
+
+
+@contextmanager
+def listeners_of(
+    configs: Sequence[PipelineConfig], bus: EventBus, *, openers: Sequence[Open] = OPENERS
+) -> Iterator[Render | None]:
+    """While this lasts, the bus has the listeners that the settings ask for.
+
+    Gives what `/metrics` answers, if one of them counts.
+    """
+    metrics = None
+    with ExitStack() as stack:
+        for each in openers:
+            found = stack.enter_context(each(configs))
+            if found is not None:
+                # leaves the bus before it is closed
+                stack.callback(bus.subscribe(found.listener))
+                metrics = metrics or found.metrics
+        yield metrics
+
+
+# The metrics of all pipelines under one supervisor.
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def counting(configs: Sequence[PipelineConfig]) -> Iterator[Listening]:
+    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
+    metrics = Metrics()
+    for config in configs:
+        metrics.limit(config.name, max_tables=config.metrics.max_tables)
+        _remember(metrics, config)
+    yield Listening(metrics.listen, metrics.render)
+
+
+def _remember(metrics: Metrics, config: PipelineConfig) -> None:
+    try:
+        ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
+        metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+    except DistributaryError as error:
+        # a lake that is away is the pipeline's matter, which will say so
+        _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
+
+
+# Hands what pipelines tell to those who listen, in a thread of its own.
+#
+# A listener that hangs, or a terminal that does not scroll, holds up the other listeners and
+# nobody else: pipes are read on, and when too much waits the oldest is dropped, and said to be.
+
+_MOST_WAITING = 20_000
+_LAST_WORDS_SECONDS = 5.0
+
+
+class Relay:
+    """From the supervisor's loop to a bus, and to the log."""
+
+    def __init__(
+        self, bus: EventBus, write: Callable[[LogLine], None], *, most: int = _MOST_WAITING
+    ) -> None:
+        self._bus, self._write = bus, write
+        self._most = most
+        self._waiting: deque[Event | LogLine] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._hand_on, name="relay", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(_LAST_WORDS_SECONDS)
+
+    def __call__(self, item: Event | LogLine) -> None:
+        """Take an event or a line; returns at once."""
+        with self._changed:
+            self._waiting.append(item)
+            if len(self._waiting) > self._most:
+                self._waiting.popleft()
+                self._dropped += 1
+            self._changed.notify()
+
+    def _hand_on(self) -> None:
+        while (item := self._next()) is not None:
+            if isinstance(item, LogLine):
+                self._write(item)
+            else:
+                self._bus.publish(item)
+
+    def _next(self) -> Event | LogLine | None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                text = f"{dropped:,} events and lines were dropped: a listener is too slow"
+                return LogLine(message=text, event="dropped", level="WARNING")
+            return self._waiting.popleft() if self._waiting else None

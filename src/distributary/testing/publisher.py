@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distributary.errors import PublishError, StagedFileError
-from distributary.model.manifest import StagedFile, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Mark, Outcome, Published
+from distributary.publish.base import CommittedMark, Outcome, Published
 
 
 @dataclass(slots=True)

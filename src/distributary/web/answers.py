@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
-from distributary.observe.plain import plain
+from distributary.observe.log_format import plain
 
 _log = logging.getLogger(__name__)
 
@@ -107,3 +107,28 @@ def wrong(name: str, evidence: str) -> ConfigError:
         evidence=evidence,
         next_step="the page of the dashboard's API says what it may be: docs/dashboard.md",
     )
+
+
+# What is sent to us: small, and JSON.
+
+_MOST_BYTES = 64 << 10
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The object in a request's body."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise _unusable(f"more than {_MOST_BYTES:,} bytes")
+    try:
+        found = json.loads(bytes(body))
+    except (ValueError, RecursionError):
+        raise _unusable("no JSON") from None
+    if not isinstance(found, dict):
+        raise _unusable("no object")
+    return found
+
+
+def _unusable(evidence: str) -> ConfigError:
+    return ConfigError("the request cannot be used", evidence=evidence, next_step="send one object")

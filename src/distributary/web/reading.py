@@ -5,29 +5,116 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
+from distributary.delta.tables import StorageOptions, open_table
+from distributary.engine.claim import liveness
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.model import layout
 from distributary.model.table import Role
-from distributary.observe import layout
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.delta import StorageOptions
 from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger import Ledger
-from distributary.observe.pipelines import Registration, registrations
+from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
 from distributary.observe.rows import TableSummary
 from distributary.observe.status import PipelineStatus, Status, status
-from distributary.observe.trust import DECODING, load_trusted
-from distributary.publish.marks import Loss
-from distributary.run.claim import liveness
+from distributary.publish.parking import Loss
 from distributary.web.answers import not_found
-from distributary.web.memo import Memo
-from distributary.web.versions import Version, Versions
+
+# Remembered answers: computed once for each state of the lake, however many people look.
+
+_MOST = 200
+
+
+class Memo:
+    """Values by key, each good for one version. Thread-safe; nobody computes one twice at once."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, version: Hashable, make: Callable[[], _Value]) -> _Value:
+        """What was made for this version, or is made now."""
+        found = self._find(key, version)
+        if found is not None:
+            return found[0]  # type: ignore[no-any-return]
+        with self._lock:
+            own = self._making.setdefault(key, threading.Lock())
+        with own:
+            found = self._find(key, version)
+            if found is not None:
+                return found[0]  # type: ignore[no-any-return]
+            value = make()
+            with self._lock:
+                self._values[key] = (version, value)
+                while len(self._values) > self._most:
+                    self._making.pop(self._values.popitem(last=False)[0], None)
+        return value
+
+    def _find(self, key: Hashable, version: Hashable) -> tuple[Any] | None:
+        with self._lock:
+            kept = self._values.get(key)
+            if kept is None or kept[0] != version:
+                return None
+            self._values.move_to_end(key)
+            return (kept[1],)
+
+
+# Whether a table has changed, without reading it.
+
+_REMOTE_SECONDS = 5.0
+"""How long the version of a table in an object store is believed: asking costs a request."""
+
+Version = tuple[int, int]
+"""Number of the newest commit, and when it was written: a table may have been made anew."""
+
+NONE: Version = (-1, 0)
+"""Of a table that is not there."""
+
+
+class Versions:
+    """The newest versions of Delta tables. Thread-safe."""
+
+    def __init__(self, options: StorageOptions | None = None) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._asked: dict[str, tuple[float, Version]] = {}
+
+    def of(self, path: str) -> Version:
+        """The version of the table in a folder."""
+        folder = local_path(path)
+        if folder is not None:
+            return _newest(os.path.join(folder, "_delta_log"))
+        with self._lock:
+            at, known = self._asked.get(path, (0.0, NONE))
+            if at and time.monotonic() - at < _REMOTE_SECONDS:
+                return known
+        table = open_table(path, self._options)
+        found = NONE if table is None else (table.version(), 0)
+        with self._lock:
+            self._asked[path] = (time.monotonic(), found)
+        return found
+
+
+def _newest(log: str) -> Version:
+    try:
+        with os.scandir(log) as entries:
+            commits = [e.name for e in entries if e.name.endswith(".json") and len(e.name) == 25]
+        newest = max(commits, default="")
+        if not newest:
+            return NONE
+        return int(newest[:20]), os.stat(os.path.join(log, newest)).st_mtime_ns
+    except (OSError, ValueError):
+        return NONE
+
 
 SHOWN = 8
 """Tables of a pipeline that are named where all pipelines are shown."""

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.supervise.connections import Connections
+from distributary.supervise.server import Connections
 from distributary.web.app import Dashboard
 
 _REQUEST_SECONDS = 15.0

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distributary.decode.change.order import Place, datastream_places, debezium_places
-from distributary.decode.datastream_events import Events
+from distributary.decode.change.base import Events, Place, datastream_places, debezium_places
 
 NAMES = {
     "mysql": {"log_file": "file", "log_position": "pos"},

@@ -10,13 +10,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.errors import AccountingError, DistributaryError, SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State
-from distributary.observe.events import (
-    BatchSettled,
-    Failed,
-    SchemaSeen,
-    TableParked,
-    TableWritten,
-)
+from distributary.observe.events import BatchSettled, Failed, SchemaSeen, TableParked, TableWritten
 
 NAME = "games"
 START = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.alerts import AtMost
-from distributary.observe.alerts.limit import Limit
+from distributary.observe.alerts.delivery import Limit
 from distributary.observe.alerts.notice import Kind, Notice, State
-from distributary.observe.alerts.rules import Rules
-from distributary.observe.alerts.wording import Wording
+from distributary.observe.alerts.rules import Rules, Wording
 from distributary.observe.events import Event, Idle, Stopped, TableResumed
 from tests.observe.alerts.scenes import (
     NAME,

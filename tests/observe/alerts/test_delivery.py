@@ -17,15 +17,11 @@ import pytest
 from distributary.config.alerts import AtMost
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import DistributaryError, LakeUnavailableError, OwnedError
-from distributary.observe.alerts import attach_alerts
-from distributary.observe.alerts.courier import Courier
-from distributary.observe.alerts.limit import Limit
-from distributary.observe.alerts.memory import NAME, Memory
+from distributary.observe.alerts.delivery import Courier, Limit
 from distributary.observe.alerts.notice import Notice, State
-from distributary.observe.alerts.targets.base import DELIVERED, Outcome
-from distributary.observe.alerts.targets.make import make_targets
-from distributary.observe.alerts.watch import Watch
-from distributary.observe.alerts.wording import Wording
+from distributary.observe.alerts.rules import Wording
+from distributary.observe.alerts.targets import DELIVERED, Outcome, make_targets
+from distributary.observe.alerts.watch import NAME, Memory, Watch, attach_alerts
 from distributary.observe.events import EventBus, Idle
 from tests.observe.alerts.mailbox import mail_server
 from tests.observe.alerts.scenes import NAME as PIPELINE

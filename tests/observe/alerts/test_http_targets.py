@@ -17,13 +17,10 @@ from typing import Any
 import pytest
 
 from distributary.config.alerts import Alerts
-from distributary.dev.certificates import Authority
-from distributary.dev.ports import free_port
+from distributary.lab.services.processes import free_port
+from distributary.lab.services.security import Authority
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State
-from distributary.observe.alerts.targets.base import Target
-from distributary.observe.alerts.targets.make import make_targets
-from distributary.observe.alerts.targets.pagerduty import dedup_key
-from distributary.observe.alerts.targets.slack import message
+from distributary.observe.alerts.targets import Target, dedup_key, make_targets, message
 from tests.observe.alerts.scenes import moment, notice
 from tests.registry.loopback import Asked, Says, Server, serving
 

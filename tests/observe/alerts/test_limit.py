@@ -3,9 +3,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from distributary.config.alerts import AtMost
-from distributary.observe.alerts.limit import MOST_WAITING, Limit
+from distributary.observe.alerts.delivery import MOST_WAITING, Limit
 from distributary.observe.alerts.notice import Kind, Notice, State
-from distributary.observe.alerts.wording import Wording
+from distributary.observe.alerts.rules import Wording
 from tests.observe.alerts.scenes import moment, notice, pipeline
 
 WITHIN = timedelta(minutes=10)

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from distributary.config.alerts import Alerts
-from distributary.dev.certificates import Authority
-from distributary.dev.ports import free_port
-from distributary.observe.alerts.targets.base import Target
-from distributary.observe.alerts.targets.make import make_targets
+from distributary.lab.services.processes import free_port
+from distributary.lab.services.security import Authority
+from distributary.observe.alerts.targets import Target, make_targets
 from tests.observe.alerts.mailbox import PASSWORD, USER, mail_server
 from tests.observe.alerts.scenes import moment, notice
 

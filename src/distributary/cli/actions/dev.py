@@ -6,12 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from distributary.cli.output import Paper, styled
+from distributary.cli.output import Paper, listed, since, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import listed, since
-from distributary.dev.condition import Condition, State
-from distributary.dev.folder import contents, usual_folder
-from distributary.dev.services import Services
+from distributary.lab.services.services import Condition, Services, State, contents, usual_folder
 
 _COLOURS = {State.UP: "green", State.SILENT: "yellow", State.DOWN: "bold red"}
 

@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.cli.actions.confirm import confirmed
 from distributary.cli.lakes import find_lake, load_file
-from distributary.cli.output import Paper, styled
+from distributary.cli.output import Paper, confirmed, counted, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted
 from distributary.config.load import Loaded
-from distributary.deploy.grant_executors import CatalogExecutor, SparkExecutor
-from distributary.deploy.granting import Executor, Outcome, Result, apply_rights
-from distributary.deploy.rights import Right, Statement, Verb, statements, wanted_rights
-from distributary.deploy.rights_book import RightsBook
+from distributary.deploy.grants import (
+    CatalogExecutor,
+    Executor,
+    Outcome,
+    Result,
+    Right,
+    RightsBook,
+    SparkExecutor,
+    Statement,
+    Verb,
+    apply_rights,
+    statements,
+    wanted_rights,
+)
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.ledger import Ledger
 
@@ -94,8 +102,8 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
     databricks = config.deploy.databricks if config.deploy is not None else None
     named = databricks is not None and databricks.catalog is not None
     if (through or (DATABRICKS if named else SPARK)) == SPARK:
-        from distributary.run.session import spark_session
-        from distributary.run.spark_conf import SparkSettings
+        from distributary.spark.session import spark_session
+        from distributary.spark.settings import SparkSettings
 
         settings = SparkSettings.from_config(
             config.spark, sealed=loaded.sealed, log_file=call.log.path, short_lived=True
@@ -108,7 +116,7 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
             where="deploy.databricks.catalog",
             next_step="add it, or use --through spark",
         )
-    from distributary.deploy.workspace import open_workspace
+    from distributary.deploy.databricks import open_workspace
 
     return CatalogExecutor(open_workspace(databricks))
 

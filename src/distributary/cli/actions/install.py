@@ -4,18 +4,112 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.cli.actions.confirm import confirmed
-from distributary.cli.actions.install_shards import Spread, plan_spread
-from distributary.cli.output import Paper, styled
+from distributary.cli.output import Paper, confirmed, counted, size, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import Move, job_name, moves
+from distributary.deploy.files import (
+    Action,
+    Step,
+    TargetName,
+    open_target,
+    refuse_conflicts,
+    warnings,
+)
+from distributary.deploy.package import WHEEL, contents, pack, packages, wheel_contents, write_wheel
 from distributary.deploy.pipeline_file import Installable, read_for_install
-from distributary.deploy.shards import refuse_single, removal_target
-from distributary.deploy.steps import Action, Step, refuse_conflicts
-from distributary.deploy.targets import TargetName, open_target, warnings
+from distributary.deploy.shards import (
+    ShardsTarget,
+    installed_shards,
+    numbers_in,
+    refuse_single,
+    removal_target,
+    shards_folder,
+    spread_target,
+)
+from distributary.errors import ConfigError
+
+# `install --shards`: which types get another job, and which jobs may not go yet.
+
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The jobs of a pipeline, and what changes for its types."""
+
+    place: ShardsTarget
+    pipeline: str
+    shards: int
+    before: int
+    """The number of shards so far; 0 for none."""
+    moves: tuple[Move, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return {
+            "shards": self.shards,
+            "shards_before": self.before,
+            "moves": [{"type": m.type, "from": m.before, "to": m.after} for m in self.moves],
+            "kept": list(self.place.kept),
+        }
+
+    def draw(self, paper: Paper) -> None:
+        """What moves, and what is left to do."""
+        for move in self.moves[:_MOST_SHOWN]:
+            there = job_name(self.pipeline, move.after)
+            paper.line(f"moves  {move.type}  {job_name(self.pipeline, move.before)} -> {there}")
+        if len(self.moves) > _MOST_SHOWN:
+            paper.line(f"       and {counted(len(self.moves) - _MOST_SHOWN, 'more type')}")
+        if self.before not in (0, self.shards):
+            paper.line(f"then   restart {self.pipeline}: it divides the stream where it stands")
+        for name in self.place.kept:
+            paper.line(f"kept   {name}, until it has settled what is its own; then install again")
+
+
+def plan_spread(
+    name: TargetName, pipeline: Installable, *, shards: int, out: Path | None
+) -> Spread:
+    """Look at what is installed and at the lake, and say what would be."""
+    config = pipeline.loaded.config if pipeline.loaded is not None else None
+
+    # it takes Spark's classes to ask, and nobody asks when the number grows
+    def is_done(number: int) -> bool:
+        from distributary.engine.shards import is_retired
+
+        return config is not None and is_retired(config, number)
+
+    def letters(number: int) -> bool:
+        from distributary.engine.shards import has_letters
+
+        return config is not None and has_letters(config, number)
+
+    place = spread_target(
+        name, pipeline, shards=shards, out=out, is_done=is_done, has_letters=letters
+    )
+    before = installed_shards(pipeline)
+    known = _types(config, pipeline) if config is not None and before else []
+    moved = moves(known, before, shards) if before else ()
+    return Spread(place, pipeline.name, shards, before, moved)
+
+
+def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
+    """The types that have tables in the lake, where it is to be seen."""
+    from distributary.observe.ledger import Ledger
+
+    lake = config.lake.local_path
+    if lake is None or not lake.is_dir():
+        return []
+    numbers = numbers_in(shards_folder(pipeline), config.name)
+    names = {config.name, *(job_name(config.name, number) for number in numbers)}
+    ledger = Ledger(str(lake), storage_options=config.lake.options or None)
+    known = ledger.tables(schema_ids=False)
+    return sorted({t.type for t in known if t.type and t.pipeline in names})
+
 
 _STYLES = {
     Action.CREATE: "green",
@@ -167,3 +261,49 @@ def _tally(steps: Sequence[Step]) -> str:
 
 def _names(steps: Sequence[Step]) -> str:
     return ", ".join(step.name for step in steps[:5])
+
+
+# `package`: the Python packages of this environment as one file, or Distributary as a wheel.
+
+# of an archive with another name, Spark unpacks no rights: its Python could not be started
+_ENDINGS = (".tar.gz", ".tgz")
+
+
+def package_environment(call: Invocation, out: Path, *, dry_run: bool) -> int:
+    """Write the archive or the wheel; with `dry_run` only say what would be in it."""
+    wheel = out.suffix == ".whl"
+    if wheel and out.name != WHEEL:
+        raise ConfigError(
+            "pip takes a wheel by its own name only",
+            where=str(out),
+            next_step=f"name it {WHEEL}",
+        )
+    if not wheel and not out.name.endswith(_ENDINGS):
+        raise ConfigError(
+            "Spark unpacks archives by the end of their names",
+            where=str(out),
+            next_step=f"name it with .tar.gz at its end, or {WHEEL} for an image",
+        )
+    if dry_run:
+        found = wheel_contents() if wheel else contents()
+        names = ("distributary",) if wheel else packages()
+        files, held = len(found), sum(p.stat().st_size for p in found.values())
+    else:
+        if not wheel:
+            call.out.note("packing; this takes a minute")
+        done = write_wheel(out) if wheel else pack(out)
+        names, files, held = done.packages, done.files, done.bytes
+    data = {
+        "path": str(out),
+        "dry_run": dry_run,
+        "packages": list(names),
+        "files": files,
+        "bytes": held,
+    }
+    what = f"{counted(len(names), 'package')}, {counted(files, 'file')}, {size(held)}"
+    call.out.show(data, lambda paper: _draw(paper, out, what, dry_run=dry_run))
+    return 0
+
+
+def _draw(paper: Paper, out: Path, what: str, *, dry_run: bool) -> None:
+    paper.line(f"would pack {what} before compression" if dry_run else f"{out}: {what}")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Generic, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from distributary.cli.actions.lines import lag_text, schema_line
-from distributary.cli.output import styled
-from distributary.cli.words import clock, counted, duration, number
+from distributary.cli.output import clock, counted, cut, duration, number, spelled, styled, tally
+from distributary.evolve.types import sql_name
+from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
@@ -25,6 +30,93 @@ from distributary.observe.events import (
     StepFinished,
     TableParked,
 )
+
+# A run as plain lines: one per batch, one per new schema, a heartbeat.
+
+_LONGEST = 200
+_OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
+MOST_SCHEMAS = 20
+"""A thousand new tables are not a thousand lines."""
+
+Say = Callable[[str], None]
+
+
+def schema_line(event: SchemaSeen) -> str:
+    """`schema chess v3: + rating int`."""
+    version = event.label.rpartition(" ")[2]
+    named = version if version.startswith("v") else f"id {event.schema_id}"
+    # every log has these: what is new are the columns of the source's table
+    changes = ", ".join(event.changes).replace(_OF_EVERY_LOG, "") or "no change"
+    return f"schema {spelled(event.type)} {named}: {cut(changes, _LONGEST)}"
+
+
+def batch_line(event: BatchSettled) -> str:
+    """Number, rows, rows a second, lag, tables, dead letters."""
+    # one that an earlier process had decided was only finished here: its speed would be a fable
+    whole = not event.steps or "stage" in event.steps
+    parts = [
+        f"batch {event.batch}",
+        counted(event.counts.read, "row"),
+        f"{number(event.records_per_second)} rows/s" if whole else "finished",
+        f"lag {lag_text(event)}",
+        counted(event.tables, "table"),
+        counted(event.counts.dead_lettered, "dead letter"),
+        duration(event.seconds),
+    ]
+    if event.counts.parked:
+        parts.append(f"parked {number(event.counts.parked)}")
+    return "  ".join(parts)
+
+
+def lag_text(event: BatchSettled) -> str:
+    """Records and seconds, as far as the source tells."""
+    age = f" ({duration(event.lag_seconds)})" if event.lag_seconds is not None else ""
+    return f"{number(event.lag_records)}{age}"
+
+
+class Lines:
+    """Listens to a run and says what a person would want to read later."""
+
+    def __init__(self, say: Say, *, note: Say, step: Say, most_schemas: int = MOST_SCHEMAS) -> None:
+        self._say, self._note, self._step = say, note, step
+        self._most_schemas = most_schemas
+        self._schemas: list[SchemaSeen] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """One event."""
+        with self._lock:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case SchemaSeen():
+                self._schemas.append(event)
+            case BatchSettled():
+                self._tell_schemas()
+                self._say(batch_line(event))
+                if event.dead_letters:
+                    self._step(f"batch {event.batch}  {tally(event.dead_letters)}")
+            case StepFinished():
+                self._step(f"batch {event.batch}  {event.step} {duration(event.seconds)}")
+            case TableParked():
+                waiting = counted(event.records, "record")
+                self._note(f"parked {event.table}: {waiting} wait: {event.error}")
+            case Idle():
+                last = "" if event.batch is None else f", last batch {event.batch}"
+                self._say(f"idle at {clock(event.at)}{last}")
+            case Failed():
+                again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
+                self._note(f"failed: {event.error.code} {event.error.what}{again}")
+
+    def _tell_schemas(self) -> None:
+        for event in self._schemas[: self._most_schemas]:
+            self._say(schema_line(event))
+        more = len(self._schemas) - self._most_schemas
+        if more > 0:
+            self._say(f"and {counted(more, 'more schema')}: distributary schema history")
+        self._schemas.clear()
+
 
 STEPS = ("plan", "stage", "manifest", "publish", "settle")
 _BATCHES = 8
@@ -152,3 +244,68 @@ def _batch_table(batches: Sequence[BatchSettled]) -> Table:
             f"{slowest} {share:.0%}" if slowest else "",
         )
     return table
+
+
+# Work in a thread of its own, so that the main thread is free for signals and the screen.
+
+_T = TypeVar("_T")
+_POLL_SECONDS = 0.1
+
+
+class Foreground(Generic[_T]):
+    """Runs a piece of work until it ends or is asked to stop.
+
+    PySpark takes Ctrl-C for itself when it is started in the main thread, and cancels the job that
+    is under way. Started elsewhere it leaves signals alone, and a batch can be finished.
+    """
+
+    def __init__(self, work: Callable[[], _T], *, stop: threading.Event) -> None:
+        self._work, self._stop = work, stop
+        self._results: list[_T] = []
+        self._errors: list[BaseException] = []
+        self.signal: int | None = None
+        """The signal that asked for a stop."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Told when that happens."""
+        self.on_force: Callable[[], None] = lambda: None
+        """Told when it happens again: there is no time left."""
+
+    def run(self) -> _T:
+        """The work's result, or its error."""
+        thread = threading.Thread(target=self._do, name="pipeline", daemon=True)
+        with self._listening():
+            thread.start()
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+        if self._errors:
+            raise self._errors[0]
+        return self._results[0]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or what a shell expects of a program that a signal has ended."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def _do(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            # a batch that is cut off here is taken up again by the next run
+            self.on_force()
+            os._exit(128 + number)
+        self.signal = number
+        self._stop.set()
+        self.on_stop()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        before = {n: signal.signal(n, self._asked) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

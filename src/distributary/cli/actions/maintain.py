@@ -11,18 +11,25 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from distributary.cli.actions.schema import find_table
-from distributary.cli.failure import usage_error
 from distributary.cli.lakes import Lake, find_lake, loaded_of
-from distributary.cli.output import Paper, Words, styled
+from distributary.cli.logs import usage_error
+from distributary.cli.output import (
+    Paper,
+    Words,
+    brief,
+    counted,
+    duration,
+    listed,
+    number,
+    size,
+    styled,
+)
 from distributary.cli.verb import Invocation
-from distributary.cli.words import brief, counted, duration, listed, number, size
-from distributary.config.lake import local_path
-from distributary.config.maintain import LEAST_RETENTION, Maintain
-from distributary.config.quantity import parse_duration
+from distributary.config.base import parse_duration
+from distributary.config.lake import LEAST_RETENTION, Maintain, local_path
+from distributary.engine.maintain import Job, Report, Step, TableReport, Wishes, jobs_of, maintain
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.ledger import Ledger
-from distributary.run.maintaining import jobs_of, maintain
-from distributary.run.maintenance import Job, Report, Step, TableReport, Wishes
 
 _COMMAND = "distributary maintain"
 _FILES = (".yaml", ".yml")

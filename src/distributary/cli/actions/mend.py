@@ -3,27 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from distributary.cli.actions.confirm import confirmed
+from distributary.changes.rebuild import Verified
+from distributary.cli.actions.dlq import Selection, letters_in
 from distributary.cli.actions.schema import find_table
-from distributary.cli.lakes import find_lake, open_pipeline, pipeline_of
-from distributary.cli.output import Paper, styled
+from distributary.cli.actions.sparking import start_spark
+from distributary.cli.lakes import Lake, find_lake, open_pipeline, pipeline_of
+from distributary.cli.logs import usage_error
+from distributary.cli.output import (
+    Paper,
+    Words,
+    clock,
+    confirmed,
+    counted,
+    cut,
+    duration,
+    number,
+    styled,
+    tally,
+)
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, cut, number
-from distributary.errors import RegistryError, SourceError
+from distributary.engine.claim import refuse_owned
+from distributary.engine.mending import (
+    SUBJECT,
+    TOPIC,
+    Acceptance,
+    accept,
+    plan_acceptance,
+    plan_clean,
+    plan_produced,
+    plan_reset,
+    rebuild_table,
+    refuse_running,
+    remove,
+    resume,
+    verify_table,
+    waiting,
+)
+from distributary.engine.pipeline import Pipeline
+from distributary.engine.recovery import Recovery, plan_recovery, recover
+from distributary.engine.removal import Removal, dead_letters_of, finish_removal
+from distributary.engine.replay import (
+    LANE,
+    Insight,
+    Replayed,
+    finish,
+    look_inside,
+    replay,
+    try_replay,
+)
+from distributary.engine.requests import Rebuilt
+from distributary.errors import DistributaryError, ErrorCode, RegistryError, SourceError
+from distributary.observe.deadletters import find_letter, hexdump
 from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import DECODING
+from distributary.observe.rows import TableSummary
 from distributary.publish.base import Outcome, Published
-from distributary.run.claim import refuse_owned
-from distributary.run.pipeline import Pipeline
-from distributary.run.produced import SUBJECT, TOPIC, plan_produced
-from distributary.run.recovery import Recovery, plan_recovery, recover
-from distributary.run.removal import Removal, finish_removal
-from distributary.run.resume import resume, waiting
-from distributary.run.tidy import plan_clean, plan_reset, remove
 
 _SUBJECTS_SHOWN = 20
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
@@ -191,3 +231,331 @@ def _draw_resumed(paper: Paper, text: str, failed: Published | None) -> None:
     paper.line(text)
     if failed is not None:
         paper.line(styled("still parked: ", "red"), cut(failed.error, 500))
+
+
+# `reset --table`: a table is taken as it is; what that means is shown before it is done.
+
+
+def accept_table(
+    call: Invocation, file: Path, table: str, *, with_tables: bool, dry_run: bool, yes: bool
+) -> int:
+    """Say in the ledger that a table counts as it is now; 1 if the person says no."""
+    if with_tables:
+        raise usage_error(
+            "--table keeps everything, --with-tables removes it: say one of them.",
+            command="distributary reset",
+        )
+    pipeline = open_pipeline(call, file)
+    plan = plan_acceptance(pipeline, table)
+    check = plan.check
+    data = {
+        "pipeline": pipeline.config.name,
+        "table": check.table,
+        "dry_run": dry_run,
+        "exists": check.version is not None,
+        "rows": check.rows,
+        "rows_by_ledger": check.rows_by_ledger,
+        "difference": plan.difference,
+        "findings": check.findings,
+    }
+    if dry_run:
+        call.out.show(data | {"accepted": False}, lambda paper: _draw(paper, plan))
+        return 0
+    refuse_running(pipeline, plan)
+    if not yes:
+        _draw(call.out.margin, plan)
+        if not confirmed(
+            call, f"Take {check.table} as it is?", yes=yes, evidence=_accept_summary(plan)
+        ):
+            return 1
+    accept(pipeline, plan)
+    done = f"taken as it is: {_accept_summary(plan)}"
+    call.out.show(data | {"accepted": True}, lambda paper: paper.line(done))
+    return 0
+
+
+def _draw(paper: Paper, plan: Acceptance) -> None:
+    paper.line(_accept_summary(plan))
+    if plan.check.agrees:
+        paper.line("  by marks, rows and files it is what the ledger says")
+    for finding in plan.check.findings:
+        paper.line("  ", styled(finding.what, "bold red"), f": {finding.evidence}")
+
+
+def _accept_summary(plan: Acceptance) -> str:
+    check = plan.check
+    if check.version is None:
+        has = "there is no table"
+    else:
+        has = f"version {check.version}, " + (
+            "rows not counted" if check.rows is None else counted(check.rows, "row")
+        )
+    if not plan.difference:
+        return f"{check.table} ({has})"
+    rows = counted(abs(plan.difference), "row")
+    return (
+        f"{check.table} ({has}), {rows} {'fewer' if plan.difference < 0 else 'more'} than written"
+    )
+
+
+# Moments that a person types.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_of(text: str | None, *, command: str) -> datetime | None:
+    """ISO 8601, or a day; without an offset it is UTC."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise usage_error(
+            f"{text!r} is no time such as 2026-11-15T12:00:00Z.", command=command
+        ) from None
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def microseconds(moment: datetime | None) -> int | None:
+    """Since 1970."""
+    return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+# `rebuild`: a merged table from its log.
+
+
+def rebuild_from_log(
+    call: Invocation,
+    table: str,
+    *,
+    as_of: str | None,
+    lake: str | None,
+    pipeline: str | None,
+    file: Path | None,
+    dry_run: bool,
+) -> int:
+    """Make one table anew, or say what that would change."""
+    moment = moment_of(as_of, command="distributary rebuild")
+    found = find_lake(call, lake, file)
+    tables = Ledger(found.path, storage_options=found.options).tables(pipeline)
+    known = find_table(tables, table)
+    mine = pipeline_of(call, found, name=pipeline or known.pipeline)
+    data: dict[str, Any] = {"table": known.table, "dry_run": dry_run, "as_of": moment}
+    if dry_run:
+        would = verify_table(mine, known, as_of_us=microseconds(moment)).verified
+        call.out.show(data | _planned(would), lambda paper: _draw_planned(paper, would))
+    else:
+        _rebuild(call, mine, known, moment, data)
+    return 0
+
+
+def _rebuild(
+    call: Invocation,
+    pipeline: Pipeline,
+    known: TableSummary,
+    moment: datetime | None,
+    data: dict[str, Any],
+) -> None:
+    done = rebuild_table(pipeline, known, as_of_us=microseconds(moment))
+    told = {
+        "log": done.log,
+        "rows": done.rows,
+        "table_version": done.version if done.version >= 0 else None,
+        "seconds": round(done.seconds, 3),
+        "by_running_pipeline": done.by_owner,
+    }
+    call.out.show(data | told, lambda paper: _draw_done(paper, done))
+    if moment is not None:
+        call.out.warn(
+            f"{known.table} is as it was at {moment.isoformat()}; new batches are merged into "
+            f"that. Up to date again: distributary rebuild {known.table}"
+        )
+    if known.parked_batches:
+        call.out.note(
+            f"{counted(known.parked_batches, 'batch', 'batches')} wait for it still: "
+            f"distributary resume {known.table}"
+        )
+
+
+def _planned(would: Verified) -> dict[str, Any]:
+    changes = {"added": would.missing, "removed": would.extra, "changed": would.different}
+    return {"rows": would.expected, "rows_now": would.found, **changes}
+
+
+def _draw_planned(paper: Paper, would: Verified) -> None:
+    paper.line(
+        f"{would.table} would have {counted(would.expected, 'row')}, it has {number(would.found)}: "
+        f"{number(would.missing)} would be added, {number(would.extra)} removed, "
+        f"{number(would.different)} changed"
+    )
+
+
+def _draw_done(paper: Paper, done: Rebuilt) -> None:
+    if done.version < 0:
+        paper.line(f"{done.log} leaves no row: there is no table {done.table}, and none was made")
+        return
+    how = ", by the running pipeline" if done.by_owner else ""
+    paper.line(
+        "rebuilt ",
+        styled(done.table, "bold"),
+        f" from {done.log}: {counted(done.rows, 'row')}, version {done.version}, "
+        f"{duration(done.seconds)}{how}",
+    )
+
+
+# `dlq replay`: dead letters through the pipeline once more.
+
+
+def replay_letters(
+    call: Invocation,
+    wanted: Selection,
+    *,
+    lake: str | None,
+    file: Path | None,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Say what would happen, or do it; 1 if some of them failed again."""
+    found = find_lake(call, lake, file)
+    pipeline = pipeline_of(call, found, name=wanted.pipeline)
+    letters = dead_letters_of(pipeline)
+    open_ones = wanted.letters(letters, pipeline=pipeline.config.name, columns=("id",)).num_rows
+    if not open_ones and (dry_run or not _unfinished(pipeline)):
+        return _show(call, Replayed(), dry_run=dry_run)
+    chosen = counted(open_ones, "dead letter")
+    ask = wanted.is_everything and open_ones > 0 and not dry_run
+    if ask and not confirmed(call, f"Replay all {chosen}?", yes=yes, evidence=chosen):
+        return 1
+    # before Spark is started for nothing
+    pipeline.ready(LANE)
+    with start_spark(call, pipeline) as spark, pipeline.open(spark, lane=LANE) as context:
+        if dry_run:
+            selected = wanted.letters(letters, pipeline=pipeline.config.name)
+            return _show(call, try_replay(context, selected), dry_run=True)
+        # what an earlier replay has begun is no longer open when it is done: it goes first
+        begun = finish(context, letters)
+        selected = wanted.letters(letters, pipeline=pipeline.config.name)
+        done = replay(context, letters, selected)
+    return _show(call, _sum([*begun, done]), dry_run=False)
+
+
+def _unfinished(pipeline: Pipeline) -> bool:
+    return any((pipeline.checkpoint_folder / LANE).glob("selection-*.parquet"))
+
+
+def _sum(parts: list[Replayed]) -> Replayed:
+    failed: dict[str, int] = {}
+    tables: dict[str, int] = {}
+    for part in parts:
+        for into, counts in ((failed, part.failed_again), (tables, part.tables)):
+            for name, count in counts.items():
+                into[name] = into.get(name, 0) + count
+    selected, replayed = (sum(getattr(p, n) for p in parts) for n in ("selected", "replayed"))
+    return Replayed(selected, replayed, failed, tables)
+
+
+def _show(call: Invocation, done: Replayed, *, dry_run: bool) -> int:
+    data = {"dry_run": dry_run, **asdict(done)}
+    call.out.show(data, lambda paper: _draw_replay(paper, done, dry_run=dry_run))
+    return 1 if done.failed_again and not dry_run else 0
+
+
+def _draw_replay(paper: Paper, done: Replayed, *, dry_run: bool) -> None:
+    if not done.selected:
+        paper.line("0 to replay")
+        return
+    into = f", into {tally(done.tables)}" if done.tables and done.replayed else ""
+    what = "would decode" if dry_run else "replayed"
+    paper.line(f"{done.replayed:,} {what}{into}")
+    if done.failed_again:
+        still = sum(done.failed_again.values())
+        fail = "would fail again" if dry_run else "failed again"
+        paper.line(f"{still:,} {fail}: {tally(done.failed_again)}")
+
+
+# `dlq show`: one dead letter, whole.
+
+_LABEL = 10
+
+
+def show_letter(call: Invocation, id: str, *, lake: str | None, file: Path | None) -> None:
+    """The record, why it is here, and as much of it as can be read."""
+    found = find_lake(call, lake, file)
+    letter = find_letter(letters_in(found), id, lake=found.path)
+    insight = _look(call, found, letter)
+    data = {**letter, "schema": insight.schema, "payload_start": insight.payload_start}
+    data |= {"failing_byte": insight.mark, "decoded": insight.text}
+    call.out.show(data, lambda paper: _draw_letter(paper, letter, insight, found))
+
+
+def _look(call: Invocation, lake: Lake, letter: Mapping[str, Any]) -> Insight:
+    try:
+        pipeline = pipeline_of(call, lake, name=letter["pipeline"], needs=DECODING)
+        return look_inside(pipeline, letter)
+    except DistributaryError as error:
+        next_step = f"; {error.next_step}" if error.code is ErrorCode.FILE_NOT_TRUSTED else ""
+        call.out.warn(f"the record is shown without its schema: {error.what}{next_step}")
+        return look_inside(None, letter)
+
+
+def _draw_letter(paper: Paper, letter: Mapping[str, Any], insight: Insight, lake: Lake) -> None:
+    paper.line(
+        "dead letter ",
+        styled(letter["id"], "bold"),
+        "  ",
+        styled(letter["error_code"], "bold red"),
+        f"  {letter['status']}",
+    )
+    at = letter["timestamp"]
+    _row(
+        paper,
+        "record",
+        f"{letter['topic']}/{letter['partition']}/{letter['offset']}"
+        + (f", written {clock(at)}" if at else ""),
+    )
+    _row(paper, "pipeline", f"{letter['pipeline']}, batch {letter['batch']}")
+    _row(paper, "type", cut(letter["type"] or "unknown", 200))
+    _row(paper, "schema", insight.schema)
+    _row(paper, "failed in", f"step {letter['stage']}")
+    _row(paper, "words", letter["error_message"] or "")
+    attempts = counted(letter["attempts"] or 0, "attempt")
+    _row(paper, "seen", f"first {clock(letter['first_seen'])}, last {clock(letter['last_seen'])}")
+    _row(paper, "tried", attempts)
+    _row(paper, "note", letter["note"] or "")
+    _draw_bytes(paper, letter, insight)
+    if letter["status"] == "open":
+        command = f"distributary dlq replay --id {letter['id']} --dry-run{lake.flag}"
+        paper.line(styled(f"  {command}", "dim"))
+
+
+def _draw_bytes(paper: Paper, letter: Mapping[str, Any], insight: Insight) -> None:
+    _row(paper, "key", _short(letter["key"]))
+    for header in letter["headers"] or ():
+        _row(paper, "header", f"{header['key']}: {_short(header['value'])}")
+    value = letter["value"]
+    if value is None:
+        _row(paper, "value", "null")
+        return
+    start = insight.payload_start
+    inside = f", its payload begins at byte {start}" if start else ""
+    _row(paper, "value", f"{counted(len(value), 'byte')}{inside}")
+    for line in hexdump(value, mark=insight.mark, label=insight.label):
+        paper.line("    ", styled(line, "red") if "^^" in line[:60] else line)
+    if insight.text:
+        _row(paper, "decoded", "as far as it can be read")
+        paper.lines(insight.text, indent="    ")
+
+
+def _short(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.hex()
+    return f"{cut(text, 80)} ({counted(len(data), 'byte')})"
+
+
+def _row(paper: Paper, label: str, text: Words) -> None:
+    if text:
+        paper.line(styled(f"  {label:{_LABEL}}", "dim"), text)

@@ -8,14 +8,12 @@ from contextlib import contextmanager
 
 from pydantic import TypeAdapter, ValidationError
 
-from distributary.cli.failure import usage_error
+from distributary.cli.logs import usage_error
 from distributary.cli.output import Paper
 from distributary.cli.verb import Invocation
-from distributary.config.metrics import Listen
-from distributary.observe.metrics import Metrics
-from distributary.observe.metrics_catalogue import CATALOGUE
-from distributary.observe.metrics_shipped import alert_rules, grafana_dashboard
-from distributary.run.pipeline import Pipeline
+from distributary.config.alerts import Listen
+from distributary.engine.pipeline import Pipeline
+from distributary.observe.metrics import CATALOGUE, Metrics, alert_rules, grafana_dashboard
 from distributary.supervise.server import Address, Answers, serving
 
 
@@ -30,7 +28,7 @@ def show_metrics(call: Invocation, *, grafana: bool, rules: bool) -> None:
         text = alert_rules()
         call.out.show({"rules": text}, lambda paper: paper.lines(text))
     else:
-        call.out.show({"metrics": [_facts(metric) for metric in CATALOGUE]}, _draw)
+        call.out.show({"metrics": [_facts(metric) for metric in CATALOGUE]}, _draw_metrics)
 
 
 @contextmanager
@@ -69,6 +67,6 @@ def _facts(metric: object) -> dict[str, object]:
     return {name: getattr(metric, name) for name in ("name", "kind", "labels", "help")}
 
 
-def _draw(paper: Paper) -> None:
+def _draw_metrics(paper: Paper) -> None:
     rows = [(m.name, str(m.kind), ", ".join(m.labels), m.help) for m in CATALOGUE]
     paper.table(("metric", "kind", "labels", "what it says"), rows)

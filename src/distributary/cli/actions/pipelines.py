@@ -9,26 +9,24 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from distributary.cli.actions.up_lines import UpLines
-from distributary.cli.actions.up_view import draw_outcome
-from distributary.cli.failure import usage_error
+from distributary.cli.actions.up import UpLines, draw_outcome
+from distributary.cli.logs import usage_error
 from distributary.cli.verb import Invocation
-from distributary.config.quantity import parse_duration
-from distributary.config.restart import Restart
+from distributary.config.base import parse_duration
+from distributary.config.engine import Restart
 from distributary.observe.events import EventBus
 from distributary.observe.log_format import LogLine
-from distributary.pipelines.project import find_project, require_extra
+from distributary.pipelines.update import find_project, require_extra
 from distributary.supervise.member import Member, Spec
-from distributary.supervise.relay import Relay
-from distributary.supervise.supervisor import Supervisor
+from distributary.supervise.supervisor import Relay, Supervisor
 
 _COMMAND = "distributary pipelines run"
-_UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.spark_update")
+_UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
 _SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpdatesWanted:
     """What the flags ask for."""
 
     master: str = "local[*]"
@@ -62,7 +60,7 @@ class Wanted:
             raise usage_error(f"--grace {error}.", command=_COMMAND) from None
 
 
-def run_project(call: Invocation, path: Path, wanted: Wanted) -> int:
+def run_project(call: Invocation, path: Path, wanted: UpdatesWanted) -> int:
     """Run updates until one is done, or none can be."""
     restart, grace = wanted.restart, wanted.grace_seconds
     require_extra()

@@ -10,25 +10,21 @@ from pathlib import Path
 
 from rich.live import Live
 
-from distributary.cli.actions.foreground import Foreground
-from distributary.cli.actions.lines import Lines
-from distributary.cli.actions.live import LiveView
+from distributary.cli.actions.live import Foreground, Lines, LiveView
 from distributary.cli.actions.metrics import measured
 from distributary.cli.actions.sparking import start_spark
-from distributary.cli.failure import usage_error
-from distributary.cli.journals import journal_for
 from distributary.cli.lakes import open_pipeline
-from distributary.cli.output import Paper, styled
+from distributary.cli.logs import journal_for, usage_error
+from distributary.cli.output import Paper, counted, duration, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, duration
-from distributary.config.trigger import Trigger
+from distributary.config.engine import Trigger
+from distributary.engine.loop import RunSummary
+from distributary.engine.pipeline import Pipeline
 from distributary.observe.events import BatchSettled, BatchStarted, Event
 from distributary.observe.journal import Journal
 from distributary.observe.log_format import LogFormat
-from distributary.run.pipeline import Pipeline
-from distributary.run.query import RunSummary
-from distributary.supervise.channel import Channel
-from distributary.supervise.listeners import listeners_of
+from distributary.supervise.process import Channel
+from distributary.supervise.supervisor import listeners_of
 
 _REFRESH_PER_SECOND = 8
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from distributary.cli.logs import shown_while_written
 from distributary.cli.output import EVERYTHING
 from distributary.cli.verb import Invocation
-from distributary.run.ivy import Progress
-from distributary.run.pipeline import Pipeline
-from distributary.run.session import spark_session
+from distributary.engine.pipeline import Pipeline
+from distributary.spark.jars import Progress
+from distributary.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,26 +2,352 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributary.cli.actions.change_status import draw_source_tables, kinds
-from distributary.cli.actions.healing import Healable, find_healable
-from distributary.cli.actions.partitions import draw_partitions, find_partitions
-from distributary.cli.actions.rules_status import draw_rules
-from distributary.cli.lakes import Lake, find_lake
-from distributary.cli.output import Paper, Words, styled
+from distributary.cli.lakes import Lake, find_lake, loaded_of
+from distributary.cli.output import (
+    Paper,
+    Words,
+    ago,
+    brief,
+    clock,
+    counted,
+    cut,
+    duration,
+    listed,
+    number,
+    since,
+    styled,
+)
 from distributary.cli.verb import Invocation
-from distributary.cli.words import ago, clock, counted, cut, duration, listed, number, since
-from distributary.observe.forecast import Trend
+from distributary.config.kafka import KafkaSource
+from distributary.config.kafka import Registry as Settings
+from distributary.config.load import Loaded
+from distributary.engine.claim import liveness
+from distributary.engine.removal import unfinished_removal
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.model.deadletter import MAY_HEAL
+from distributary.observe.deadletters import letter_tables
 from distributary.observe.health import Health, Ranking, TableHealth
-from distributary.observe.plain import plain
-from distributary.observe.status import PipelineStatus, Status, status
-from distributary.run.claim import liveness
-from distributary.run.removal import unfinished_removal
-from distributary.stores.known import introduce
+from distributary.observe.ledger import Ledger
+from distributary.observe.log_format import plain
+from distributary.observe.pipelines import DECODING
+from distributary.observe.status import (
+    PipelineStatus,
+    SourceTable,
+    SourceTables,
+    Status,
+    Trend,
+    status,
+)
+from distributary.observe.summary import RuleStatus
+from distributary.store.bucket import introduce
+
+if TYPE_CHECKING:
+    from distributary.registry.base import SchemaRegistry
+
+
+# The part of `status` about change data: what was told of each table of the source.
+
+_RARE = ("truncate",)
+"""Kinds of change that get a column only where there are any."""
+
+
+def kinds(changes: Mapping[str, int]) -> str:
+    """`insert 244, update 547, delete 139`."""
+    told = ", ".join(f"{op} {count:,}" for op, count in changes.items() if count)
+    return told or "none yet"
+
+
+def draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> None:
+    """One line per table of the source, those furthest behind first."""
+    ops = [op for op, count in found.changes.items() if count or op not in _RARE]
+    numbers = ["ROWS", *(op.upper() for op in ops)]
+    paper.table(
+        ("TABLE", *numbers, "LAST EVENT", "LAG"),
+        (list(_cells(table, ops, now)) for table in found.shown),
+        right=(*numbers, "LAG"),
+    )
+    more = found.total - len(found.shown)
+    if more:
+        paper.line(f"  and {more:,} more, with less lag")
+    if any(table.rows is None for table in found.shown):
+        paper.line(styled("  ROWS -: there is only a log, for want of a key or of a row", "dim"))
+
+
+def _cells(table: SourceTable, ops: list[str], now: datetime) -> Iterator[Words]:
+    yield styled(table.table, "red") if table.parked_events else table.table
+    yield number(table.rows)
+    yield from (number(table.changes.get(op, 0)) for op in ops)
+    yield since(table.last_event, now=now)
+    behind = f"parked {table.parked_events:,}" if table.parked_events else ""
+    yield styled(behind, "red") if behind else brief(table.lag_seconds)
+
+
+# The part of `status` about expectations: one line a rule, and where it is broken.
+
+_MOST_RULES = 20
+_MOST_TABLES = 3
+_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
+
+
+def draw_rules(paper: Paper, rules: Sequence[RuleStatus], now: datetime, *, label: int) -> None:
+    """Rules that were broken first; nothing where there are no rules."""
+    for index, rule in enumerate(rules[:_MOST_RULES]):
+        first = "expectations" if not index else ""
+        paper.line(
+            styled(f"  {first:{label}}", "dim"),
+            styled(rule.rule, "bold"),
+            f" ({rule.action}): ",
+            styled(_found(rule, now), _COLOURS.get(rule.action, "") if rule.violated else ""),
+        )
+        if rule.unfit_tables:
+            _draw_unfit(paper, rule, label=label)
+    if len(rules) > _MOST_RULES:
+        paper.line(f"  {'':{label}}and {counted(len(rules) - _MOST_RULES, 'more rule')}")
+
+
+def _found(rule: RuleStatus, now: datetime) -> str:
+    tables = counted(rule.tables, "table")
+    if not rule.checked:
+        return "no row checked yet"
+    if not rule.violated:
+        return f"kept by {counted(rule.checked, 'row')} of {tables}"
+    worst = ", ".join(f"{one.table} {one.violated:,}" for one in rule.violating[:_MOST_TABLES])
+    more = rule.violating_tables - _MOST_TABLES
+    text = f"broken by {rule.violated:,} of {counted(rule.checked, 'row')}: {worst}"
+    text += f" and {counted(more, 'more table')}" if more > 0 else ""
+    if rule.last_violated is not None:
+        text += f"; last {since(rule.last_violated, now=now)}"
+    example = rule.violating[0].example
+    return f"{text}, such as {cut(example, 100)}" if example else text
+
+
+def _draw_unfit(paper: Paper, rule: RuleStatus, *, label: int) -> None:
+    one = rule.unfit[0]
+    more = rule.unfit_tables - 1
+    others = f" and {counted(more, 'other table')}" if more else ""
+    text = f"not applied to {one.table}{others}: {cut(one.unfit, 200)}"
+    paper.line(f"  {'':{label}}", styled(text, "yellow"))
+
+
+# How far each partition was read, against what the broker has now, if it answers.
+
+_PATIENCE_SECONDS = 4.0
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    """The first offset that was not read yet; None before the first batch."""
+    oldest: int | None
+    newest: int | None
+    """One past the newest record; None when the broker did not say it."""
+    lag: int | None
+    """Offsets between the two; None when the broker did not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """All partitions of a pipeline."""
+
+    asked: str
+    """`broker`, or `ledger` where there was no broker to ask or it did not answer."""
+    reason: str
+    """Why the broker was not asked."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Over all partitions."""
+        lags = [each.lag for each in self.partitions]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    oldest: Mapping[Partition, int]
+    newest: Mapping[Partition, int]
+
+
+def find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Partitions:
+    """What the ledger knows of a pipeline's partitions, and what its broker adds."""
+    read = _read(lake, status)
+    ends, reason = _ask(call, lake, status)
+    if ends is None:
+        known = [PartitionLag(*one, end, None, None, None) for one, end in sorted(read.items())]
+        return Partitions("ledger", reason, tuple(known))
+    every = sorted({*read, *ends.newest})
+    return Partitions("broker", "", tuple(_partition_lag(one, read, ends) for one in every))
+
+
+def draw_partitions(paper: Paper, found: Partitions) -> None:
+    """A row per partition, those furthest behind first."""
+    rows = sorted(found.partitions, key=lambda p: (-(p.lag or 0), p.topic, p.partition))
+    paper.table(
+        ("TOPIC", "PARTITION", "NEXT", "NEWEST", "LAG"),
+        (
+            (
+                each.topic,
+                str(each.partition),
+                number(each.next_offset),
+                number(each.newest),
+                styled(number(each.lag), "yellow" if each.lag else ""),
+            )
+            for each in rows
+        ),
+        right=("PARTITION", "NEXT", "NEWEST", "LAG"),
+    )
+    if found.asked == "ledger":
+        paper.line(styled(f"  as of the last batch: {found.reason}", "dim"))
+    elif found.lag is not None:
+        count = counted(len(rows), "partition")
+        paper.line(f"  {counted(found.lag, 'offset')} behind in {count}, by the broker")
+
+
+def _partition_lag(one: Partition, read: Mapping[Partition, int], ends: _Ends) -> PartitionLag:
+    position, newest, oldest = read.get(one), ends.newest.get(one), ends.oldest.get(one)
+    lag = None
+    if newest is not None:
+        # what was never read waits from its beginning, and what is deleted waits no more
+        lag = max(newest - max(position or 0, oldest or 0), 0)
+    return PartitionLag(*one, position, oldest, newest, lag)
+
+
+def _read(lake: Lake, status: PipelineStatus) -> dict[Partition, int]:
+    if status.last_batch is None:
+        return {}
+    ledger = Ledger(lake.path, storage_options=lake.options)
+    # a reset begins a new life, with offsets of its own
+    rows = ledger.read_ranges(status.name, life=status.last_batch.life).to_pylist()
+    return {(row["topic"], row["partition"]): row["end"] for row in rows}
+
+
+def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> tuple[_Ends | None, str]:
+    try:
+        source = loaded_of(call, lake, name=status.name, needs=("source",)).config.source
+    except DistributaryError as error:
+        return None, error.what
+    if not isinstance(source, KafkaSource):
+        return None, f"a source of type {source.type} has no broker"
+    answers: list[_Ends] = []
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_ends(source))
+        except Exception as error:
+            problems.append(getattr(error, "what", type(error).__name__))
+
+    # a broker that does not answer must not hold up everything else that is known
+    thread = threading.Thread(target=ask, name="broker", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    if answers:
+        return answers[0], ""
+    return None, problems[0] if problems else "the broker does not answer"
+
+
+def _ends(source: KafkaSource) -> _Ends:
+    from distributary.source.kafka import Broker
+
+    broker = Broker(source.client_options())
+    partitions: Sequence[Partition] = broker.partitions(source.topics, source.topic_pattern)
+    return _Ends(broker.earliest(partitions), broker.latest(partitions))
+
+
+# Whether dead letters would decode now; `status` asks, and never fails because of the answer.
+
+_HEALING_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Healable:
+    """Open dead letters that a replay would bring into their tables."""
+
+    count: int
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+    command: str = ""
+
+
+def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable | None:
+    """How many would decode; None where that cannot be found out now."""
+    waiting = {reason.code for reason in status.dead_letters.reasons}
+    if not waiting & MAY_HEAL:
+        return Healable(0)
+    answers: list[Healable] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_ask_registry(call, lake, status))
+        except Exception as error:
+            text = f"healing of {status.name} unknown: {error}"
+            refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
+            (call.out.warn if refused else call.out.step)(text)
+
+    # a registry that does not answer must not hold up everything else that is known
+    thread = threading.Thread(target=ask, name="healing", daemon=True)
+    thread.start()
+    thread.join(_HEALING_PATIENCE_SECONDS)
+    return answers[0] if answers else None
+
+
+def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
+    loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
+    if not _may_decode(lake, status, loaded):
+        return Healable(0)
+    from distributary.engine.pipeline import Pipeline
+    from distributary.engine.replay import healable
+
+    found = healable(Pipeline(loaded))
+    reasons = list(found.by_reason)
+    one = f" --reason {reasons[0]}" if len(reasons) == 1 else ""
+    command = f"distributary dlq replay{one} --lake {shlex.quote(lake.path)}"
+    return Healable(found.count, dict(found.by_reason), command)
+
+
+def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
+    """Whether a schema that letters wait for is there; else all that decodes need not be loaded."""
+    settings = loaded.config.registry
+    tables = letter_tables(lake.path, pipeline=status.name, storage_options=lake.options)
+    letters = tables.get(status.name)
+    if settings is None or letters is None:
+        return True
+    from distributary.registry.base import has_schema
+
+    registry = _registry(settings)
+    columns = [
+        letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]
+        for reason in sorted(MAY_HEAL)
+    ]
+    wanted = {id for column in columns for id in column.to_pylist() if id is not None}
+    return any(has_schema(registry, id) for id in sorted(wanted))
+
+
+def _registry(settings: Settings) -> SchemaRegistry:
+    # each of them takes a while to import
+    if settings.path is None:
+        from distributary.registry.http.registry import HttpRegistry
+
+        # one that is away is away: `status` is not to wait for a second answer
+        return HttpRegistry(settings, attempts=1)
+    from distributary.registry.folder import FileRegistry
+
+    return FileRegistry(settings.path)
+
 
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
 _HEALTH_COLOURS = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from distributary.cli.failure import usage_error
-from distributary.cli.output import Paper, styled
+from distributary.cli.logs import usage_error
+from distributary.cli.output import Paper, counted, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted
 from distributary.config.load import Loaded, load
-from distributary.config.schema import json_schema
-from distributary.config.show import as_json, rows
+from distributary.config.show import as_json, json_schema, rows
 
 
 def validate_file(
@@ -38,10 +36,10 @@ def _check(call: Invocation, file: Path, *, show_config: bool) -> None:
         call.out.show(about | as_json(loaded), lambda paper: _draw_settings(paper, loaded))
     else:
         warnings = [warning.as_dict() for warning in loaded.warnings]
-        call.out.show(about | {"warnings": warnings}, lambda paper: _draw(paper, loaded))
+        call.out.show(about | {"warnings": warnings}, lambda paper: _draw_validation(paper, loaded))
 
 
-def _draw(paper: Paper, loaded: Loaded) -> None:
+def _draw_validation(paper: Paper, loaded: Loaded) -> None:
     config, found = loaded.config, len(loaded.warnings)
     paper.line(
         styled(loaded.file, "bold"),

@@ -12,23 +12,22 @@ from typing import Any
 
 from rich.live import Live
 
-from distributary.cli.actions.moments import microseconds, moment_of
+from distributary.cli.actions.mend import microseconds, moment_of
 from distributary.cli.actions.schema import find_table
-from distributary.cli.failure import usage_error
 from distributary.cli.lakes import Lake, find_lake, pipeline_of
-from distributary.cli.output import NORMAL, Paper, Words, styled
+from distributary.cli.logs import usage_error
+from distributary.cli.output import NORMAL, Paper, Words, counted, cut, duration, number, styled
 from distributary.cli.verb import Invocation
-from distributary.cli.words import counted, cut, duration, number
+from distributary.engine.mending import Checked, verify_table
+from distributary.engine.pipeline import Pipeline
 from distributary.errors import ConfigError
 from distributary.model.table import Role
 from distributary.observe.ledger import Ledger
+from distributary.observe.log_format import plain
 from distributary.observe.pipelines import registrations
-from distributary.observe.plain import plain
 from distributary.observe.rows import TableSummary
 from distributary.observe.verify import TableCheck, WrittenTable, check_table, written_tables
 from distributary.observe.verify_deep import coordinates
-from distributary.run.pipeline import Pipeline
-from distributary.run.verifying import Checked, verify_table
 
 _COMMAND = "distributary verify"
 _SHOWN = 15

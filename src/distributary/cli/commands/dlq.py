@@ -7,10 +7,22 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_letters
-from distributary.cli.help import GroupPage, show_help
-from distributary.cli.options import DryRun, FileOption, Lake, PipelineName, Reason, Type, Yes
-from distributary.cli.verb import LOOK, MEND, Invocation, verb
+from distributary.cli.verb import (
+    LOOK,
+    MEND,
+    DryRun,
+    FileOption,
+    GroupPage,
+    Invocation,
+    Lake,
+    PipelineName,
+    Reason,
+    Type,
+    Yes,
+    complete_letters,
+    show_help,
+    verb,
+)
 
 app = typer.Typer(
     help="The dead letters: list, show, replay, discard.",
@@ -78,7 +90,7 @@ def show(
     file: FileOption = None,
 ) -> None:
     """The whole record, its bytes, and as much as can be decoded."""
-    from distributary.cli.actions.letter import show_letter
+    from distributary.cli.actions.mend import show_letter
 
     show_letter(call, id, lake=lake, file=file)
 
@@ -108,8 +120,8 @@ def replay(
 
     Each reaches its table exactly once, and no other reader of the topic sees anything of it.
     """
-    from distributary.cli.actions.replay import replay_letters
-    from distributary.cli.actions.selection import Selection
+    from distributary.cli.actions.dlq import Selection
+    from distributary.cli.actions.mend import replay_letters
 
     wanted = Selection.of(
         reason=reason, type=type, since=since, until=until, offset=offset, id=id, pipeline=pipeline
@@ -140,8 +152,7 @@ def discard(
     yes: Yes = False,
 ) -> int:
     """Give dead letters up, and say why. The records stay where they are."""
-    from distributary.cli.actions.dlq import discard_letters
-    from distributary.cli.actions.selection import Selection
+    from distributary.cli.actions.dlq import Selection, discard_letters
 
     wanted = Selection.of(
         reason=reason, type=type, since=since, until=until, offset=offset, id=id, pipeline=pipeline

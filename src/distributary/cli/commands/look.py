@@ -7,9 +7,21 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_tables
-from distributary.cli.options import AsOf, File, FileOption, Lake, OptionalFile, PipelineName
-from distributary.cli.verb import LOOK, Invocation, verb
+from distributary.cli.verb import (
+    LOOK,
+    AsOf,
+    DryRun,
+    File,
+    FileOption,
+    GroupPage,
+    Invocation,
+    Lake,
+    OptionalFile,
+    PipelineName,
+    complete_tables,
+    show_help,
+    verb,
+)
 
 
 def declare(app: typer.Typer) -> None:
@@ -50,7 +62,7 @@ def _declare_lake(app: typer.Typer) -> None:
         pipeline: PipelineName = None,
     ) -> None:
         """Every table with its rows, columns and last commit."""
-        from distributary.cli.actions.tables import show_tables
+        from distributary.cli.actions.schema import show_tables
 
         show_tables(call, lake=lake, pipeline=pipeline)
 
@@ -119,7 +131,7 @@ def _declare_file(app: typer.Typer) -> None:
         With --with-schema, what a schema would do that is not in use yet. Nothing is registered.
         """
         if with_schema is not None or subject is not None or record_type is not None or markdown:
-            from distributary.cli.actions.proposal import show_proposal
+            from distributary.cli.actions.plan import show_proposal
 
             return show_proposal(
                 call,
@@ -239,3 +251,132 @@ def _declare_verify(app: typer.Typer) -> None:
             pipeline=pipeline,
             file=file,
         )
+
+
+# To give monitoring systems what they need.
+
+
+def declare_metrics(app: typer.Typer) -> None:
+    """Adds the commands of this group."""
+
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary metrics",
+            "distributary metrics --grafana > distributary.json",
+            "distributary metrics --rules > distributary-rules.yaml",
+        ],
+    )
+    def metrics(
+        call: Invocation,
+        grafana: Annotated[
+            bool, typer.Option("--grafana", help="Print a dashboard for Grafana to import.")
+        ] = False,
+        rules: Annotated[
+            bool, typer.Option("--rules", help="Print alert rules for Prometheus.")
+        ] = False,
+    ) -> None:
+        """The metrics, a dashboard for Grafana, alert rules.
+
+        The metrics themselves are served by `run FILE --metrics 127.0.0.1:9464`.
+        """
+        from distributary.cli.actions.metrics import show_metrics
+
+        show_metrics(call, grafana=grafana, rules=rules)
+
+
+# The dashboard.
+
+PORT = 8642
+
+
+def declare_ui(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @verb(
+        app,
+        panel=LOOK,
+        examples=[
+            "distributary ui --lake distributary-demo",
+            "distributary ui --lake distributary-demo --host 0.0.0.0 --new-token",
+        ],
+    )
+    def ui(
+        call: Invocation,
+        lake: Lake = None,
+        file: FileOption = None,
+        host: Annotated[
+            str, typer.Option("--host", help="Where to listen; beyond this machine with a token.")
+        ] = "127.0.0.1",
+        port: Annotated[
+            int, typer.Option("--port", min=0, max=65535, help="At which port; 0 for a free one.")
+        ] = PORT,
+        token_file: Annotated[
+            Path | None,
+            typer.Option(
+                "--token-file",
+                metavar="FILE",
+                help="Ask for the token in this file; else for $DISTRIBUTARY_TOKEN.",
+            ),
+        ] = None,
+        new_token: Annotated[
+            bool, typer.Option("--new-token", help="Make a token and print it once.")
+        ] = False,
+        allow_host: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--allow-host", metavar="NAME", help="Another name of it, behind a proxy say."
+            ),
+        ] = None,
+        trusted_proxy: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trusted-proxy",
+                metavar="ADDRESS",
+                help="A proxy that says who asks: X-Forwarded-For and X-Forwarded-Proto count.",
+            ),
+        ] = None,
+    ) -> None:
+        """A page over the lake, for a browser: what is, and what to mend.
+
+        It reads the lake alone, so it works whether or not a pipeline runs. Ctrl-C ends it.
+        """
+        from distributary.cli.actions.ui import Door, serve_page
+
+        names, proxies = tuple(allow_host or ()), tuple(trusted_proxy or ())
+        door = Door(host, port, token_file, new_token, names, proxies)
+        serve_page(call, door, lake=lake, file=file)
+
+
+# Alerts: whether they arrive.
+
+app = typer.Typer(
+    help="Alerts: send a test message.",
+    cls=GroupPage,
+    callback=show_help,
+    invoke_without_command=True,
+)
+
+
+@verb(
+    app,
+    panel=LOOK,
+    examples=["distributary alerts test distributary-demo/games.yaml --dry-run"],
+)
+def test(
+    call: Invocation,
+    file: File,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="Only the target of this name.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Send a test message to each target of a pipeline file.
+
+    PagerDuty gets an incident that is resolved at once. Exit code 1 if a target was not reached,
+    or if there is none.
+    """
+    from distributary.cli.actions.ui import test_targets
+
+    return test_targets(call, file, to=to, dry_run=dry_run)

@@ -3,29 +3,219 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from distributary.cli.commands import produce_cdc
-from distributary.cli.commands.produce_options import (
-    KAFKA,
-    SERVERS_HELP,
-    URL_HELP,
-    Destination,
-    Partitions,
-    PipelineFile,
-    Rate,
-    RegistryFolder,
-    RegistryUrl,
-    Seed,
-    Servers,
-    Table,
-    To,
-    Topic,
-)
-from distributary.cli.help import GroupPage, show_help
-from distributary.cli.verb import Invocation, verb
+from distributary.cli.verb import GroupPage, Invocation, show_help, verb
+
+# Options that several producers have.
+
+
+class Destination(StrEnum):
+    """Where records go."""
+
+    KAFKA = "kafka"
+    DELTA = "delta"
+
+
+KAFKA, DELTA = "With --to kafka", "With --to delta"
+
+To = Annotated[
+    Destination, typer.Option("--to", help="A topic of Kafka, or a Delta table in its place.")
+]
+Table = Annotated[
+    Path | None, typer.Argument(metavar="PATH", help="With --to delta: the table's folder.")
+]
+RegistryFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry",
+        metavar="DIR",
+        help="The folder that keeps the schemas.",
+        rich_help_panel=DELTA,
+    ),
+]
+SERVERS_HELP = "The brokers, host:port; else 127.0.0.1:9092."
+URL_HELP = "The schema registry; else that of `dev up`."
+Servers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers", envvar="KAFKA_SERVER", help=SERVERS_HELP, rich_help_panel=KAFKA
+    ),
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option("--registry-url", envvar="SR_URL", help=URL_HELP, rich_help_panel=KAFKA),
+]
+PipelineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--pipeline",
+        metavar="FILE",
+        help="Take brokers, registry and how to log in to both from a pipeline file.",
+        rich_help_panel=KAFKA,
+    ),
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", help="The topic; made if it is not there.", rich_help_panel=KAFKA),
+]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions",
+        min=1,
+        help="Partitions of a topic that is made; else 1.",
+        rich_help_panel=KAFKA,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed sends the same records.")]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", help="Messages a second; as fast as possible if not given."),
+]
+
+
+# The producer of changes in a database.
+
+_FILES = "With --to files"
+
+
+class Outlet(StrEnum):
+    """Where changes go."""
+
+    FILES = "files"
+    KAFKA = "kafka"
+
+
+class Database(StrEnum):
+    """What changes."""
+
+    MYSQL = "mysql"
+    POSTGRESQL = "postgresql"
+    ORACLE = "oracle"
+    SQLSERVER = "sqlserver"
+
+
+class Format(StrEnum):
+    """How changes are written."""
+
+    AVRO = "avro"
+    JSON = "json"
+    JSON_ARRAY = "json-array"
+    DEBEZIUM = "debezium"
+
+
+def declare(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @verb(
+        app,
+        examples=[
+            "distributary produce cdc my-lake/datastream --tables 5",
+            "distributary produce cdc my-lake/datastream --tables 50 --chaos --truth truth.json",
+            "distributary produce cdc --to kafka --source-type postgresql",
+        ],
+    )
+    def cdc(
+        call: Invocation,
+        path: Annotated[
+            Path | None,
+            typer.Argument(metavar="PATH", help="With --to files: the folder of the stream."),
+        ] = None,
+        to: Annotated[
+            Outlet, typer.Option("--to", help="Files of Datastream, or messages of Debezium.")
+        ] = Outlet.FILES,
+        source_type: Annotated[
+            Database, typer.Option("--source-type", help="The database whose rows change.")
+        ] = Database.MYSQL,
+        tables: Annotated[int, typer.Option("--tables", min=1, help="How many tables.")] = 2,
+        events: Annotated[
+            int, typer.Option("--events", min=0, help="Changes in all tables together.")
+        ] = 1_000,
+        rows: Annotated[
+            int, typer.Option("--rows", min=0, help="Rows that a table has before, to backfill.")
+        ] = 20,
+        rounds: Annotated[
+            int, typer.Option("--rounds", min=1, help="In how many parts the stream comes.")
+        ] = 5,
+        interval: Annotated[
+            float, typer.Option("--interval", min=0, help="Seconds between two parts.")
+        ] = 0.0,
+        chaos: Annotated[
+            bool, typer.Option("--chaos", help="Everything that makes a stream hard to follow.")
+        ] = False,
+        features: Annotated[
+            str | None,
+            typer.Option("--with", help="Only some of it, separated by commas: see the docs."),
+        ] = None,
+        truth: Annotated[
+            Path | None,
+            typer.Option("--truth", metavar="FILE", help="Write what the tables must hold."),
+        ] = None,
+        print_truth: Annotated[
+            bool, typer.Option("--print-truth", help="Print what the tables must hold, as JSON.")
+        ] = False,
+        seed: Seed = 999,
+        format: Annotated[
+            Format | None,
+            typer.Option("--format", help="How it is written; else avro, or debezium to Kafka."),
+        ] = None,
+        gzip: Annotated[
+            bool, typer.Option("--gzip", help="Compress files in JSON.", rich_help_panel=_FILES)
+        ] = False,
+        bare_methods: Annotated[
+            bool,
+            typer.Option(
+                "--bare-methods",
+                help="Read methods are cdc and backfill: no word on the database.",
+                rich_help_panel=_FILES,
+            ),
+        ] = False,
+        bootstrap_servers: Servers = None,
+        topic_prefix: Annotated[
+            str,
+            typer.Option(
+                "--topic-prefix", help="What all topics begin with.", rich_help_panel=KAFKA
+            ),
+        ] = "shop",
+        with_schema: Annotated[
+            bool,
+            typer.Option(
+                "--with-schema", help="Each message carries its schema.", rich_help_panel=KAFKA
+            ),
+        ] = False,
+        partitions: Partitions = None,
+    ) -> None:
+        """Changes of the rows of a simulated database, and what they come to in the end.
+
+        Some rows are there before and come by a backfill; then rows are inserted, updated and
+        deleted. The same seed gives the same files, byte by byte.
+        """
+        from distributary.cli.actions.produce import CdcTarget, Truth, send_changes
+
+        send_changes(
+            call,
+            CdcTarget(to, path, bootstrap_servers, partitions),
+            Truth(truth, print_truth),
+            interval=interval,
+            chaos=chaos,
+            with_features=features,
+            format=format,
+            source_type=source_type.value,
+            tables=tables,
+            events=events,
+            rows=rows,
+            rounds=rounds,
+            seed=seed,
+            gzip=gzip,
+            bare_methods=bare_methods,
+            topic_prefix=topic_prefix,
+            with_schema=with_schema,
+        )
+
 
 app = typer.Typer(
     help="Send simulated records to a source.",
@@ -110,8 +300,7 @@ def games(
 
     The topic is wrapper if no other is named.
     """
-    from distributary.cli.actions.produce import send_games
-    from distributary.cli.actions.produce_target import Target
+    from distributary.cli.actions.produce import Target, send_games
 
     target = Target(
         to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
@@ -162,8 +351,7 @@ def people(
     registry: RegistryFolder = None,
 ) -> None:
     """One type of framed message, whose schema gains a field with every version."""
-    from distributary.cli.actions.produce import send_people
-    from distributary.cli.actions.produce_target import Target
+    from distributary.cli.actions.produce import Target, send_people
 
     target = Target(
         to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
@@ -249,8 +437,7 @@ def orders(
     With --type customer and --type product, records of two types share a topic: its schema is a
     union that refers to theirs.
     """
-    from distributary.cli.actions.produce_orders import send_orders
-    from distributary.cli.actions.produce_target import Target
+    from distributary.cli.actions.produce import Target, send_orders
 
     target = Target(
         to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
@@ -269,4 +456,4 @@ def orders(
     )
 
 
-produce_cdc.declare(app)
+declare(app)

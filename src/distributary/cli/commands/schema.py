@@ -7,10 +7,20 @@ from typing import Annotated
 
 import typer
 
-from distributary.cli.completion import complete_schemas, complete_subjects, complete_tables
-from distributary.cli.help import GroupPage, show_help
-from distributary.cli.options import DryRun, File, Lake, OptionalFile, PipelineName
-from distributary.cli.verb import Invocation, verb
+from distributary.cli.verb import (
+    DryRun,
+    File,
+    GroupPage,
+    Invocation,
+    Lake,
+    OptionalFile,
+    PipelineName,
+    complete_schemas,
+    complete_subjects,
+    complete_tables,
+    show_help,
+    verb,
+)
 
 app = typer.Typer(
     help="Columns of tables, and the schemas they came from.",
@@ -76,7 +86,7 @@ def show(
 ) -> None:
     """The columns of a table with where they came from, or one version of a subject."""
     from distributary.cli.actions.schema import show_schema
-    from distributary.cli.registries import Whose
+    from distributary.cli.lakes import Whose
 
     show_schema(call, name, version, Whose(registry, file, lake, pipeline))
 
@@ -113,8 +123,8 @@ def subjects(
     registry: RegistryOption = None,
 ) -> None:
     """Every subject of the registry, with its versions and the newest of them."""
-    from distributary.cli.actions.subjects import show_subjects
-    from distributary.cli.registries import Whose
+    from distributary.cli.actions.schema import show_subjects
+    from distributary.cli.lakes import Whose
 
     show_subjects(call, Whose(registry, file, lake, pipeline), matching=matching)
 
@@ -161,8 +171,8 @@ def diff(
 
     With --file, exits with 1 when the registry would refuse the schema.
     """
-    from distributary.cli.actions.schema_diff import diff_file, diff_versions
-    from distributary.cli.registries import Whose, find_registry
+    from distributary.cli.actions.schema import diff_file, diff_versions
+    from distributary.cli.lakes import Whose, find_registry
 
     found = find_registry(call, Whose(registry, config, lake, pipeline))
     if file is None:
@@ -187,8 +197,8 @@ def ids(
     registry: RegistryOption = None,
 ) -> None:
     """Which schemas its records were written with: subjects, versions, rows and batches."""
-    from distributary.cli.actions.schema_ids import show_ids
-    from distributary.cli.registries import Whose
+    from distributary.cli.actions.schema import show_ids
+    from distributary.cli.lakes import Whose
 
     show_ids(call, name, Whose(registry, file, lake, pipeline))
 
@@ -210,6 +220,6 @@ def forget(
     For JSON without a registry, when what came first was not what the rest is. The table keeps its
     columns and rows; dlq replay then lands the letters. The pipeline must not run meanwhile.
     """
-    from distributary.cli.actions.schema_forget import forget_schema
+    from distributary.cli.actions.schema import forget_schema
 
     forget_schema(call, name, file, dry_run=dry_run)

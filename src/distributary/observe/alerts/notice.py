@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 _NAMES = ("pipeline", "subject")
 """What an alert is recognised by."""
@@ -175,3 +176,35 @@ def _escaped(character: str) -> str:
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+# The pages of the dashboard, as addresses that no name can break out of.
+
+
+class Pages:
+    """Addresses below a dashboard; all empty where there is none."""
+
+    def __init__(self, base: str | None) -> None:
+        self._base = base.rstrip("/") if base else ""
+
+    def table(self, name: str) -> str:
+        """A table."""
+        return self._page("tables", name)
+
+    def batch(self, pipeline: str, number: int) -> str:
+        """A batch."""
+        return self._page("batches", pipeline, str(number))
+
+    def error(self, code: str) -> str:
+        """An error code."""
+        return self._page("errors", code)
+
+    def pipeline(self, name: str) -> str:
+        """A pipeline."""
+        return self._page("pipelines", name)
+
+    def _page(self, *parts: str) -> str:
+        if not self._base:
+            return ""
+        path = "/".join(quote(part, safe="", errors="replace") for part in parts)
+        return f"{self._base}/{path}"

@@ -6,6 +6,7 @@ file included, happens in a thread here.
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
@@ -16,18 +17,64 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from distributary.config.base import mask as masked
 from distributary.config.load import secret_values
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.secrets import mask as masked
 from distributary.errors import DistributaryError, ErrorCode, FencedError, OwnedError
-from distributary.observe.alerts.courier import Courier, Deliveries, utc_now
-from distributary.observe.alerts.limit import Limit
-from distributary.observe.alerts.memory import Memory
+from distributary.observe.alerts.delivery import Courier, Deliveries, Limit, utc_now
 from distributary.observe.alerts.notice import Notice
-from distributary.observe.alerts.rules import HEARD, Rules
-from distributary.observe.alerts.targets.make import make_targets
-from distributary.observe.alerts.wording import Wording
+from distributary.observe.alerts.rules import HEARD, Rules, Wording
+from distributary.observe.alerts.targets import make_targets
 from distributary.observe.events import Event, EventBus, Failed
+from distributary.store import disk
+
+# What alerts must know after a restart: one small file, there whole or not at all.
+
+NAME = "alerts.json"
+_FORMAT = 1
+_LARGEST = 64 * 1024 * 1024
+
+
+class Memory:
+    """The file of one pipeline. A folder that cannot be used costs the memory, never the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._written = b""
+        self._complained = False
+
+    def read(self) -> Mapping[str, Any]:
+        """What was written last; empty when there is nothing that can be used."""
+        try:
+            if self._path.stat().st_size > _LARGEST:
+                raise ValueError("too large")
+            content = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, RecursionError, ValueError) as error:
+            self._complain("cannot be read and is begun anew", error)
+            return {}
+        usable = isinstance(content, dict) and content.get("format") == _FORMAT
+        return content if usable else {}
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Remember; nothing is done where nothing has changed."""
+        data = json.dumps({"format": _FORMAT, **content}).encode()
+        if data == self._written:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace(self._path, data)
+        except OSError as error:
+            self._complain("cannot be written: a restart may repeat alerts", error)
+            return
+        self._written = data
+
+    def _complain(self, what: str, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s %s (%s)", self._path, what, type(error).__name__)
+
 
 _log = logging.getLogger(__name__)
 

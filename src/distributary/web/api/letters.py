@@ -13,8 +13,7 @@ from starlette.routing import Route
 
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import DeadLetterStatus
-from distributary.observe.hexdump import hexdump
-from distributary.observe.letter_tables import find_letter
+from distributary.observe.deadletters import find_letter, hexdump
 from distributary.web.answers import parts_of, reading, text, whole, wrong
 from distributary.web.reading import Reading
 
@@ -141,15 +140,15 @@ def _warm_up() -> None:
     """Whoever looks at the list looks at a record next, and that needs slow imports."""
 
     def load() -> None:
-        import distributary.run.insight  # noqa: F401
+        from distributary.engine import replay as insight  # noqa: F401
 
     threading.Thread(target=load, name="warm-up", daemon=True).start()
 
 
 def _look(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
     # these import Spark, without starting it
-    from distributary.run.insight import look_inside
-    from distributary.run.pipeline import Pipeline
+    from distributary.engine.pipeline import Pipeline
+    from distributary.engine.replay import look_inside
 
     why = None
     try:

@@ -15,10 +15,11 @@ from distributary import __version__
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
+from distributary.observe.rows import BatchRow, TableRow
 from distributary.observe.status import PipelineStatus
-from distributary.web.answers import parts_of, reading, text, wrong
+from distributary.web.answers import not_found, parts_of, reading, text, whole, wrong
+from distributary.web.drawing import COLUMNS, WINDOWS, of_pipelines
 from distributary.web.reading import Reading
-from distributary.web.series import COLUMNS, WINDOWS, of_pipelines
 
 _BATCHES = 20
 _HEALING_SECONDS = 20.0
@@ -106,8 +107,8 @@ class Healing:
 
 def _ask(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
     # these import Spark, without starting it
-    from distributary.run.healing import healable
-    from distributary.run.pipeline import Pipeline
+    from distributary.engine.pipeline import Pipeline
+    from distributary.engine.replay import healable
 
     try:
         found = healable(Pipeline(lake.settings(status.name)))
@@ -148,3 +149,93 @@ def _short(status: PipelineStatus) -> dict[str, Any]:
         "dead_letters": status.dead_letters,
         "parked": status.parked,
     }
+
+
+# `/api/batches`, `/api/batches/{pipeline}/{n}`: what each batch did.
+
+_MOST_TABLES = 200
+_MOST_RANGES = 200
+_MOST_DIGITS = 19
+"""A number of so many may be larger than the ledger holds."""
+
+
+def batch_routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+
+    def batches(request: Request) -> dict[str, Any]:
+        only = text(request, "pipeline")
+        last = whole(request, "last", 50, low=1, high=500)
+        found = lake.remember(
+            ("last batches", only, last),
+            "batches",
+            make=lambda: lake.ledger.batches(only, last=last),
+        )
+        return {"now": datetime.now(UTC), "batches": [_batches_short(b) for b in reversed(found)]}
+
+    def batch(request: Request) -> dict[str, Any]:
+        name, digits = request.path_params["pipeline"], request.path_params["number"]
+        usable = digits.isascii() and digits.isdecimal() and len(digits) < _MOST_DIGITS
+        number = int(digits) if usable else -1
+        found = (
+            lake.remember(
+                ("batch", name, number),
+                "batches",
+                "tables",
+                make=lambda: [_whole(lake, b) for b in lake.ledger.batch(name, number)],
+            )
+            if usable
+            else []
+        )
+        if not found:
+            raise not_found(
+                "there is no such batch in the ledger",
+                f"{name} {digits}",
+                next_step="it is not settled yet, or so old that only its sums are kept",
+            )
+        return {"now": datetime.now(UTC), "batches": found[::-1]}
+
+    return [
+        Route("/api/batches", reading(batches)),
+        Route("/api/batches/{pipeline:path}/{number}", reading(batch)),
+    ]
+
+
+def _batches_short(batch: BatchRow) -> dict[str, Any]:
+    return {
+        "pipeline": batch.pipeline,
+        "lane": batch.lane,
+        "batch": batch.batch,
+        "finished_at": batch.finished_at,
+        "seconds": batch.seconds,
+        "counts": batch.counts,
+        "rows": batch.rows,
+        "tables": batch.tables,
+        "lag_records": batch.lag_records,
+        "batches": batch.batches,
+    }
+
+
+def _whole(lake: Reading, batch: BatchRow) -> dict[str, Any]:
+    tables = sorted(lake.ledger.batch_tables(batch), key=lambda t: (-t.records, t.table))
+    return {
+        **_batches_short(batch),
+        "life": batch.life,
+        "started_at": batch.started_at,
+        "steps": batch.steps,
+        "stages": batch.stages,
+        "equation": batch.counts.equation(),
+        "balanced": batch.counts.balanced,
+        "bytes": batch.bytes,
+        "files": batch.files,
+        "lag_seconds": batch.lag_seconds,
+        "dead_letters": batch.dead_letters,
+        "ranges": batch.ranges[:_MOST_RANGES],
+        "all_ranges": len(batch.ranges),
+        "touched": [_touched(t) for t in tables[:_MOST_TABLES]],
+        "all_touched": len(tables),
+    }
+
+
+def _touched(row: TableRow) -> dict[str, Any]:
+    names = ("table", "role", "records", "rows", "bytes", "outcome", "version", "error")
+    return {name: getattr(row, name) for name in names} | {"files": len(row.files)}

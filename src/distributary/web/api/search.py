@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -11,11 +12,11 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.letter_tables import find_letter
-from distributary.observe.locate import Coordinates, Place
-from distributary.observe.plain import plain
-from distributary.observe.trace import Trace, trace_offset
-from distributary.web.answers import reading, text
+from distributary.observe.deadletters import find_letter
+from distributary.observe.log_format import plain
+from distributary.observe.trace import Coordinates, Place, Trace, trace_offset
+from distributary.web.answers import not_found, reading, text
+from distributary.web.assets import meanings
 from distributary.web.reading import Reading
 
 _MOST = 12
@@ -91,3 +92,44 @@ def _letters(lake: Reading, asked: str) -> Iterator[Hit]:
 
 def _hit(kind: str, label: str, detail: str, page: str, name: str) -> Hit:
     return {"kind": kind, "label": label, "detail": detail, "href": page + quote(name, safe="")}
+
+
+# `/api/errors`, `/api/errors/{CODE}`: what a code means, and where it is seen now.
+
+
+def error_routes(lake: Reading) -> list[Route]:
+    """The addresses of this module."""
+
+    def errors(request: Request) -> dict[str, Any]:
+        return {"errors": [_one(str(code)) for code in ErrorCode]}
+
+    def error(request: Request) -> dict[str, Any]:
+        code = request.path_params["code"]
+        if code not in set(ErrorCode):
+            raise not_found("there is no such error code", code, next_step="see all: /errors")
+        now = lake.status()
+        return {
+            "now": datetime.now(UTC),
+            **_one(code),
+            "letters": [
+                {"pipeline": each.name, "count": reason.count, "last_seen": reason.last_seen}
+                for each in now.pipelines
+                for reason in each.dead_letters.reasons
+                if reason.code == code
+            ],
+            "failures": [
+                {"pipeline": each.name, **each.failure}
+                for each in now.pipelines
+                if each.failure is not None and each.failure.get("code") == code
+            ],
+        }
+
+    return [
+        Route("/api/errors", reading(errors)),
+        Route("/api/errors/{code}", reading(error)),
+    ]
+
+
+def _one(code: str) -> dict[str, str]:
+    meaning, next_step = meanings().get(code, ("", ""))
+    return {"code": code, "meaning": meaning, "next_step": next_step}

@@ -1,0 +1,555 @@
+"""Bring a merged table up to date with a batch: read, decide, remember, commit.
+
+Files in which no row changes stay as they are; the others are written again without the rows that
+left them, and with those that came. It takes one commit, which also carries the mark of the batch.
+A crash before it leaves files that no commit names, and tombstones of rows that are still there;
+the next try finds both harmless. Running it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.decide import Decision, Moves, decide, gathered, memories, with_looks
+from distributary.changes.events import (
+    CHANGE_SCHEMA,
+    PROPERTY,
+    Definition,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    Place,
+    Span,
+    advanced,
+    fits,
+    from_text,
+    highest,
+    owners,
+    place_of,
+    read_events,
+    to_text,
+)
+from distributary.changes.shape import MergeOrder, MergeResult, Shape, shape
+from distributary.changes.tombstones import (
+    NOBODY,
+    Known,
+    Tombstones,
+    made,
+    open_tombstones,
+    remember,
+)
+from distributary.delta.snapshot import (
+    LiveFile,
+    Snapshot,
+    folder_of,
+    load,
+    merging,
+    refuse_unusable,
+)
+from distributary.delta.swap import Changeset, commit, write_rows
+from distributary.delta.tables import until_not_overtaken
+from distributary.model.change import SEQ
+from distributary.model.manifest import StagedFile
+
+# The rows of a table that a batch speaks of, found without reading more than it takes.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+READ_WHOLE = 16 * 2**20
+"""Bytes: a table up to this size is read once, with all columns; of a larger one the keys first."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One file of the table."""
+
+    file: LiveFile
+    known: Ints
+    """The known rows that are in it, by their numbers among all known rows."""
+    places: Ints
+    """Where these are in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    file: LiveFile
+    places: Ints
+    groups: list[Ints]
+    known: pa.Table | None
+
+
+def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results for all items, worked on by as many threads as Arrow may use."""
+    threads = min(len(items), pa.cpu_count())
+    if threads < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, items))
+
+
+class Target:
+    """A table's rows, in the columns that it will have."""
+
+    def __init__(self, snapshot: Snapshot | None, shape: Shape) -> None:
+        self.snapshot = snapshot
+        self._shape = shape
+        self._whole = snapshot is not None and snapshot.size <= READ_WHOLE
+        self._read: dict[str, pa.Table] = {}
+
+    def rows(self, file: LiveFile) -> pa.Table:
+        """All rows of a file."""
+        return self._columns(file, self._shape.schema)
+
+    def forgotten(self, file: LiveFile) -> Flags | None:
+        """Rows that were only marked as deleted, once the table has no column to tell."""
+        before = self.snapshot
+        if before is None or "_deleted" in self._shape.names:
+            return None
+        if all(field["name"] != "_deleted" for field in before.fields):
+            return None
+        column = before.read(file, pa.schema([("_deleted", pa.bool_())])).column(0)
+        flags: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags
+
+    def find(
+        self,
+        keys: Sequence[KeyIndex],
+        *,
+        spans: Sequence[Span],
+        extra: Sequence[str],
+        everything: bool,
+    ) -> tuple[Known, list[Part], pa.Table]:
+        """The rows that agree with an event on some key, or all; where they are; their `extra`."""
+        names = sorted({name for index in keys for name in index.definition})
+        wanted = self._fields(list(dict.fromkeys(["_seq", *self._deleted(), *extra])))
+
+        def look(file: LiveFile) -> _Found:
+            rows = self._columns(file, self._fields(names))
+            groups = [index.find(rows) for index in keys]
+            met = np.ones(rows.num_rows, bool) if everything else _any(groups, rows.num_rows)
+            places = np.flatnonzero(met)
+            known = self._columns(file, wanted).take(places) if len(places) else None
+            return _Found(file, places, [each[places] for each in groups], known)
+
+        found = at_once(look, self.snapshot.files if self.snapshot else ())
+        parts: list[Part] = []
+        count = 0
+        for each in found:
+            parts.append(Part(each.file, count + np.arange(len(each.places)), each.places))
+            count += len(each.places)
+        rows = [each.known for each in found if each.known is not None]
+        table = pa.concat_tables([*rows, wanted.empty_table()])
+        groups = [[each.groups[number] for each in found] for number in range(len(keys))]
+        definitions = [index.definition for index in keys]
+        return _known(table, groups, spans, definitions), parts, table
+
+    def places(self) -> Iterator[pa.ChunkedArray]:
+        """The place of every row, file by file."""
+        for file in self.snapshot.files if self.snapshot else ():
+            yield self._columns(file, self._fields(["_seq"])).column("_seq")
+
+    def _deleted(self) -> list[str]:
+        return ["_deleted"] if "_deleted" in self._shape.names else []
+
+    def _fields(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self._shape.schema.field(name) for name in names])
+
+    def _columns(self, file: LiveFile, schema: pa.Schema) -> pa.Table:
+        if self.snapshot is None:
+            return schema.empty_table()
+        if not self._whole:
+            return self.snapshot.read(file, schema, lenient=self._shape.rewritten)
+        rows = self._read.get(file.path)
+        if rows is None:
+            rows = self.snapshot.read(file, self._shape.schema, lenient=self._shape.rewritten)
+            self._read[file.path] = rows
+        return rows.select(schema.names)
+
+
+class MemoryTarget:
+    """The same for rows that are not in a table yet."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def find(
+        self,
+        keys: Sequence[KeyIndex],
+        *,
+        spans: Sequence[Span],
+        extra: Sequence[str],
+        everything: bool,
+    ) -> tuple[Known, list[Part], pa.Table]:
+        """Like `Target.find`; there is one part."""
+        rows = self._rows
+        here = [index.find(rows) for index in keys]
+        met = np.ones(rows.num_rows, bool) if everything else _any(here, rows.num_rows)
+        places = np.flatnonzero(met)
+        wanted = ["_seq", *(["_deleted"] if "_deleted" in rows.column_names else []), *extra]
+        table = rows.select(list(dict.fromkeys(wanted))).take(places)
+        groups = [[numbers[places]] for numbers in here]
+        known = _known(table, groups, spans, [index.definition for index in keys])
+        return known, [Part(LiveFile("", 0), np.arange(len(places)), places)], table
+
+    def places(self) -> Iterator[pa.ChunkedArray]:
+        """The place of every row."""
+        yield self._rows.column("_seq")
+
+
+def _any(groups: Sequence[Ints], size: int) -> Flags:
+    met = np.zeros(size, np.bool_)
+    for numbers in groups:
+        met |= numbers >= 0
+    return met
+
+
+def _known(
+    table: pa.Table,
+    groups: Sequence[Sequence[Ints]],
+    spans: Sequence[Span],
+    definitions: Sequence[Definition],
+) -> Known:
+    seq = pa.concat_arrays([*table.column("_seq").chunks, pa.array([], SEQ)])
+    live = np.ones(table.num_rows, np.bool_)
+    if "_deleted" in table.column_names:
+        deleted = table.column("_deleted").fill_null(False)
+        live = ~deleted.to_numpy(zero_copy_only=False)
+    none = np.zeros(0, np.int64)
+    return Known(
+        seq=seq,
+        groups=[np.concatenate([none, *each]) for each in groups],
+        owner=owners(spans, definitions, seq),
+        live=live,
+    )
+
+
+# What one batch does to one table, worked out from both: the step between reading and writing.
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The change of a table, before anything is written."""
+
+    decision: Decision
+    parts: list[Part]
+    winners: pa.Table
+    """Rows that come into the table, in its columns."""
+    tombstones: pa.Table
+    spans: tuple[Span, ...]
+
+    def changed(self, part: Part) -> bool:
+        """Whether rows of a file leave the table or become others."""
+        numbers = part.known
+        return bool(self.decision.gone[numbers].any() or self.decision.marked[numbers].any())
+
+
+def plan(
+    events: Events,
+    target: Target | MemoryTarget,
+    tombstones: Tombstones,
+    *,
+    shape: Shape,
+    spans: tuple[Span, ...],
+    soft: bool,
+    now_us: int,
+) -> Plan:
+    """Find the rows that events speak of, and settle who wins."""
+    after = partial(_spans, spans, events, target)
+    events, moves = with_looks(events, tombstones)
+    found, numbers = events.keys
+    definitions = _definitions(found, spans, shape)
+    keys = [KeyIndex(events.rows, definition) for definition in definitions]
+    renumbered = np.array([definitions.index(each) for each in found] + [-1])
+    moves, owner = moves.placed(renumbered[numbers])
+    several = sorted({n for d in definitions for n in d}) if len(definitions) > 1 else []
+    known, parts, values = target.find(
+        keys,
+        spans=spans,
+        extra=[*events.left_out, *several],
+        everything=bool(events.truncates.any()),
+    )
+    memory = tombstones.memory(events, keys)
+    decision = decide(
+        events, keys=keys, owner=owner, known=known, memory=memory, moves=moves, soft=soft
+    )
+    told = moves.behind(values)
+    made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
+    kept = _kept(events, told, decision, moves, owner, definitions, now_us=now_us)
+    return Plan(
+        decision=decision,
+        parts=parts,
+        winners=_winners(events, told, decision, shape),
+        tombstones=pa.concat_tables([made_now, *kept]),
+        spans=after(),
+    )
+
+
+def _definitions(
+    found: Sequence[Definition], spans: Sequence[Span], shape: Shape
+) -> list[Definition]:
+    have = set(shape.names)
+    earlier = {span.key for span in spans if have.issuperset(span.key)}
+    return sorted({*found, *earlier}) if found else []
+
+
+def _winners(events: Events, values: pa.Table, decision: Decision, shape: Shape) -> pa.Table:
+    columns: list[pa.ChunkedArray | pa.Array] = []
+    for field in shape.schema:
+        if field.name in decision.sources:
+            sources = decision.sources[field.name]
+            rows = values.column(field.name)
+            columns.append(gathered(sources, events.rows.column(field.name), rows))
+        elif field.name == "_deleted":
+            columns.append(pa.array(decision.deleted, pa.bool_()))
+        else:
+            columns.append(events.rows.column(field.name).take(decision.winners))
+    return pa.table(columns, schema=shape.schema)
+
+
+def _kept(
+    events: Events,
+    values: pa.Table,
+    decision: Decision,
+    moves: Moves,
+    owner: Ints,
+    definitions: Sequence[Definition],
+    *,
+    now_us: int,
+) -> Iterator[pa.Table]:
+    """What rows had that live on under a key of which nothing is known yet."""
+    some = np.zeros(len(moves.away), np.bool_)
+    for sources in decision.moved.values():
+        some |= sources != NOBODY
+    for number, definition in enumerate(definitions):
+        own = np.flatnonzero(some & (owner[moves.away] == number))
+        away = moves.away[own]
+        rows = pa.table(
+            {
+                name: gathered(sources[own], events.rows.column(name), values.column(name))
+                for name, sources in decision.moved.items()
+                if name not in definition
+            }
+        )
+        if len(own) and rows.num_columns:
+            keys = events.rows.select(definition).take(away)
+            seq = events.seq.take(pa.array(away))
+            yield memories(rows, keys, definition, seq, now_us=now_us)
+
+
+def _tombstones(
+    events: Events,
+    values: pa.Table,
+    decision: Decision,
+    definitions: Sequence[Definition],
+    *,
+    now_us: int,
+) -> pa.Table:
+    size = events.rows.num_rows
+    parts = []
+    for number, who in decision.remember:
+        names = [*definitions[number], "_seq"]
+        rows = [events.rows.select(names).take(who[who < size])]
+        if (who >= size).any():
+            rows.append(values.select(names).take(who[who >= size] - size))
+        parts.append(made(pa.concat_tables(rows), definitions[number], now_us=now_us))
+    if decision.emptied is not None:
+        parts.append(made(events.rows.slice(decision.emptied, 1), None, now_us=now_us))
+    nothing = made(events.rows.slice(0, 0), None, now_us=now_us)
+    return pa.concat_tables([nothing, *parts])
+
+
+def _spans(
+    spans: tuple[Span, ...], events: Events, target: Target | MemoryTarget
+) -> tuple[Span, ...]:
+    found, numbers = events.keys
+    seq = events.seq.filter(pa.array(numbers >= 0))
+    if not found or fits(spans, found, seq):
+        return spans
+    if not spans and len(found) == 1:
+        return (Span(found[0]),)
+    owner: Ints = numbers[numbers >= 0]
+    seen = [(place_of(e), found[n]) for e, n in zip(seq.to_pylist(), owner, strict=True)]
+    return advanced(spans, seen, _top(highest(each) for each in target.places()))
+
+
+def _top(places: Iterable[Place | None]) -> Place | None:
+    known = [place for place in places if place is not None]
+    return reduce(max, known) if known else None
+
+
+# The files of a table that change, written again: without the rows that left, with new ones.
+
+SMALL_FILE = 8 * 2**20
+"""Bytes: files up to this size are put together when there are too many."""
+MOST_SMALL_FILES = 4
+LARGEST_OUTPUT = 128 * 2**20
+"""Bytes in memory: more rows go to another file."""
+
+
+def rewrite(
+    target: Target, made: Plan, shape: Shape, *, folder: str
+) -> tuple[list[LiveFile], list[StagedFile]]:
+    """Write the rows of changed files and the winners; returns files to take out and to put in."""
+    changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
+    if made.winners.num_rows or changed:
+        changed += _too_small([part for part in made.parts if part not in changed])
+    large = [part for part in changed if part.file.size > SMALL_FILE]
+    small = [part for part in changed if part.file.size <= SMALL_FILE]
+
+    def again(part: Part) -> list[StagedFile]:
+        return written([_kept_rows(target, part, made)], folder=folder)
+
+    added = [file for files in at_once(again, large) for file in files]
+    rest = (_kept_rows(target, part, made) for part in small)
+    added += written(chain(rest, [made.winners]), folder=folder)
+    return [part.file for part in changed], added
+
+
+def written(tables: Iterable[pa.Table], *, folder: str, prefix: str = "merged") -> list[StagedFile]:
+    """Rows as few files, none of which takes more memory than it may."""
+    files: list[StagedFile] = []
+    waiting: list[pa.Table] = []
+    for table in tables:
+        if not table.num_rows:
+            continue
+        while table.nbytes > 2 * LARGEST_OUTPUT and table.num_rows > 1:
+            rows = max(1, table.num_rows * LARGEST_OUTPUT // table.nbytes)
+            files.append(write_rows(table.slice(0, rows), folder, prefix=prefix))
+            table = table.slice(rows)
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= LARGEST_OUTPUT:
+            files.append(write_rows(pa.concat_tables(waiting), folder, prefix=prefix))
+            waiting = []
+    if waiting:
+        files.append(write_rows(pa.concat_tables(waiting), folder, prefix=prefix))
+    return files
+
+
+def _too_small(parts: Sequence[Part]) -> list[Part]:
+    small = [part for part in parts if part.file.size <= SMALL_FILE]
+    return small if len(small) >= MOST_SMALL_FILES else []
+
+
+def _kept_rows(target: Target, part: Part, made: Plan) -> pa.Table:
+    return staying(target.rows(part.file), part, made.decision, drop=target.forgotten(part.file))
+
+
+def staying(
+    rows: pa.Table, part: Part, decision: Decision, *, drop: Flags | None = None
+) -> pa.Table:
+    """The rows of a file that stay, those marked that are deleted from now on."""
+    keep = np.ones(rows.num_rows, np.bool_) if drop is None else ~drop
+    keep[part.places[decision.gone[part.known]]] = False
+    marked = part.places[decision.marked[part.known]]
+    if len(marked):
+        flags = np.zeros(rows.num_rows, np.bool_)
+        flags[marked] = True
+        at = rows.schema.get_field_index("_deleted")
+        deleted = pc.or_(rows.column(at).fill_null(False), pa.array(flags))
+        rows = rows.set_column(at, rows.schema.field(at), deleted)
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def merge_table(order: MergeOrder) -> MergeResult:
+    """Apply the events of an order's files to its table, once. Raises PublishError."""
+    started = time.perf_counter()
+    with merging(order.path, doing="merge into a table"):
+        result = until_not_overtaken(lambda: _attempt(order))
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
+    """The table as it is, and its columns as they will be."""
+    before, columns = look_at(order)
+    if before is not None:
+        refuse_unusable(before, order.table)
+    return before, columns
+
+
+def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
+    """The same for a table that another engine may have to change."""
+    before = load(folder_of(order.path), app_id=order.app_id)
+    wanted, payload = order.wanted(), len(order.columns)
+    have = None if before is None else before.fields
+    system = wanted[payload:]
+    return before, shape(have, wanted[:payload], system=system, evolution=order.evolution)
+
+
+def events_schema(columns: Shape) -> pa.Schema:
+    """What to read of a log for a table with these columns, beside the change itself."""
+    own = [field for field in columns.schema if field.name not in CHANGE_SCHEMA.names]
+    return pa.schema(own)
+
+
+def _attempt(order: MergeOrder) -> MergeResult:
+    before, columns = open_target(order)
+    if before is not None and before.has(order.app_id, order.batch):
+        return MergeResult(order.table, before.version, skipped=True)
+    spans = from_text(before.property(PROPERTY)) if before else ()
+    events = read_events(order.files, events_schema(columns))
+    tombstones = open_tombstones(
+        folder_of(order.tombstones),
+        app_id=order.app_id,
+        now_us=order.now_us,
+        horizon=order.horizon,
+    )
+    target = Target(before, columns)
+    made = plan(
+        events,
+        target,
+        tombstones,
+        shape=columns,
+        spans=spans,
+        soft=order.soft,
+        now_us=order.now_us,
+    )
+    # first: a row that is gone without a memory could come back
+    remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
+    version = _commit(order, target, columns, made, new_keys=made.spans != spans)
+    return MergeResult(order.table, version, made.decision.counts)
+
+
+def _commit(
+    order: MergeOrder, target: Target, columns: Shape, made: Plan, *, new_keys: bool
+) -> int:
+    """Write what changes, if anything does; returns the table's newest version."""
+    before = target.snapshot
+    if before is None and made.winners.num_rows == 0:
+        # nothing to put in a table: it may have no key, or its rows are all gone
+        return -1
+    changed = made.winners.num_rows or any(map(made.changed, made.parts))
+    if before is not None and not (changed or columns.changed or new_keys):
+        return before.version
+    removed, added = rewrite(target, made, columns, folder=folder_of(order.path))
+    counts = made.decision.counts
+    change = Changeset(
+        "MERGE",
+        order.table,
+        comment=order.comment,
+        fields=columns.fields if columns.changed else None,
+        properties={PROPERTY: to_text(made.spans)} if new_keys else {},
+        removed=removed,
+        added=added,
+        mark=order.mark,
+        metrics={
+            "numSourceRows": counts.events,
+            "numTargetRowsInserted": counts.inserted,
+            "numTargetRowsUpdated": counts.updated,
+            "numTargetRowsDeleted": counts.deleted,
+            "numTargetFilesAdded": len(added),
+            "numTargetFilesRemoved": len(removed),
+        },
+    )
+    return commit(folder_of(order.path), before, change)

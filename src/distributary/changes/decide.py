@@ -1,0 +1,413 @@
+"""Which events win, which rows they replace, and what must be remembered. Pure.
+
+An event is overtaken by a newer event, row or memory that agrees with it on the key of that newer
+one; it replaces the older rows that agree with it on its own key. Both hold whatever the order in
+which events arrive, so a table depends only on the set of events that it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.events import (
+    OLD_KEY,
+    Definition,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    OldKeys,
+    key_texts,
+    read_old_keys,
+)
+from distributary.changes.shape import MergeCounts
+from distributary.changes.tombstones import (
+    MOVED,
+    NOBODY,
+    Contest,
+    Known,
+    Memory,
+    Tombstones,
+    definition_text,
+    highest_by,
+    kept_as,
+)
+from distributary.delta.snapshot import conform
+from distributary.model.change import SEQ
+
+# Rows that get another key: what the new row leaves out is what the old one had.
+#
+# A source reports such a change as two halves at one place: a delete of the old row, an insert of
+# the new one. Of large values that did not change the insert says nothing. Who wants to know them
+# looks under the old key, just before the delete. If the halves come in different batches the old
+# row may be gone by then, so what a delete removes whose other half is not there is kept with the
+# tombstones.
+
+_POSITION = ("phase", "ts", "a", "b", "c")
+
+
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What there is to look up under other keys."""
+
+    asking: Ints = field(default_factory=_none)
+    """Events that gave their row another key and leave values out."""
+    looks: Ints = field(default_factory=_none)
+    """For each the number of a row behind the events: the old key, just before the change."""
+    owner: Ints = field(default_factory=_none)
+    """For each the number of the old key's definition."""
+    kept: Ints = field(default_factory=_none)
+    """For each the number of what was kept of the old row, or -1."""
+    rows: pa.Table | None = None
+    """What was kept."""
+    away: Ints = field(default_factory=_none)
+    """Deletes of rows that live on under another key, of which nothing is known yet."""
+
+    def placed(self, owner: Ints) -> tuple[Moves, Ints]:
+        """The same with the definitions of rows, which are then no one's but the events'."""
+        own = owner.copy()
+        own[self.looks] = -1
+        return replace(self, owner=owner[self.looks]), own
+
+    def behind(self, values: pa.Table) -> pa.Table:
+        """Values of known rows, and of those that were kept behind them."""
+        if self.rows is None:
+            return values
+        more = conform(self.rows, values.schema, rows=self.rows.num_rows, lenient=True)
+        return pa.concat_tables([values, more])
+
+
+def with_looks(events: Events, tombstones: Tombstones) -> tuple[Events, Moves]:
+    """The events, behind them the places to look at, and what has to be looked up."""
+    away = _away(events)
+    if not len(events.asking):
+        return events, Moves(away=away)
+    own = pa.schema([events.rows.schema.field(name) for name in events.own_names])
+    size, asking, parts = events.rows.num_rows, [], [events.rows]
+    texts: list[str] = []
+    for old in read_old_keys(events.rows.column(OLD_KEY.name), events.asking, own):
+        seq = just_before(events.seq.take(pa.array(old.events)))
+        asking.append(old.events)
+        parts.append(_rows(old, seq, events.rows.schema))
+        texts += memory_keys(old.rows, old.definition, seq)
+    numbers = np.concatenate([_none(), *asking])
+    kept, rows = _kept(tombstones, texts)
+    looks = size + np.arange(len(numbers))
+    return Events(pa.concat_tables(parts)), Moves(numbers, looks, kept=kept, rows=rows, away=away)
+
+
+def just_before(seq: pa.StructArray) -> pa.StructArray:
+    """Places before all that is at a position of the source: before both halves of a change."""
+    whole = pa.concat_arrays([seq, pa.array([], SEQ)])
+    fields = {each.name: whole.field(each.name) for each in SEQ}
+    fields["half"] = pa.repeat(pa.scalar(0, SEQ.field("half").type), len(seq))
+    fields["tie"] = pa.repeat(pa.scalar(""), len(seq))
+    return pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
+
+
+def memories(
+    rows: pa.Table, keys: pa.Table, definition: Definition, seq: pa.StructArray, *, now_us: int
+) -> pa.Table:
+    """What is to be remembered of rows that got another key, as tombstones."""
+    before = just_before(seq)
+    return kept_as(memory_keys(keys, definition, before), before, rows, now_us=now_us)
+
+
+def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) -> list[str]:
+    """Under which name it is kept what a row had at a place."""
+    name = definition_text(definition)
+    at = [[place[part] for part in _POSITION] for place in before.to_pylist()]
+    texts = key_texts(keys, definition).to_pylist()
+    return [json.dumps([name, *each]) for each in zip(texts, at, strict=True)]
+
+
+def leaving(events: Events) -> Ints:
+    """Deletes with which a change of key begins, by a source that leaves values out."""
+    half: Ints = events.seq.field("half").fill_null(1).to_numpy(zero_copy_only=False)
+    left = pc.greater(pc.list_value_length(events.rows.column("_unchanged")), 0)
+    says_little: Flags = left.fill_null(False).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(events.deletes & (half == 0) & says_little & (events.keys[1] >= 0))
+
+
+def _away(events: Events) -> Ints:
+    """Those of them whose other half is not among the events."""
+    first = leaving(events)
+    if not len(first):
+        return first
+    position = _positions(events.seq)
+    others = np.flatnonzero(~events.deletes & ~events.truncates)
+    return first[~np.isin(position[first], position[others])]
+
+
+def _positions(seq: pa.StructArray) -> Ints:
+    """One number for each position, whatever the half."""
+    parts = [seq.field(name).cast(pa.int64()).to_numpy(zero_copy_only=False) for name in _POSITION]
+    numbers: Ints = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)[1]
+    return numbers.reshape(-1)
+
+
+def _rows(old: OldKeys, seq: pa.StructArray, schema: pa.Schema) -> pa.Table:
+    size = len(seq)
+    names = pa.array([list(old.definition)] * size, pa.list_(pa.string()))
+    told = {"_key": names, "_seq": seq} | {n: old.rows.column(n) for n in old.definition}
+    columns = [
+        told[each.name] if each.name in told else pa.nulls(size, each.type) for each in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _kept(tombstones: Tombstones, texts: Sequence[str]) -> tuple[Ints, pa.Table | None]:
+    """For each text the number of what was kept under it, and all of that."""
+    mine = tombstones.rows.filter(pc.equal(tombstones.rows.column("kind"), MOVED))
+    found = pc.index_in(pa.array(texts, pa.string()), value_set=mine.column("key").combine_chunks())
+    at = np.unique(found.drop_null().to_numpy())
+    if not len(at):
+        return np.full(len(texts), -1), None
+    rows = [pa.ipc.open_stream(row).read_all() for row in mine.column("row").take(at).to_pylist()]
+    numbers = np.searchsorted(at, found.fill_null(0).to_numpy())
+    kept: Ints = np.where(found.is_valid().to_numpy(zero_copy_only=False), numbers, -1)
+    return kept, _together(rows)
+
+
+def _together(rows: Sequence[pa.Table]) -> pa.Table:
+    """Rows that were kept at different times may differ in their columns: the newest types win."""
+    fields = {column.name: column for each in rows for column in each.schema}
+    schema = pa.schema([*fields.values()])
+    return pa.concat_tables([conform(each, schema, rows=1, lenient=True) for each in rows])
+
+
+# Columns that an event leaves out have the value of the row before it. Pure.
+
+
+class Told:
+    """Who told something under a key, and what was the last of it before a place."""
+
+    def __init__(self, who: Ints, group: Ints, power: Ints) -> None:
+        """What is told by whom: numbers of keys, and powers, of which the higher is the later."""
+        self._scale = int(power.max(initial=0)) + 2
+        place = group * self._scale + power
+        order = np.argsort(place)
+        self._who, self._place = who[order], place[order]
+
+    def before(self, groups: Ints, powers: Ints) -> Ints:
+        """For keys and powers the last one who told something earlier; NOBODY if none did."""
+        if not len(self._who):
+            return np.full(len(groups), NOBODY)
+        # later than the last of all is just behind it, not among those of the next key
+        powers = np.minimum(powers, self._scale - 1)
+        at = np.searchsorted(self._place, groups * self._scale + powers) - 1
+        known = (at >= 0) & (groups >= 0) & (self._place[at] // self._scale == groups)
+        return np.where(known, self._who[at], NOBODY)
+
+
+def followed(sources: Ints) -> Ints:
+    """Where each value comes from in the end: one that is taken over may have been so before."""
+    while True:
+        further = np.where(sources == NOBODY, NOBODY, sources[sources])
+        if (further == sources).all():
+            return sources
+        sources = further
+
+
+def sources_of(contest: Contest, moves: Moves, name: str, asking: Ints, *, soft: bool) -> Ints:
+    """Where the value of a column is for some events: their own, or the last one told before.
+
+    A row that was removed takes its values with it: what comes after it begins with null. One that
+    got another key takes them along.
+    """
+    left_out = contest.events.left_out[name]
+    numbers = range(len(contest.keys))
+    told = [_told(contest, number, left_out, moves, soft=soft) for number in numbers]
+    size, known = len(contest.owner), len(contest.known.live)
+    sources = np.arange(size + known + (0 if moves.rows is None else moves.rows.num_rows))
+    moving = left_out[moves.asking]
+    events, looks = moves.asking[moving], moves.looks[moving]
+    sources[events] = _before(contest, told, moves.owner[moving], looks)
+    kept = moves.kept[moving]
+    sources[events[kept >= 0]] = size + known + kept[kept >= 0]
+    taken = np.zeros(size, np.bool_)
+    taken[events] = True
+    plain = asking[left_out[asking] & ~taken[asking]]
+    sources[plain] = _before(contest, told, contest.owner[plain], plain)
+    return followed(sources)[asking]
+
+
+def _before(contest: Contest, told: list[Told], owner: Ints, asking: Ints) -> Ints:
+    """The last one told under the keys of events, before their places."""
+    found = np.full(len(asking), NOBODY)
+    for number, index in enumerate(contest.keys):
+        own = owner == number
+        events = asking[own]
+        found[own] = told[number].before(index.groups[events], contest.power[events])
+    return found
+
+
+def _told(contest: Contest, number: int, left_out: Flags, moves: Moves, *, soft: bool) -> Told:
+    side = contest.side(number, own=False)
+    is_event = (side.who >= 0) & (side.who < len(contest.owner))
+    # who got a value from under another key passes it on
+    silent = left_out.copy()
+    silent[moves.asking] = False
+    tells = np.ones(len(side.who), np.bool_)
+    tells[is_event] = ~silent[side.who[is_event]]
+    value = side.who.copy()
+    if not soft:
+        removed = np.zeros(len(side.who), np.bool_)
+        removed[is_event] = contest.events.deletes[side.who[is_event]]
+        tells |= removed
+        value[removed | (side.rank < contest.emptied)] = NOBODY
+    return Told(value[tells], side.group[tells], side.power[tells])
+
+
+def gathered(sources: Ints, events: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values at the sources: from events, from known rows, or null."""
+    both = pa.chunked_array([*events.chunks, *rows.chunks], events.type)
+    return both.take(pa.array(sources, mask=sources == NOBODY))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the batch does to the table."""
+
+    gone: Flags
+    """Known rows that leave the table."""
+    marked: Flags
+    """Known rows that stay, deleted from now on."""
+    winners: Ints
+    """Events that become rows."""
+    deleted: Flags
+    """Which of these are deleted rows."""
+    sources: dict[str, Ints]
+    """For columns that events left out, where each winner's value is: an event by its number, a
+    known row by its number after all events, what was kept after these, or NOBODY."""
+    moved: dict[str, Ints]
+    """The same for rows that live on under a key of which nothing is known yet."""
+    remember: Sequence[tuple[int, Ints]]
+    """By definition: events, and known rows by numbers after these, that are no rows any more."""
+    emptied: int | None
+    """The event that empties the table, if it is news."""
+    counts: MergeCounts
+
+
+def decide(
+    events: Events,
+    *,
+    keys: Sequence[KeyIndex],
+    owner: Ints,
+    known: Known,
+    memory: Memory,
+    moves: Moves,
+    soft: bool,
+) -> Decision:
+    """Settle a batch. `owner` has for each event the number of its key's definition, or -1."""
+    contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
+    beaten, overtaken, gone = _fight(contest)
+    top = contest.valid & ~contest.twins & ~beaten
+    alive = top & ~overtaken
+    old = contest.known_rank < contest.emptied
+    marked = old & ~gone & known.live if soft else np.zeros_like(gone)
+    if not soft:
+        alive &= contest.rank >= contest.emptied
+        gone |= old
+    rows = alive if soft else alive & ~events.deletes
+    winners = np.flatnonzero(rows)
+    deleted = events.deletes[winners] | (contest.rank[winners] < contest.emptied)
+
+    def sources(asking: Ints) -> dict[str, Ints]:
+        names = events.left_out if len(asking) else {}
+        return {name: sources_of(contest, moves, name, asking, soft=soft) for name in names}
+
+    return Decision(
+        gone=gone,
+        marked=marked,
+        winners=winners,
+        deleted=deleted,
+        sources=sources(winners),
+        moved=sources(moves.away),
+        remember=_remember(contest, rows, gone, soft=soft),
+        emptied=_emptied(contest),
+        counts=_counts(contest, moves, top=top, gone=gone, marked=marked, live=winners[~deleted]),
+    )
+
+
+def _fight(contest: Contest) -> tuple[Flags, Flags, Flags]:
+    """Events beaten by events, events overtaken by rows or memory, and rows that are gone."""
+    beaten, overtaken = np.zeros((2, len(contest.owner)), np.bool_)
+    gone = np.zeros(len(contest.known.live), np.bool_)
+    for number, index in enumerate(contest.keys):
+        side = contest.side(number, own=True)
+        new = (side.who >= 0) & (side.who < len(contest.owner))
+        by_events = highest_by(side.group[new], side.power[new], index.count)
+        by_others = highest_by(side.group[~new], side.power[~new], index.count)
+        beaten |= by_events[index.groups] > contest.power
+        overtaken |= by_others[index.groups] > contest.power
+        met = contest.known.groups[number] >= 0
+        groups = contest.known.groups[number][met]
+        gone[met] |= by_events[groups] > contest.known_power[met]
+    return beaten, overtaken, gone
+
+
+def _remember(contest: Contest, rows: Flags, gone: Flags, *, soft: bool) -> list[tuple[int, Ints]]:
+    """The last that is known under each key, where that is not a row that lives on."""
+    stays = np.concatenate([rows, ~gone])
+    remember = []
+    for number, index in enumerate(contest.keys):
+        side = contest.side(number, own=True)
+        lost = side.top(index.count) & (side.who != NOBODY)
+        lost[lost] = ~stays[side.who[lost]]
+        if not soft:
+            # a truncate is remembered for all that is older
+            lost &= side.rank >= contest.emptied
+        if lost.any():
+            remember.append((number, np.sort(side.who[lost])))
+    return remember
+
+
+def _emptied(contest: Contest) -> int | None:
+    if contest.emptied == contest.emptied_before:
+        return None
+    at_it = contest.events.truncates & (contest.rank == contest.emptied)
+    return int(np.flatnonzero(at_it)[0])
+
+
+def _counts(
+    contest: Contest, moves: Moves, *, top: Flags, gone: Flags, marked: Flags, live: Ints
+) -> MergeCounts:
+    replaced = _meets_live(contest, gone)
+    updated = int(replaced[live].sum())
+    removes = top & contest.events.deletes & replaced
+    removed = int((gone & contest.known.live).sum()) - updated + int(marked.sum())
+    effective = len(live) + int(removes.sum())
+    looks = len(moves.looks)
+    return MergeCounts(
+        events=len(top) - looks,
+        inserted=len(live) - updated,
+        updated=updated,
+        deleted=removed,
+        superseded=int((contest.valid & ~top).sum()),
+        ignored=int(top.sum()) - effective,
+        keyless=int((~contest.valid & ~contest.events.truncates).sum()) - looks,
+        truncates=int(contest.events.truncates.sum()),
+    )
+
+
+def _meets_live(contest: Contest, gone: Flags) -> Flags:
+    """Events whose key a live row had that is gone now."""
+    meets = np.zeros(len(contest.owner), np.bool_)
+    for number, index in enumerate(contest.keys):
+        groups = contest.known.groups[number]
+        had = np.zeros(index.count, np.bool_)
+        had[groups[gone & contest.known.live & (groups >= 0)]] = True
+        own = contest.owner == number
+        meets[own] = had[index.groups[own]]
+    return meets

@@ -1,0 +1,553 @@
+"""The rows of a log that a merge looks at: what each says, about which row, and when."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.delta.snapshot import read_file
+from distributary.evolve.types import fold, is_nested
+from distributary.evolve.unified import rest_as_json
+from distributary.model.change import CHANGE_COLUMNS, SEQ
+
+# The order of events, as numbers: places in a source's log are compared field by field.
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Place = tuple[int | str, ...]
+"""A `_seq` as a tuple: the fields of SEQ in their order."""
+
+_LOWEST = -(2**63)
+
+
+def ranks(parts: Sequence[pa.Array | pa.ChunkedArray]) -> list[Ints]:
+    """One number for each place, over all parts: equal for equal places, larger for later ones."""
+    sizes = [len(part) for part in parts]
+    whole = _whole(parts)
+    rank = _dense([_numbers(whole, field.name) for field in SEQ if field.name != "tie"])
+    tie = whole.field("tie") if len(rank) else None
+    if tie is not None and len(rank) and len(np.unique(rank)) < len(rank):
+        rank = _dense([rank, pc.rank(tie.fill_null(""), tiebreaker="dense").to_numpy()])
+    return np.split(rank, np.cumsum(sizes)[:-1]) if sizes else []
+
+
+def place_of(value: dict[str, Any]) -> Place:
+    """A `_seq` out of Arrow as a tuple that Python compares the same way."""
+    return tuple(value[field.name] for field in SEQ)
+
+
+def places(values: Sequence[Place]) -> pa.StructArray:
+    """The inverse of `place_of`."""
+    names = [field.name for field in SEQ]
+    return pa.array([dict(zip(names, value, strict=True)) for value in values], SEQ)
+
+
+def highest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
+    """The last place of all, or None when there is none."""
+    if len(seq) == 0:
+        return None
+    return place_of(seq[int(np.argmax(ranks([seq])[0]))].as_py())
+
+
+def lowest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
+    """The first place of all, or None when there is none."""
+    if len(seq) == 0:
+        return None
+    return place_of(seq[int(np.argmin(ranks([seq])[0]))].as_py())
+
+
+def _whole(parts: Sequence[pa.Array | pa.ChunkedArray]) -> pa.StructArray:
+    chunks: list[pa.Array] = []
+    for part in parts:
+        chunks += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
+    # a slice's fields are not cut with it, but those of a copy are
+    return pa.concat_arrays([*chunks, pa.array([], SEQ)])
+
+
+def _numbers(whole: pa.StructArray, name: str) -> Ints:
+    # a row that somebody else wrote may have no place: it is before all others
+    field = whole.field(name)
+    values: Ints = field.cast(pa.int64()).fill_null(_LOWEST).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _dense(keys: Sequence[Ints]) -> Ints:
+    """Ranks without gaps by several keys, the first of which counts most."""
+    telling = [key for key in keys if len(key) and (key != key[0]).any()]
+    if not telling:
+        return np.zeros(len(keys[0]), np.int64)
+    order = np.lexsort(telling[::-1])
+    new = np.zeros(len(order), np.bool_)
+    for key in telling:
+        ordered = key[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.cumsum(new)
+    return rank
+
+
+# Keys of rows: which rows of two tables have equal ones, whatever the types of their columns.
+#
+# Null equals null, and so do two NaN and the two zeros of floating point, as they do in Spark.
+
+Definition = tuple[str, ...]
+"""The names of a key's columns as the table has them, sorted: order does not make a key."""
+
+_NO_KEY = "{}"
+
+
+class KeyIndex:
+    """Groups rows by their key, and finds the group of rows elsewhere."""
+
+    def __init__(self, rows: pa.Table, definition: Definition) -> None:
+        self.definition = definition
+        self._values: list[pa.Array] = []
+        self._steps: list[Ints] = []
+        groups: Ints | None = None
+        for name in definition:
+            column = comparable(rows.column(name))
+            values = pc.unique(column)
+            codes = _codes(column, values)
+            self._values.append(values)
+            if groups is None:
+                groups = codes
+            else:
+                # numbered anew at each column, so that the product never overflows
+                known, groups = np.unique(groups * len(values) + codes, return_inverse=True)
+                self._steps.append(known)
+        self.groups: Ints = np.zeros(rows.num_rows, np.int64) if groups is None else groups
+        """The group of each of the rows."""
+        self.count = int(self.groups.max()) + 1 if len(self.groups) else 0
+
+    def find(self, rows: pa.Table) -> Ints:
+        """The group of each row of another table; -1 where no row of this one has its key."""
+        found: Ints | None = None
+        steps = iter(self._steps)
+        for name, values in zip(self.definition, self._values, strict=True):
+            codes = _codes(comparable(rows.column(name)), values)
+            if found is None:
+                found = codes
+                continue
+            known = next(steps)
+            pairs = np.where((found < 0) | (codes < 0), -1, found * len(values) + codes)
+            at = np.searchsorted(known, pairs)
+            at[at == len(known)] = 0
+            found = np.where((pairs >= 0) & (known[at] == pairs), at, -1) if len(known) else pairs
+        return np.zeros(rows.num_rows, np.int64) - 1 if found is None else found
+
+
+def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in a form in which equal keys are equal values."""
+    if pa.types.is_floating(column.type):
+        # the sum of the two zeros is the positive one
+        zeroed = pc.add(column, pa.scalar(0.0, column.type))
+        return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), column.type), zeroed)
+    if is_nested(column.type):
+        return pa.chunked_array([_texts([column], ["value"])])
+    return column
+
+
+def key_texts(rows: pa.Table, definition: Definition) -> pa.Array:
+    """Each row's key as one JSON object that is the same wherever and whenever it is written."""
+    columns = [comparable(rows.column(name)) for name in definition]
+    return _texts(columns, definition).fill_null(_NO_KEY)
+
+
+def _texts(columns: Sequence[pa.ChunkedArray], names: Sequence[str]) -> pa.Array:
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    texts = [rest_as_json(batch, names) for batch in table.combine_chunks().to_batches()]
+    return pa.concat_arrays(texts) if texts else pa.array([], pa.string())
+
+
+def _codes(column: pa.ChunkedArray, values: pa.Array) -> Ints:
+    found = pc.index_in(column, value_set=values).fill_null(-1)
+    codes: Ints = found.to_numpy().astype(np.int64)
+    return codes
+
+
+# Which columns were a table's key, and when.
+#
+# A key may be defined anew while events flow. Two events, or an event and a row, are about the
+# same row if they agree on the key of the *newer* of the two: that one was in force when the
+# newer replaced the older. So a table must know for each of its rows which key was in force at
+# its place in the order. A table with one key, which is nearly every table, says so in one word;
+# another one keeps the spans of its keys. Both are written with the rows, in one commit.
+
+PROPERTY = "distributary.keys"
+"""The table property that holds the spans."""
+MOST_SPANS = 64
+"""A table whose keys change to and fro forgets the oldest spans: their rows count for the next."""
+
+
+Bound = tuple[int | str, ...]
+"""A place, then -1, 0 or 1: just before it, at it, just after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A key, and the first and the last place at which it was in force; None: no bound."""
+
+    key: Definition
+    first: Bound | None = None
+    last: Bound | None = None
+
+
+def resolve(names: Iterable[str | None], columns: Sequence[str]) -> Definition | None:
+    """A key's columns by the names that the table has for them; None if it lacks one."""
+    by_fold = {fold(column): column for column in reversed(columns)}
+    exact = set(columns)
+    found = [name if name in exact else by_fold.get(fold(name or "")) for name in names]
+    known = {name for name in found if name is not None}
+    return tuple(sorted(known)) if known and None not in found else None
+
+
+def definitions_of(
+    keys: pa.ChunkedArray, columns: Sequence[str]
+) -> tuple[tuple[Definition, ...], Ints]:
+    """The definitions in a column of key names, and for each row which it has; -1 for none."""
+    lists = pa.concat_arrays([*keys.chunks, pa.array([], keys.type)])
+    firsts, codes = _distinct(lists)
+    found = [resolve(lists[at].as_py() or (), columns) for at in firsts]
+    known = tuple(sorted({each for each in found if each is not None}))
+    numbers = np.array([known.index(each) if each is not None else -1 for each in found] + [-1])
+    return known, numbers[codes]
+
+
+def _distinct(lists: pa.ListArray) -> tuple[list[int], Ints]:
+    """A row for each different list of names, and for each row which of these lists it has."""
+    indices = lists.flatten().dictionary_encode().indices
+    names = indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    sizes = pc.list_value_length(lists).fill_null(0).to_numpy()
+    if len(sizes) and (sizes == sizes[0]).all():
+        # nearly every table has one key
+        table = names.reshape(len(sizes), sizes[0])
+        if (table == table[:1]).all():
+            return [0], np.zeros(len(sizes), np.int64)
+    ends = np.cumsum(sizes)
+    first: dict[bytes, int] = {}
+    codes = np.empty(len(sizes), np.int64)
+    starts: list[int] = []
+    for row, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        text = names[start:end].tobytes()
+        if text not in first:
+            first[text] = len(starts)
+            starts.append(row)
+        codes[row] = first[text]
+    return starts, codes
+
+
+def owners(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArray) -> Ints:
+    """For each place the number of the key in force there."""
+    if not spans:
+        return np.zeros(len(seq), np.int64)
+    # the columns of a key may be gone from the table: nobody can agree on it any more
+    numbers = np.array([keys.index(s.key) if s.key in keys else -1 for s in spans])
+    if len(spans) == 1:
+        return np.full(len(seq), numbers[0])
+    lasts = [span.last for span in spans if span.last is not None]
+    ends, here = ranks([places([bound[:-1] for bound in lasts]), seq])
+    sides = np.array([bound[-1] for bound in lasts], np.int64)
+    # between two spans nothing was seen: the later one counts
+    owner: Ints = numbers[np.searchsorted(2 * ends + sides, 2 * here)]
+    return owner
+
+
+def fits(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArray) -> bool:
+    """Whether events with these keys and places leave the spans as they are."""
+    if not spans or tuple(keys) != (spans[-1].key,):
+        return False
+    first = spans[-1].first
+    return first is None or all((*place_of(each), 0) >= first for each in seq.to_pylist())
+
+
+def advanced(
+    spans: Sequence[Span], seen: Iterable[tuple[Place, Definition]], top: Place | None
+) -> tuple[Span, ...]:
+    """The spans after events with these places and keys.
+
+    The last span has no end for as long as nothing else is seen, so that it need not be written
+    again with every batch; `top`, the last place of the table's rows, is where it ends so far.
+    """
+    result = [replace(spans[-1], last=(*top, 0))] if spans and top is not None else []
+    result = [*spans[:-1], *result]
+    for place, key in sorted(set(seen)):
+        _see(result, place, key)
+    if result:
+        result[-1] = replace(result[-1], last=None)
+    if len(result) == 1:
+        return (Span(result[0].key),)
+    return tuple(result[-MOST_SPANS:])
+
+
+def _see(spans: list[Span], place: Place, key: Definition) -> None:
+    here = (*place, 0)
+    at = 0
+    while at < len(spans) and _ends_before(spans[at], here):
+        at += 1
+    before = spans[at - 1] if at else None
+    found = spans[at] if at < len(spans) else None
+    if found is not None and (found.first is None or found.first <= here):
+        if found.key != key:
+            # the span keeps all of its other places: they were seen
+            left, right = replace(found, last=(*place, -1)), replace(found, first=(*place, 1))
+            spans[at : at + 1] = [left, Span(key, here, here), right]
+    elif before is not None and before.key == key:
+        spans[at - 1] = replace(before, last=here)
+    elif found is not None and found.key == key:
+        spans[at] = replace(found, first=here)
+    else:
+        spans.insert(at, Span(key, here, here))
+
+
+def _ends_before(span: Span, here: Bound) -> bool:
+    return span.last is not None and span.last < here
+
+
+def to_text(spans: Sequence[Span]) -> str:
+    """Spans as the property's text."""
+    return json.dumps(
+        [{"columns": s.key, "first": s.first, "last": s.last} for s in spans], ensure_ascii=False
+    )
+
+
+def from_text(text: str | None) -> tuple[Span, ...]:
+    """The inverse of `to_text`; nothing for a text that is not ours."""
+    try:
+        return tuple(
+            Span(tuple(map(str, each["columns"])), _bound(each["first"]), _bound(each["last"]))
+            for each in json.loads(text or "[]")
+        )
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _bound(values: list[int | str] | None) -> Bound | None:
+    return None if values is None else tuple(values)
+
+
+# The key that a row had before an event gave it another one, as the event's envelope tells it.
+
+OLD_KEY = pa.field("_old_key", pa.string())
+"""A JSON object of the old key's columns; null for most events."""
+_MEMBER = '"old_key":'
+
+
+def old_keys_in(envelopes: pa.Array, asked: Ints) -> pa.Array:
+    """The old key in each envelope that is asked; null where there is none."""
+    some = envelopes.take(pa.array(asked))
+    told = asked[pc.match_substring(some, _MEMBER).fill_null(False).to_numpy(zero_copy_only=False)]
+    found: list[str | None] = [None] * len(envelopes)
+    for row, text in zip(told.tolist(), envelopes.take(pa.array(told)).to_pylist(), strict=True):
+        found[row] = _old_key(text)
+    return pa.array(found, OLD_KEY.type)
+
+
+def _old_key(envelope: str) -> str | None:
+    key = _object(envelope).get("old_key")
+    return json.dumps(key, ensure_ascii=False) if isinstance(key, dict) and key else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        # as text a number keeps its digits
+        content = json.loads(text, parse_float=str)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class OldKeys:
+    """Old keys that a table can be asked about, all of one definition."""
+
+    definition: Definition
+    events: Ints
+    """Whose old keys they are."""
+    rows: pa.Table
+    """The columns of the key, as the table has them."""
+
+
+def read_old_keys(texts: pa.ChunkedArray, events: Ints, schema: pa.Schema) -> list[OldKeys]:
+    """The old keys of some events; one that the table's columns cannot hold is left out."""
+    groups: dict[Definition, list[tuple[int, dict[str, Any]]]] = {}
+    for event, text in zip(events.tolist(), texts.take(events).to_pylist(), strict=True):
+        key = _object(text or "{}")
+        names = {name: resolve([name], schema.names) for name in key}
+        definition = resolve(key, schema.names)
+        if definition is not None:
+            values = {(names[name] or ("",))[0]: value for name, value in key.items()}
+            groups.setdefault(definition, []).append((event, values))
+    return [_typed(definition, told, schema) for definition, told in sorted(groups.items())]
+
+
+def _typed(
+    definition: Definition, told: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema
+) -> OldKeys:
+    good = np.ones(len(told), np.bool_)
+    columns: list[pa.Array] = []
+    fields = [schema.field(name) for name in definition]
+    for field in fields:
+        scalars = [_scalar(values[field.name], field.type) for _, values in told]
+        good &= np.array([each is not None for each in scalars])
+        columns.append(_column(scalars, field.type))
+    rows = pa.table(columns, schema=pa.schema(fields)).filter(pa.array(good))
+    return OldKeys(definition, np.array([event for event, _ in told], np.int64)[good], rows)
+
+
+def _column(scalars: Iterable[pa.Scalar | None], type_: pa.DataType) -> pa.Array:
+    return pa.array([None if each is None else each.as_py() for each in scalars], type_)
+
+
+def _scalar(value: Any, type_: pa.DataType) -> pa.Scalar | None:
+    """A value of JSON in a column's type, or None if it is none of that type."""
+    try:
+        if isinstance(value, str) and pa.types.is_binary(type_):
+            return pa.scalar(base64.b64decode(value, validate=True), type_)
+        if isinstance(value, str) and not pa.types.is_string(type_):
+            return pa.scalar(value).cast(type_)
+        if isinstance(value, int | float) and pa.types.is_decimal(type_):
+            return pa.scalar(str(value)).cast(type_)
+        return pa.scalar(value, type_)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+
+
+_ARRIVAL = pa.schema(
+    [
+        pa.field("_batch", pa.int64()),
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+    ]
+)
+"""Where and when an event came in; a pipeline may have been told not to keep it."""
+_READ = ("_op", "_deleted", "_key", "_seq", "_source_ts", "_hash", "_unchanged")
+CHANGE_SCHEMA = pa.schema(
+    [*(pa.field(c.name, c.type) for c in CHANGE_COLUMNS if c.name in _READ), *_ARRIVAL]
+)
+"""What is read of every event beside the source table's columns."""
+_NOT_OWN = frozenset((*CHANGE_SCHEMA.names, OLD_KEY.name))
+
+
+@dataclass(frozen=True)
+class Events:
+    """Rows of a log: the columns of CHANGE_SCHEMA, columns of the source table, and old keys."""
+
+    rows: pa.Table
+
+    @cached_property
+    def own_names(self) -> list[str]:
+        """The source table's columns."""
+        return [name for name in self.rows.column_names if name not in _NOT_OWN]
+
+    @cached_property
+    def seq(self) -> pa.StructArray:
+        """The place of each event."""
+        return _one(self.rows.column("_seq"))
+
+    @cached_property
+    def truncates(self) -> Flags:
+        """Which events empty the table."""
+        found: Flags = _flags(pc.equal(self.rows.column("_op"), "truncate"))
+        return found
+
+    @cached_property
+    def deletes(self) -> Flags:
+        """After which events the row is gone."""
+        named = _flags(pc.equal(self.rows.column("_op"), "delete"))
+        return (named | _flags(self.rows.column("_deleted"))) & ~self.truncates
+
+    @cached_property
+    def keys(self) -> tuple[tuple[Definition, ...], Ints]:
+        """The definitions of keys among the events, and which each has; -1 for none."""
+        known, numbers = definitions_of(self.rows.column("_key"), self.own_names)
+        return known, np.where(self.truncates, -1, numbers)
+
+    @cached_property
+    def left_out(self) -> dict[str, Flags]:
+        """For each column that any event leaves out, which events do."""
+        return left_out_in(self.rows.column("_unchanged"), self.own_names)
+
+    @cached_property
+    def asking(self) -> Ints:
+        """Events that gave their row another key, and leave out what it had under the old one."""
+        flags = _flags(pc.is_valid(self.rows.column(OLD_KEY.name)))
+        return np.flatnonzero(flags & ~self.deletes & (self.keys[1] >= 0))
+
+    def preference(self, among: Ints) -> Ints:
+        """Numbers that tell which of events at one and the same place counts: the highest.
+
+        What an earlier batch brought has been merged already; within a batch the last one counts,
+        in the source's own order.
+        """
+        arrival = self.rows.select([*_ARRIVAL.names, "_hash"]).take(among)
+        order = pc.sort_indices(
+            arrival,
+            sort_keys=[
+                ("_batch", "descending"),
+                *((name, "ascending") for name in ("_topic", "_partition", "_offset", "_hash")),
+            ],
+        )
+        numbers = np.empty(len(among), np.int64)
+        numbers[order.to_numpy()] = np.arange(len(among))
+        return numbers
+
+
+def left_out_in(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, Flags]:
+    """For each of the columns that any row names as left out, which rows do."""
+    lists = _one(unchanged)
+    named = lists.flatten()
+    if len(named) == 0:
+        return {}
+    parents = pc.list_parent_indices(lists).to_numpy()
+    found: dict[str, Flags] = {}
+    for name, column in left_out_names(unchanged, columns).items():
+        flags = found.setdefault(column, np.zeros(len(lists), np.bool_))
+        flags[parents[_flags(pc.equal(named, name))]] = True
+    return found
+
+
+def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, str]:
+    """Each name that any row gives as left out, and the column that it means."""
+    by_fold = {fold(column): column for column in reversed(columns)}
+    exact = set(columns)
+    names = pc.unique(_one(unchanged).flatten()).drop_null().to_pylist()
+    meant = {name: name if name in exact else by_fold.get(fold(name)) for name in names}
+    return {name: column for name, column in meant.items() if column is not None}
+
+
+def read_events(files: Sequence[str], columns: pa.Schema) -> Events:
+    """The events in Parquet files, with the given columns of the source table."""
+    schema = pa.schema([*CHANGE_SCHEMA, *columns])
+    parts = [_with_old_keys(file, read_file(file, schema)) for file in files]
+    return Events(pa.concat_tables(parts or [pa.schema([*schema, OLD_KEY]).empty_table()]))
+
+
+def _with_old_keys(path: str, rows: pa.Table) -> pa.Table:
+    """What came with an event is long, and few leave values out: the others are not asked."""
+    removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
+    some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
+    asked = np.flatnonzero(_flags(some) & ~_flags(removes))
+    old: pa.Array = pa.nulls(rows.num_rows, OLD_KEY.type)
+    if len(asked):
+        envelopes = read_file(path, pa.schema([pa.field("_envelope", pa.string())]))
+        old = old_keys_in(_one(envelopes.column(0)), asked)
+    return rows.append_column(OLD_KEY, old)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+
+
+def _flags(values: pa.ChunkedArray | pa.Array) -> Flags:
+    flags: Flags = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return flags

@@ -1,0 +1,659 @@
+"""Every version that a row ever had, with the times between which it held: `<table>_history`.
+
+The table holds each event about a row once, also deletes, whose interval says when the row was not
+there. Versions to which something may still be added are in files of their own, apart from the
+closed ones: a batch of new events reads and writes the former only. An event that comes late, or
+twice, takes a look at all versions of its row.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.apply import MOST_SMALL_FILES, SMALL_FILE, written
+from distributary.changes.decide import Told, followed, gathered, just_before
+from distributary.changes.events import (
+    OLD_KEY,
+    Definition,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    Place,
+    definitions_of,
+    highest,
+    left_out_in,
+    lowest,
+    place_of,
+    places,
+    ranks,
+    read_events,
+    read_old_keys,
+)
+from distributary.changes.shape import (
+    SEQ_COLUMN,
+    TIME_COLUMN,
+    MergeCounts,
+    MergeOrder,
+    MergeResult,
+    Shape,
+    shape,
+)
+from distributary.changes.tombstones import highest_by
+from distributary.delta.snapshot import (
+    LiveFile,
+    Snapshot,
+    folder_of,
+    load,
+    merging,
+    refuse_unusable,
+)
+from distributary.delta.swap import Changeset, commit
+from distributary.delta.tables import until_not_overtaken
+from distributary.errors import PublishError
+from distributary.evolve.types import fold
+from distributary.model.change import CHANGE_COLUMNS, SEQ
+from distributary.model.manifest import StagedFile
+from distributary.model.record import TIMESTAMP
+from distributary.model.table import Column
+
+# Versions of rows in their order: what each is followed by, and between which times it held.
+# Pure.
+#
+# A version ends with the next event about its row, or when the table is emptied. Times of a
+# source need not follow its order (a backfilled row has the time of the backfill): a version that
+# began after its end begins with it, so that no two versions of a row ever overlap.
+
+_NONE = -1
+_LATEST = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """A moment at which all rows went."""
+
+    place: Place
+    time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What follows from the order of versions, for each of them."""
+
+    valid_from: pa.Array
+    valid_to: pa.Array
+    open: Flags
+    """Nothing has come after it."""
+
+
+class Versions:
+    """Versions of rows: a table with `_seq`, `_source_ts`, `_deleted` and the key's columns."""
+
+    def __init__(
+        self,
+        rows: pa.Table,
+        *,
+        keys: Sequence[KeyIndex],
+        owner: Ints,
+        truncates: Sequence[Truncate],
+    ) -> None:
+        self.rows, self._keys, self._owner, self._truncates = rows, keys, owner, truncates
+        ends = places([each.place for each in truncates])
+        self._deleted: Flags = rows.column("_deleted").to_numpy()
+        moved = np.flatnonzero(rows.column(OLD_KEY.name).is_valid().to_numpy() & ~self._deleted)
+        self._moves = _moves(rows, moved, keys) if len(moved) else []
+        seq = rows.column("_seq")
+        before = [just_before(_one(seq.take(each.events))) for each in self._moves]
+        self.rank, self._ends, *self._looks = ranks([seq, ends, *before])
+
+    def chain(self) -> Chain:
+        """The end of each version, and the times between which it held."""
+        following = self._following()
+        times = self.rows.column("_source_ts").cast(pa.int64()).to_pylist()
+        ends, stops = self._emptied()
+        begins: list[int | None] = [None] * len(times)
+        valid_to: list[int | None] = [None] * len(times)
+        # from the last to the first: an end is the beginning of what follows
+        for number in np.argsort(self.rank)[::-1].tolist():
+            after = following[number]
+            follows = after != _NONE and self.rank[after] < ends[number]
+            end = begins[after] if follows else stops[number]
+            begin = times[number]
+            valid_to[number] = end
+            begins[number] = begin if begin is None or end is None else min(begin, end)
+        type_ = self.rows.schema.field("_source_ts").type
+        return Chain(
+            valid_from=pa.array(begins, pa.int64()).cast(type_),
+            valid_to=pa.array(valid_to, pa.int64()).cast(type_),
+            open=(following == _NONE) & (ends == _LATEST),
+        )
+
+    def filled(self, left_out: dict[str, Flags]) -> pa.Table:
+        """The rows with a value, if one is known, for each column that a version left out."""
+        rows = self.rows
+        for name, missing in left_out.items():
+            at = rows.schema.get_field_index(name)
+            column = rows.column(at)
+            values = gathered(self._sources(missing), column, column.slice(0, 0))
+            rows = rows.set_column(at, rows.schema.field(at), values)
+        return rows
+
+    def _sources(self, missing: Flags) -> Ints:
+        """Whose value each version has of a column: its own, or the last one told before it."""
+        sources = np.arange(len(missing))
+        moved = np.zeros(len(missing), np.bool_)
+        for move in self._moves:
+            moved[move.events] = True
+        told = [self._told(missing & ~moved, index) for index in self._keys]
+        for number, index in enumerate(self._keys):
+            own = np.flatnonzero(missing & ~moved & (self._owner == number))
+            found = told[number].before(index.groups[own], self.rank[own])
+            sources[own] = self._unless_emptied(found, own)
+        for move, rank in zip(self._moves, self._looks, strict=True):
+            asking = missing[move.events]
+            own = move.events[asking]
+            found = told[move.number].before(move.groups[asking], rank[asking])
+            sources[own] = self._unless_emptied(found, own)
+        return followed(sources)
+
+    def _following(self) -> Ints:
+        """For each version the next that agrees with it on that next one's key, or -1."""
+        best = np.full(len(self.rank), _LATEST, np.int64)
+        found = np.full(len(self.rank), _NONE, np.int64)
+        for number, index in enumerate(self._keys):
+            order = np.lexsort((self.rank, index.groups))
+            own = self._owner[order] == number
+            at = np.arange(len(order))
+            later = np.minimum.accumulate(np.where(own, at, len(order))[::-1])[::-1]
+            # not itself: the next one that begins one place further on
+            following = np.append(later[1:], len(order))
+            inside = following < len(order)
+            following = np.where(inside, following, 0)
+            groups = index.groups[order]
+            inside &= groups[following] == groups
+            rank = np.where(inside, self.rank[order][following], _LATEST)
+            nearer = rank < best[order]
+            best[order] = np.where(nearer, rank, best[order])
+            found[order] = np.where(nearer, order[following], found[order])
+        return found
+
+    def _emptied(self) -> tuple[Ints, list[int | None]]:
+        """For each version the rank of the next truncate, and its time."""
+        order = np.argsort(self._ends)
+        at = np.searchsorted(self._ends[order], self.rank, side="right")
+        ends = np.append(self._ends[order], _LATEST)[at]
+        times = [*(self._truncates[number].time_us for number in order), None]
+        return ends, [times[number] for number in at]
+
+    def _told(self, silent: Flags, index: KeyIndex) -> Told:
+        tells = ~silent | self._deleted
+        who = np.where(self._deleted, _NONE, np.arange(len(silent)))
+        return Told(who[tells], index.groups[tells], self.rank[tells])
+
+    def _unless_emptied(self, sources: Ints, asking: Ints) -> Ints:
+        emptied = self._ends[None, :]
+        since, until = self.rank[sources][:, None], self.rank[asking][:, None]
+        between = (emptied > since) & (emptied <= until)
+        kept: Ints = np.where(between.any(axis=1), _NONE, sources)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Versions that take values over, and from which key."""
+
+    events: Ints
+    number: int
+    groups: Ints
+
+
+def _moves(rows: pa.Table, moved: Ints, keys: Sequence[KeyIndex]) -> list[_Move]:
+    numbers = {index.definition: number for number, index in enumerate(keys)}
+    found = read_old_keys(rows.column(OLD_KEY.name), moved, rows.schema)
+    return [
+        _Move(old.events, numbers[old.definition], keys[numbers[old.definition]].find(old.rows))
+        for old in found
+        if old.definition in numbers
+    ]
+
+
+def _one(column: pa.ChunkedArray) -> pa.StructArray:
+    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+
+
+def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
+    """Versions at the place of another one of the same row that is preferred."""
+    order = np.lexsort((preference, rank, groups))
+    same = (np.diff(groups[order]) == 0) & (np.diff(rank[order]) == 0)
+    flags = np.zeros(len(rank), np.bool_)
+    flags[order[:-1][same]] = True
+    return flags
+
+
+def same_times(one: pa.ChunkedArray, other: pa.Array) -> Flags:
+    """Where two columns of times are equal; null equals null."""
+    first, second = (each.cast(pa.int64()).fill_null(_LATEST) for each in (one, other))
+    flags: Flags = pc.equal(first, second).to_numpy(zero_copy_only=False)
+    return flags
+
+
+# Events as versions of rows, and what a history says of itself beside its rows.
+
+_CHANGE = {column.name: column for column in CHANGE_COLUMNS}
+HISTORY_COLUMNS = (
+    Column("_valid_from", TIMESTAMP, "when the row became like this"),
+    Column("_valid_to", TIMESTAMP, "when it became something else; null: it has not"),
+    Column("_current", pa.bool_(), "whether the row is like this now"),
+    Column("_deleted", pa.bool_(), "whether the row was not there in this interval"),
+    _CHANGE["_op"],
+    SEQ_COLUMN,
+    TIME_COLUMN,
+    _CHANGE["_key"],
+    _CHANGE["_unchanged"],
+    Column(OLD_KEY.name, OLD_KEY.type, "the key under which the values are that it left out"),
+)
+"""What follows the source table's columns."""
+HISTORY_NAMES = tuple(column.name for column in HISTORY_COLUMNS)
+_KEYS, _TRUNCATES = "distributary.keys", "distributary.truncates"
+_MOVED = "distributary.moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What cannot be told from the versions of a single row; kept as properties of the table."""
+
+    keys: tuple[tuple[Definition, Place | None], ...] = ()
+    """The keys that were ever in force, with the last place of each but the newest."""
+    truncates: tuple[Truncate, ...] = ()
+    moved: Place | None = None
+    """Where a version last took values over from another key."""
+
+    def properties(self) -> dict[str, str]:
+        """The past as a table keeps it."""
+        keys = [[key, place] for key, place in self.keys]
+        truncates = [[each.place, each.time_us] for each in self.truncates]
+        return {
+            _KEYS: json.dumps(keys, ensure_ascii=False),
+            _TRUNCATES: json.dumps(truncates),
+            **({} if self.moved is None else {_MOVED: json.dumps(self.moved)}),
+        }
+
+    def with_moves(self, new: pa.Table) -> Past:
+        """The same after versions that may have taken values over."""
+        last = highest(new.filter(new.column(OLD_KEY.name).is_valid()).column("_seq"))
+        known = [place for place in (self.moved, last) if place is not None]
+        return replace(self, moved=max(known, default=None))
+
+    def is_touched(self, new: pa.Table, truncates: Sequence[Truncate]) -> bool:
+        """Whether events may concern versions of rows that are not theirs."""
+        if set(truncates) - set(self.truncates):
+            return True
+        first = lowest(new.column("_seq"))
+        if self.moved is not None and first is not None and first <= self.moved:
+            # it may change what was taken over
+            return True
+        keys, _ = definitions_of(new.column("_key"), new.column_names)
+        newest = [key for key, place in self.keys if place is None]
+        if not self.keys or not keys:
+            return False
+        if list(keys) != newest:
+            return True
+        earlier = [place for _, place in self.keys if place is not None]
+        return bool(earlier) and first is not None and first <= max(earlier)
+
+
+def past_of(snapshot: Snapshot | None) -> Past:
+    """The inverse of `Past.properties`."""
+    if snapshot is None:
+        return Past()
+    keys = json.loads(snapshot.property(_KEYS) or "[]")
+    truncates = json.loads(snapshot.property(_TRUNCATES) or "[]")
+    moved = json.loads(snapshot.property(_MOVED) or "null")
+    return Past(
+        tuple((tuple(key), None if place is None else tuple(place)) for key, place in keys),
+        tuple(Truncate(tuple(place), time_us) for place, time_us in truncates),
+        None if moved is None else tuple(moved),
+    )
+
+
+def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> Past:
+    """The past after a batch, from all versions that there are."""
+    known = tuple(sorted({*before.truncates, *truncates}, key=lambda each: each.place))
+    keys, owner = definitions_of(rows.column("_key"), rows.column_names)
+    lasts = {
+        key: highest(rows.filter(pa.array(owner == n)).column("_seq")) for n, key in _all(keys)
+    }
+    newest = max(keys, key=lambda key: lasts[key] or ()) if keys else None
+    spans = tuple((key, None if key == newest else lasts[key]) for key in keys)
+    return Past(spans, known, before.moved)
+
+
+def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
+    """The source table's columns. Raises PublishError if one has a name that a history needs."""
+    taken = {fold(name) for name in HISTORY_NAMES}
+    clash = [column.name for column in order.columns if fold(column.name) in taken]
+    if clash:
+        raise PublishError(
+            f"no history can be kept of table {order.table}",
+            where=order.path,
+            evidence=f"the source table has a column {clash[0]!r}, which a history has as well",
+            next_step="rename the column at the source, or set cdc.history to false",
+            reason="columns",
+        )
+    return order.columns
+
+
+def truncates_in(events: Events) -> list[Truncate]:
+    """When the source table was emptied."""
+    rows = events.rows.filter(pa.array(events.truncates))
+    times = rows.column("_source_ts").cast(pa.int64()).to_pylist()
+    found = [place_of(value) for value in rows.column("_seq").to_pylist()]
+    return [Truncate(place, time) for place, time in zip(found, times, strict=True)]
+
+
+def versions_of(events: Events, schema: pa.Schema) -> pa.Table:
+    """The versions that events with a key make, in the columns of a history; no bounds yet."""
+    keys, owner = events.keys
+    wanted = np.flatnonzero((owner >= 0) & ~_twins(events))
+    rows = events.rows.take(wanted)
+    made: dict[str, pa.Array | pa.ChunkedArray] = {
+        "_deleted": pa.array(events.deletes[wanted]),
+        "_key": pa.array([list(keys[number]) for number in owner[wanted]], pa.list_(pa.string())),
+    }
+    for name in ("_valid_from", "_valid_to", "_current"):
+        made[name] = pa.nulls(len(wanted), schema.field(name).type)
+    columns = [made[n] if n in made else rows.column(n) for n in schema.names]
+    return pa.table(columns, schema=schema)
+
+
+def _twins(events: Events) -> np.ndarray:
+    keys, owner = events.keys
+    found = np.zeros(len(owner), np.bool_)
+    rank = ranks([events.seq, pa.array([], SEQ)])[0]
+    for number, key in _all(keys):
+        own = np.flatnonzero(owner == number)
+        groups = KeyIndex(events.rows, key).groups[own]
+        found[own] = twins(rank[own], groups, events.preference(own))
+    return found
+
+
+def _all(keys: Sequence[Definition]) -> list[tuple[int, Definition]]:
+    return list(enumerate(keys))
+
+
+# The files of a history: closed versions are kept apart from those that can still get an end.
+
+_CLOSED = "closed"
+"""How the names of files begin in which every version has its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Versions that are in the table already, and where."""
+
+    rows: pa.Table
+    places: Sequence[tuple[LiveFile, Ints]]
+
+
+def is_closed(file: LiveFile) -> bool:
+    """Whether nothing in the file can change unless something comes late."""
+    return file.path.startswith(f"{_CLOSED}-")
+
+
+def find_versions(
+    before: Snapshot | None,
+    schema: pa.Schema,
+    *,
+    of: pa.Table | None,
+    key: Definition,
+    closed: bool,
+) -> Stored:
+    """The versions of the rows that are in a table, or all; those in closed files if asked to."""
+    index = None if of is None else KeyIndex(of, key)
+    found: list[pa.Table] = []
+    places: list[tuple[LiveFile, Ints]] = []
+    for file in before.files if before else ():
+        if before is None or (is_closed(file) and not closed):
+            continue
+        at = None
+        if index is not None:
+            names = pa.schema([schema.field(name) for name in key])
+            at = np.flatnonzero(index.find(before.read(file, names)) >= 0)
+            if not len(at):
+                continue
+        rows = before.read(file, schema)
+        at = np.arange(rows.num_rows) if at is None else at
+        found.append(rows.take(at))
+        places.append((file, at))
+    return Stored(pa.concat_tables([schema.empty_table(), *found]), places)
+
+
+def write_versions(
+    before: Snapshot | None, stored: Stored, rows: pa.Table, *, open_: Flags, folder: str
+) -> tuple[list[LiveFile], list[StagedFile]]:
+    """Write versions in place of those that were stored; returns files to take out and put in."""
+    touched = list(stored.places)
+    names = {file.path for file, _ in touched}
+    rest = [file for file in (before.files if before else ()) if file.path not in names]
+    for closed in (False, True):
+        small = [f for f in rest if is_closed(f) is closed and f.size <= SMALL_FILE]
+        if len(small) >= MOST_SMALL_FILES:
+            touched += [(file, np.zeros(0, np.int64)) for file in small]
+
+    def kept(*, closed: bool) -> Iterator[pa.Table]:
+        for file, at in touched:
+            if before is not None and is_closed(file) is closed:
+                keep = np.ones((left := before.read(file, rows.schema)).num_rows, np.bool_)
+                keep[at] = False
+                yield left.filter(pa.array(keep))
+        yield rows.filter(pa.array(open_ ^ closed))
+
+    added = written(kept(closed=False), folder=folder)
+    added += written(kept(closed=True), folder=folder, prefix=_CLOSED)
+    return [file for file, _ in touched], added
+
+
+def merge_history(order: MergeOrder) -> MergeResult:
+    """Add the events of an order's files to the history at its path, once. Raises PublishError.
+
+    Columns are only ever added: what a row was is not forgotten, whatever its table is now. Of the
+    counts, `inserted` are new versions and `updated` old ones that got other bounds.
+    """
+    started = time.perf_counter()
+    with merging(order.path, doing="add to the history of a table"):
+        result = until_not_overtaken(lambda: _attempt(order))
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """Versions with their bounds, old ones first."""
+
+    stored: Stored
+    rows: pa.Table
+    open: Flags
+    added: int
+    changed: int
+
+
+def _attempt(order: MergeOrder) -> MergeResult:
+    before = load(folder_of(order.path), app_id=order.app_id)
+    if before is not None:
+        refuse_unusable(before, order.table)
+        if before.has(order.app_id, order.batch):
+            return MergeResult(order.table, before.version, skipped=True)
+    columns = shape(
+        None if before is None else before.fields,
+        payload_columns(order),
+        system=HISTORY_COLUMNS,
+        evolution="none" if order.evolution == "none" else "mergeSchema",
+    )
+    payload = [field for field in columns.schema if field.name not in HISTORY_NAMES]
+    events = read_events(order.files, pa.schema(payload))
+    new, truncates = versions_of(events, columns.schema), truncates_in(events)
+    past = past_of(before)
+    everything = past.is_touched(new, truncates)
+    settled = _settle(
+        before,
+        columns,
+        new,
+        sorted({*past.truncates, *truncates}, key=lambda each: each.place),
+        everything=everything,
+        several=len(past.keys) > 1,
+    )
+    after = past
+    if everything or not past.keys:
+        after = past_after(past, settled.rows, truncates)
+    after = after.with_moves(new)
+    counts = MergeCounts(
+        events=events.rows.num_rows,
+        inserted=settled.added,
+        updated=settled.changed,
+        ignored=new.num_rows - settled.added,
+        superseded=int((events.keys[1] >= 0).sum()) - new.num_rows,
+        keyless=int(((events.keys[1] < 0) & ~events.truncates).sum()),
+        truncates=len(truncates),
+    )
+    properties = after.properties() if after != past else {}
+    version = _commit(order, before, columns, settled, properties, counts)
+    return MergeResult(order.table, version, counts)
+
+
+def _settle(
+    before: Snapshot | None,
+    columns: Shape,
+    new: pa.Table,
+    ends: Sequence[Truncate],
+    *,
+    everything: bool,
+    several: bool,
+) -> _Settled:
+    """Read as little as will do: open versions of the rows, all of theirs, or all there are."""
+    keys, _ = definitions_of(new.column("_key"), new.column_names)
+    key = keys[0] if keys else ()
+    moved = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
+    old = read_old_keys(new.column(OLD_KEY.name), moved, new.schema)
+    everything |= any(each.definition != key for each in old)
+    about = pa.concat_tables([new.select(key), *(each.rows.select(key) for each in old)])
+    if not everything and not old:
+        stored = find_versions(before, columns.schema, of=about, key=key, closed=False)
+        settled = _bounded(stored, new, ends, whole=False, everything=False)
+        if settled is not None:
+            return settled
+    everything |= several
+    of = None if everything else about
+    stored = find_versions(before, columns.schema, of=of, key=key, closed=True)
+    settled = _bounded(stored, new, ends, whole=True, everything=everything)
+    if settled is None:
+        raise AssertionError("all versions were read")
+    return settled
+
+
+def _bounded(
+    stored: Stored, new: pa.Table, ends: Sequence[Truncate], *, whole: bool, everything: bool
+) -> _Settled | None:
+    """Old and new versions with their bounds; None if other old ones have to be seen first."""
+    if not whole and _is_late(stored.rows, new, ends):
+        return None
+    fresh = new.filter(pa.array(~_known(stored.rows, new))) if whole else new
+    rows = pa.concat_tables([stored.rows, fresh])
+    keys, owner = definitions_of(rows.column("_key"), rows.column_names)
+    indexes = [KeyIndex(rows, key) for key in keys]
+    versions = Versions(rows, keys=indexes, owner=owner, truncates=ends)
+    chain = versions.chain()
+    old = stored.rows.num_rows
+    same_start = same_times(rows.column("_valid_from"), chain.valid_from)[:old]
+    if not whole and not same_start.all():
+        return None
+    left_out = left_out_in(rows.column("_unchanged"), rows.column_names)
+    moved: Flags = stored.rows.column(OLD_KEY.name).is_valid().to_numpy()
+    for flags in left_out.values():
+        # what a version left out was found when all versions before it were seen
+        flags[:old] &= whole & (everything | ~moved)
+    same_end = same_times(rows.column("_valid_to"), chain.valid_to)[:old]
+    return _Settled(
+        stored,
+        _with_bounds(versions.filled(left_out), chain),
+        open=chain.open,
+        added=fresh.num_rows,
+        changed=int((~(same_start & same_end)).sum()),
+    )
+
+
+def _is_late(stored: pa.Table, new: pa.Table, ends: Sequence[Truncate]) -> bool:
+    """Whether an event is older than what is known of its row, or than a truncate."""
+    keys, _ = definitions_of(new.column("_key"), new.column_names)
+    emptied = places([each.place for each in ends])
+    rank, old, end = ranks([new.column("_seq"), stored.column("_seq"), emptied])
+    if not keys:
+        return False
+    index = KeyIndex(new, keys[0])
+    last = highest_by(index.find(stored), old, index.count)
+    return bool((rank <= np.maximum(last[index.groups], end.max(initial=-1))).any())
+
+
+def _known(stored: pa.Table, new: pa.Table) -> Flags:
+    """Events that are in the table already."""
+    rows = pa.concat_tables([stored, new])
+    keys, owner = definitions_of(rows.column("_key"), rows.column_names)
+    rank = ranks([rows.column("_seq")])[0]
+    is_old = np.arange(rows.num_rows) < stored.num_rows
+    found = np.zeros(rows.num_rows, np.bool_)
+    for number, key in enumerate(keys):
+        own = np.flatnonzero(owner == number)
+        groups = KeyIndex(rows, key).groups[own]
+        found[own] = twins(rank[own], groups, is_old[own].astype(np.int64))
+    return found[stored.num_rows :]
+
+
+def _with_bounds(rows: pa.Table, chain: Chain) -> pa.Table:
+    deleted: Flags = rows.column("_deleted").to_numpy()
+    bounds = {
+        "_valid_from": chain.valid_from,
+        "_valid_to": chain.valid_to,
+        "_current": pa.array(chain.open & ~deleted),
+    }
+    columns = [bounds.get(name, rows.column(name)) for name in rows.column_names]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _commit(
+    order: MergeOrder,
+    before: Snapshot | None,
+    columns: Shape,
+    settled: _Settled,
+    properties: dict[str, str],
+    counts: MergeCounts,
+) -> int:
+    folder = folder_of(order.path)
+    changed = settled.added or settled.changed
+    if before is None and not changed and not properties:
+        return -1
+    if before is not None and not (changed or columns.changed or properties):
+        return before.version
+    removed, added = write_versions(
+        before, settled.stored, settled.rows, open_=settled.open, folder=folder
+    )
+    change = Changeset(
+        "MERGE",
+        order.table,
+        comment=order.comment,
+        fields=columns.fields if columns.changed else None,
+        properties=properties,
+        removed=removed,
+        added=added,
+        mark=order.mark,
+        metrics={
+            "numSourceRows": counts.events,
+            "numTargetRowsInserted": counts.inserted,
+            "numTargetRowsUpdated": counts.updated,
+        },
+    )
+    return commit(folder, before, change)

@@ -1,0 +1,505 @@
+"""A merged table made anew from its log: all of its rows are replaced by one commit."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.apply import MemoryTarget, open_target, plan, staying, written
+from distributary.changes.events import (
+    CHANGE_SCHEMA,
+    PROPERTY,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    Span,
+    comparable,
+    definitions_of,
+    key_texts,
+    left_out_in,
+    read_events,
+    to_text,
+)
+from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
+from distributary.changes.tombstones import SCHEMA as TOMBSTONES
+from distributary.changes.tombstones import Tombstones, latest, replace_all
+from distributary.delta.snapshot import (
+    Snapshot,
+    folder_of,
+    load,
+    merging,
+    read_file,
+    refuse_unreadable,
+)
+from distributary.delta.swap import Changeset, commit
+from distributary.delta.tables import OvertakenError
+from distributary.errors import ErrorCode, PublishError
+
+# The rows that a table should have, from its whole log, without holding the log in memory.
+#
+# Only keys, places and what events leave out are kept for every row, and the log file and the row
+# in it that has the rest. Chunks of the log are merged into that one after the other, by the same
+# decisions as batches into a table.
+
+CHUNK_ROWS = 1_000_000
+"""Rows of the log that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a table should be."""
+
+    rows: pa.Table
+    """One row each, with its place, its key, what events left out, and where the rest is."""
+    files: tuple[str, ...]
+    tombstones: pa.Table
+    spans: tuple[Span, ...]
+    file_name: str
+    row_name: str
+
+    def key_names(self) -> tuple[str, ...]:
+        """All columns that were ever part of a key: together they tell any two rows apart."""
+        return tuple(sorted({name for span in self.spans for name in span.key}))
+
+    def gather(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Columns of the rows, log file by log file, in the order of `rows`."""
+        numbers: Ints = self.rows.column(self.file_name).to_numpy()
+        have = set(self.rows.column_names)
+        missing = pa.schema([field for field in schema if field.name not in have])
+        cuts = np.flatnonzero(np.diff(numbers)) + 1
+        for part in np.split(np.arange(len(numbers)), cuts) if len(numbers) else ():
+            own = self.rows.slice(int(part[0]), len(part))
+            if len(missing):
+                path = self.files[numbers[part[0]]]
+                rest = read_file(path, missing, lenient=True).take(own.column(self.row_name))
+                for field in missing:
+                    own = own.append_column(field, rest.column(field.name))
+            yield own.select(schema.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What has to be known of a log before its events can be looked at."""
+
+    files: tuple[str, ...]
+    """As the batches came: at one and the same place the first one counts."""
+    rows: tuple[int, ...]
+    columns: frozenset[str]
+    """Parts of keys, and columns that events leave out."""
+
+
+def replay(
+    log_path: str, order: MergeOrder, shape: Shape, *, as_of_us: int | None = None
+) -> Replayed:
+    """Merge a whole log, or what its source did up to a moment, into nothing."""
+    survey = _survey(log_path, order, shape)
+    file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
+    narrow = _narrow(shape, survey, file_name, row_name)
+    rows = narrow.schema.empty_table()
+    spans: tuple[Span, ...] = ()
+    tombstones = Tombstones("", TOMBSTONES.empty_table(), since_us=0)
+    for numbers in _chunks(survey.rows):
+        events = _events(survey, numbers, narrow.schema, file_name, row_name)
+        events = events if as_of_us is None else _until(events, as_of_us)
+        made = plan(
+            events,
+            MemoryTarget(rows),
+            tombstones,
+            shape=narrow,
+            spans=spans,
+            soft=order.soft,
+            now_us=order.now_us,
+        )
+        kept = staying(rows, made.parts[0], made.decision)
+        rows, spans = pa.concat_tables([kept, made.winners]), made.spans
+        remembered = latest(pa.concat_tables([tombstones.rows, made.tombstones]))
+        tombstones = Tombstones("", remembered, since_us=0)
+    rows = rows.sort_by([(file_name, "ascending"), (row_name, "ascending")])
+    return Replayed(rows, survey.files, tombstones.rows, spans, file_name, row_name)
+
+
+def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
+    snapshot = load(folder_of(log_path))
+    if snapshot is None:
+        raise PublishError(
+            f"table {order.table} has no log",
+            code=ErrorCode.NOT_FOUND,
+            where=log_path,
+            evidence="there is no table in this folder",
+            next_step="set cdc.log to true, and let the source be read again",
+        )
+    refuse_unreadable(snapshot, f"{order.table}_log")
+    wanted = pa.schema([CHANGE_SCHEMA.field(n) for n in ("_key", "_unchanged", "_batch")])
+    columns: set[str] = set()
+    found: list[tuple[int, str, int]] = []
+    for file in snapshot.files:
+        told = snapshot.read(file, wanted)
+        keys, _ = definitions_of(told.column("_key"), shape.names)
+        columns.update(*keys, left_out_in(told.column("_unchanged"), shape.names))
+        batch = pc.min(told.column("_batch")).as_py()
+        found.append((-1 if batch is None else batch, file.path, told.num_rows))
+    files = sorted(found)
+    return _Survey(
+        tuple(f"{snapshot.folder}/{path}" for _, path, _ in files),
+        tuple(rows for _, _, rows in files),
+        frozenset(columns),
+    )
+
+
+def _narrow(shape: Shape, survey: _Survey, file_name: str, row_name: str) -> Shape:
+    kept = {*survey.columns, "_seq", "_source_ts", "_deleted"}
+    fields = [field for field in shape.schema if field.name in kept]
+    where = [pa.field(file_name, pa.int32()), pa.field(row_name, pa.int64())]
+    return Shape([], pa.schema([*fields, *where]), changed=False)
+
+
+def _chunks(rows: Sequence[int]) -> Iterator[list[int]]:
+    chunk: list[int] = []
+    size = 0
+    for number, count in enumerate(rows):
+        chunk.append(number)
+        size += count
+        if size >= CHUNK_ROWS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _events(
+    survey: _Survey, numbers: Sequence[int], narrow: pa.Schema, file_name: str, row_name: str
+) -> Events:
+    where = (file_name, row_name)
+    own = [f for f in narrow if f.name not in CHANGE_SCHEMA.names and f.name not in where]
+    tables = []
+    for number in numbers:
+        rows = read_events([survey.files[number]], pa.schema(own)).rows
+        size = rows.num_rows
+        rows = rows.append_column(
+            narrow.field(file_name), pa.repeat(pa.scalar(number, pa.int32()), size)
+        )
+        tables.append(rows.append_column(narrow.field(row_name), pa.array(np.arange(size))))
+    return Events(pa.concat_tables(tables))
+
+
+def _until(events: Events, as_of_us: int) -> Events:
+    """Events up to a moment; one without a time cannot be told to be later."""
+    moment = pa.scalar(as_of_us, pa.int64()).cast(CHANGE_SCHEMA.field("_source_ts").type)
+    before = pc.less_equal(events.rows.column("_source_ts"), moment).fill_null(True)
+    return Events(events.rows.filter(before))
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+ATTEMPTS = 3
+
+
+def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> MergeResult:
+    """Make the order's table what its log says, or said at a moment. Raises PublishError.
+
+    The files of the order are not looked at, and no mark is set: batches that the log has and the
+    table had not yet find nothing to do when they are merged later. Readers see the old table up
+    to the moment at which they see the new one.
+    """
+    started = time.perf_counter()
+    with merging(order.path, doing="rebuild a table"):
+        for _ in range(ATTEMPTS - 1):
+            try:
+                result = _attempt(log_path, order, as_of_us)
+                break
+            except OvertakenError:
+                continue
+        else:
+            result = _attempt(log_path, order, as_of_us)
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeResult:
+    before, columns = open_target(order)
+    replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+    rows = replayed.rows.num_rows
+    if before is None and rows == 0:
+        return MergeResult(order.table, -1)
+    folder = folder_of(order.path)
+    added = written(replayed.gather(columns.schema), folder=folder)
+    # first: a row that is gone without a memory could come back
+    replace_all(folder_of(order.tombstones), replayed.tombstones, table=order.table)
+    change = Changeset(
+        "REBUILD",
+        order.table,
+        comment=order.comment,
+        fields=columns.fields if columns.changed else None,
+        properties={PROPERTY: to_text(replayed.spans)} if replayed.spans else {},
+        removed=() if before is None else before.files,
+        added=added,
+        metrics={"numOutputRows": rows, "numFiles": len(added)},
+    )
+    version = commit(folder, before, change)
+    return MergeResult(order.table, version, MergeCounts(inserted=rows))
+
+
+# A number that stands for the rows of a table, in whatever order and files they lie. Pure.
+#
+# Each value is turned into 64 bits, those of a row are added up, mixed, and the rows are added up
+# again: rows may come in any order and columns in several turns, and a row that is there twice
+# counts twice. It is no signature: whoever wants to can find two tables with one checksum.
+
+Words = npt.NDArray[np.uint64]
+
+_NULL = np.uint64(0x6E756C6C)
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_STEP = 0x100000001B3
+
+
+class Checksum:
+    """Of a table's rows, column by column."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows: Words = np.zeros(rows, np.uint64)
+
+    def add(self, name: str, column: pa.ChunkedArray) -> None:
+        """Take in a column; the rows are those of all other columns."""
+        seed = np.uint64(zlib.crc32(name.encode()))
+        with np.errstate(over="ignore"):
+            self._rows += _mixed(_words(comparable(column)) ^ _mixed(np.array([seed]))[0])
+
+    def text(self) -> str:
+        """Sixteen hexadecimal digits."""
+        with np.errstate(over="ignore"):
+            return f"{int(_mixed(self._rows).sum(dtype=np.uint64)):016x}"
+
+
+def _words(column: pa.ChunkedArray) -> Words:
+    """64 bits for each value, the same for equal values."""
+    array = pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+    known = array.is_valid().to_numpy(zero_copy_only=False)
+    words = np.full(len(array), _NULL)
+    words[known] = _known_words(array.drop_null())
+    return words
+
+
+def _known_words(array: pa.Array) -> Words:
+    kind = array.type
+    words: Words
+    if pa.types.is_boolean(kind):
+        words = array.to_numpy(zero_copy_only=False).astype(np.uint64)
+    elif pa.types.is_floating(kind):
+        words = np.ascontiguousarray(array.cast(pa.float64()).to_numpy()).view(np.uint64)
+    elif pa.types.is_unsigned_integer(kind):
+        words = array.to_numpy().astype(np.uint64)
+    elif pa.types.is_integer(kind):
+        words = array.to_numpy().astype(np.int64).view(np.uint64)
+    elif pa.types.is_temporal(kind):
+        whole = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+        words = whole.to_numpy().astype(np.int64).view(np.uint64)
+    else:
+        text = array.cast(pa.string()) if pa.types.is_decimal(kind) else array
+        words = _text_words(pc.cast(text, pa.large_binary()))
+    return words
+
+
+def _text_words(array: pa.LargeBinaryArray) -> Words:
+    """Bytes as digits of a number, modulo 2^64, all texts at once."""
+    if not len(array):
+        return np.zeros(0, np.uint64)
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
+    lengths = np.diff(offsets)
+    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    with np.errstate(over="ignore"):
+        powers = np.full(int(lengths.max(initial=0)) + 1, _STEP, np.uint64)
+        powers[0] = 1
+        powers = np.multiply.accumulate(powers)
+        starts = offsets[:-1] - offsets[0]
+        place = np.arange(len(content)) - np.repeat(starts, lengths)
+        digits = (content.astype(np.uint64) + np.uint64(1)) * powers[place]
+        sums = np.concatenate([[np.uint64(0)], np.add.accumulate(digits)])
+        words: Words = sums[starts + lengths] - sums[starts]
+        return words
+
+
+def _mixed(words: Words) -> Words:
+    """Every bit of a word depends on all bits of it."""
+    with np.errstate(over="ignore"):
+        mixed = words + _BASE
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
+
+
+# Does a merged table have the rows that its log says? Recomputed, and compared row by row.
+
+MOST_DIFFERENCES = 20
+_LONGEST = 200
+_MEMORY = 2**30
+"""Bytes that a few columns of both sides may take, about; a larger table is read in turns."""
+_UNPACKED = 8
+"""How many times larger rows are in memory than in a file, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value that is not what the log says, or one row: then `column` is empty."""
+
+    key: str
+    """The row's key as JSON."""
+    column: str
+    expected: str | None
+    found: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a comparison found."""
+
+    table: str
+    expected: int
+    """Rows that the log says there are."""
+    found: int
+    missing: int
+    extra: int
+    different: int
+    """Rows that are there, with other values."""
+    differences: tuple[Difference, ...]
+    """The first of all, for people."""
+    expected_checksum: str
+    """Of all values of all rows that the log says there are."""
+    found_checksum: str
+    seconds: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the table is what its log says."""
+        return not (self.missing or self.extra or self.different)
+
+
+def verify(
+    log_path: str,
+    order: MergeOrder,
+    *,
+    as_of_us: int | None = None,
+    most: int = MOST_DIFFERENCES,
+) -> Verified:
+    """Compare the order's table with what its log says, or said at a moment. Changes nothing."""
+    started = time.perf_counter()
+    with merging(order.path, doing="verify a table"):
+        before, columns = open_target(replace(order, evolution="none"))
+        replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+        pairs = _pairs(replayed, before, columns.schema)
+        unlike, differences, sums = _compare(replayed, before, columns.schema, pairs, most=most)
+    return Verified(
+        table=order.table,
+        expected=replayed.rows.num_rows,
+        found=len(pairs.found),
+        missing=int((pairs.expected < 0).sum()),
+        extra=int((pairs.found < 0).sum()),
+        different=int(unlike.sum()),
+        differences=(*_unpaired(pairs), *differences)[:most],
+        expected_checksum=sums[0].text(),
+        found_checksum=sums[1].text(),
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Which row of the table is which row of the log's answer."""
+
+    expected: Ints
+    """For each expected row the one found, or -1."""
+    found: Ints
+    """For each row found the one expected, or -1."""
+    expected_keys: pa.Table
+    found_keys: pa.Table
+    names: tuple[str, ...]
+
+
+def _pairs(replayed: Replayed, before: Snapshot | None, schema: pa.Schema) -> _Pairs:
+    names = replayed.key_names()
+    expected_keys = replayed.rows.select(names)
+    fields = pa.schema([schema.field(name) for name in (names or schema.names)])
+    found_keys = fields.empty_table() if before is None else before.rows(fields)
+    size, count = replayed.rows.num_rows, found_keys.num_rows
+    expected, found = np.full(size, -1), np.full(count, -1)
+    if size and count:
+        index = KeyIndex(expected_keys, names)
+        by_group = np.empty(index.count, np.int64)
+        by_group[index.groups] = np.arange(size)
+        groups = index.find(found_keys)
+        met = np.flatnonzero(groups >= 0)
+        # from the last to the first, so that of several rows with one key the first is the row
+        expected[by_group[groups[met[::-1]]]] = met[::-1]
+        have = np.flatnonzero(expected >= 0)
+        found[expected[have]] = have
+    return _Pairs(expected, found, expected_keys, found_keys, names)
+
+
+def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
+    for at in np.flatnonzero(pairs.expected < 0):
+        yield Difference(_key(pairs.expected_keys, int(at), pairs.names), "", "a row", None)
+    for at in np.flatnonzero(pairs.found < 0):
+        yield Difference(_key(pairs.found_keys, int(at), pairs.names), "", None, "a row")
+
+
+def _compare(
+    replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs, *, most: int
+) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
+    """Which pairs have different values, the first of these, and the sums of both sides."""
+    expected_at = np.flatnonzero(pairs.expected >= 0)
+    found_at = pairs.expected[expected_at]
+    unlike = np.zeros(len(expected_at), np.bool_)
+    differences: list[Difference] = []
+    sums = Checksum(len(pairs.expected)), Checksum(len(pairs.found))
+    for names in _turns(schema.names, before):
+        fields = pa.schema([schema.field(name) for name in names])
+        expected = pa.concat_tables([fields.empty_table(), *replayed.gather(fields)])
+        found = fields.empty_table() if before is None else before.rows(fields)
+        for name in names:
+            sums[0].add(name, expected.column(name))
+            sums[1].add(name, found.column(name))
+            one, other = expected.column(name).take(expected_at), found.column(name).take(found_at)
+            here = ~_equal(one, other)
+            unlike |= here
+            for at in np.flatnonzero(here)[: most - len(differences)]:
+                number = int(at)
+                key = _key(pairs.expected_keys, int(expected_at[at]), pairs.names)
+                differences.append(Difference(key, name, _text(one[number]), _text(other[number])))
+    return unlike, differences, sums
+
+
+def _turns(names: Sequence[str], before: Snapshot | None) -> Iterator[list[str]]:
+    size = 0 if before is None else before.size
+    turns = min(len(names), 1 + size * _UNPACKED // _MEMORY)
+    for turn in range(turns):
+        yield list(names[turn::turns])
+
+
+def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Flags:
+    """Value by value; null equals null."""
+    both = [comparable(each) for each in (one, other)]
+    same = pc.equal(*both)
+    if pa.types.is_floating(one.type):
+        same = pc.or_(same, pc.and_(*map(pc.is_nan, both)))
+    neither = pc.and_(*map(pc.is_null, both))
+    flags: Flags = pc.or_(same.fill_null(False), neither).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _key(rows: pa.Table, at: int, names: tuple[str, ...]) -> str:
+    return str(key_texts(rows.slice(at, 1), names)[0].as_py()) if names else "{}"
+
+
+def _text(value: pa.Scalar) -> str | None:
+    return None if not value.is_valid else str(value)[:_LONGEST]

@@ -1,0 +1,186 @@
+"""Which columns a table has after an order, as evolution allows, in the words of its log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from distributary.delta.columns import (
+    ColumnConflictError,
+    Field,
+    columns_of,
+    fields_of,
+    merge_fields,
+)
+from distributary.model.change import CHANGE_COLUMNS
+from distributary.model.manifest import Mark
+from distributary.model.table import Column
+
+# What a table is to be merged from, and what became of it: plain facts that travel to tasks.
+
+Deletes = Literal["hard", "soft"]
+Evolution = Literal["mergeSchema", "overwriteSchema", "none"]
+
+HORIZON_SECONDS = 7 * 24 * 3600
+"""How long it is remembered what was removed, unless somebody says otherwise."""
+
+_CHANGE = {column.name: column for column in CHANGE_COLUMNS}
+SEQ_COLUMN, TIME_COLUMN = _CHANGE["_seq"], _CHANGE["_source_ts"]
+DELETED_COLUMN = Column("_deleted", _CHANGE["_deleted"].type, "whether the source deleted the row")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOrder:
+    """Bring one merged table up to date with one batch of its log."""
+
+    table: str
+    path: str
+    """The merged table's folder."""
+    tombstones: str
+    """The folder in which it is remembered what was removed."""
+    files: tuple[str, ...]
+    """Parquet files with the batch's rows of the log."""
+    columns: tuple[Column, ...]
+    """The source table's columns as the log has them now, without those of the change."""
+    app_id: str
+    batch: int
+    now_us: int
+    """Microseconds since 1970: the moment from which what is removed now is remembered."""
+    deletes: Deletes = "hard"
+    evolution: Evolution = "mergeSchema"
+    horizon: int = HORIZON_SECONDS
+    """Seconds for which a row that was removed cannot come back with an older event."""
+    source_hash: str = ""
+    comment: str = ""
+
+    @property
+    def mark(self) -> Mark:
+        """What the commit carries, so that a second try sees the first."""
+        return Mark(self.app_id, self.batch, self.source_hash)
+
+    @property
+    def soft(self) -> bool:
+        """Whether deleted rows stay, marked."""
+        return self.deletes == "soft"
+
+    def wanted(self) -> tuple[Column, ...]:
+        """The columns of the merged table as this order would make it."""
+        extra = (DELETED_COLUMN,) if self.soft else ()
+        return (*self.columns, SEQ_COLUMN, TIME_COLUMN, *extra)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """What the events of a batch did.
+
+    `events` is the sum of `keyless`, `truncates`, `superseded`, `ignored` and of the events that
+    had an effect; `deleted` also counts what a truncate removed.
+    """
+
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    superseded: int = 0
+    """Events that a newer one of the same batch overtook."""
+    ignored: int = 0
+    """The newest of their key in the batch, but older than what the table knows, or deletes of
+    rows that are not there."""
+    keyless: int = 0
+    """Events without a key: they are in the log only."""
+    truncates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The merged table after an order."""
+
+    table: str
+    version: int
+    """The table's newest version; -1 when there is no table yet, and nothing to put in one."""
+    counts: MergeCounts = MergeCounts()
+    seconds: float = 0.0
+    skipped: bool = False
+    """The table's mark was at or past the batch."""
+    way: Literal["arrow", "spark"] = "arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table's columns after a commit."""
+
+    fields: list[Field]
+    schema: pa.Schema
+    changed: bool
+    """The table has to be told of its columns."""
+    rewritten: bool = False
+    """Files that are there do not fit: every row is written again, in the same commit."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names."""
+        return list(self.schema.names)
+
+
+def shape(
+    have: Sequence[Field] | None,
+    wanted: Sequence[Column],
+    *,
+    system: Sequence[Column],
+    evolution: Evolution,
+) -> Shape:
+    """The columns of a table that has some (None: there is no table) after an order wants some.
+
+    `system` are columns without which no table can be merged: they come last, and are there
+    whatever evolution says. Raises ColumnConflictError.
+    """
+    want = [*fields_of(wanted), *fields_of(system)]
+    if have is None:
+        return _shape(want, changed=True)
+    if evolution == "overwriteSchema":
+        return _overwritten(have, want)
+    if evolution == "none":
+        want = want[len(wanted) :]
+    merged = merge_fields(have, want)
+    last = {column.name for column in system}
+    fields = sorted(merged.fields, key=lambda f: f["name"] in last) if merged.changed else have
+    return _shape(list(fields), changed=merged.changed)
+
+
+def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> Shape:
+    by_name = {f["name"]: f for f in have}
+    # a comment that somebody wrote is no reason to change a table
+    fields = [by_name[f["name"]] if _type(by_name.get(f["name"])) == f["type"] else f for f in want]
+    kept = {f["name"] for f in fields}
+    narrower = any(f["name"] not in kept for f in have)
+    return _shape(
+        fields,
+        changed=fields != list(have),
+        rewritten=narrower or any(not _holds(by_name[n], f) for n, f in _pairs(by_name, fields)),
+    )
+
+
+def _pairs(by_name: dict[str, Field], fields: Sequence[Field]) -> list[tuple[str, Field]]:
+    return [(f["name"], f) for f in fields if f["name"] in by_name]
+
+
+def _holds(old: Field, new: Field) -> bool:
+    """Whether files with the old column can be read as the new one."""
+    try:
+        merged = merge_fields([old], [new])
+    except ColumnConflictError:
+        return False
+    return bool(merged.fields[0]["type"] == new["type"])
+
+
+def _type(field: Field | None) -> Any:
+    return None if field is None else field["type"]
+
+
+def _shape(fields: list[Field], *, changed: bool, rewritten: bool = False) -> Shape:
+    columns = columns_of(fields)
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+    return Shape(fields, schema, changed, rewritten)

@@ -1,0 +1,370 @@
+"""Avro payloads to Arrow columns.
+
+A payload is a row, or with an array at the top as many rows as it has items, if and only if the
+careful reader accepts all of it and the lake can hold its values. The engine decodes whole arrays;
+what it refuses, and what is doubtful in its answer, is decided by the careful reader.
+
+| Avro | lake |
+|---|---|
+| null beside other types | nullable; a field that can only be null has no column |
+| boolean, string, bytes | bool, string, binary |
+| int, long, float, double | int32, int64, float32, float64 |
+| fixed, enum, array, map, record | binary, string, list, map of strings, struct |
+| union | see `avro_unions`: one type, the wider number, or a struct with a member per branch |
+| decimal | decimal; text where it has more than 38 digits |
+| date, timestamp-millis, timestamp-micros | date, timestamp in UTC; years 1 to 9999 |
+| time-*, local-timestamp-*, timestamp-nanos | the number as it is, with its unit in the comment |
+| uuid, duration | text; struct of months, days and millis |
+| any other logical type | what it annotates |
+
+A lake has no time of day, and a local timestamp needs a table feature that not every reader has:
+the number loses nothing. A record that contains itself is columns for `recursion_depth` levels and
+JSON text below; a record without columns is JSON text as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.decode.avro.columns import lake_array
+from distributary.decode.avro.engine import Engine, EngineRefusedError, engine_supports, has_engine
+from distributary.decode.avro.reader import (
+    Compiler,
+    Cursor,
+    Payload,
+    Reader,
+    StoppedAtError,
+    as_json,
+    expansion_of,
+    open_schema,
+    plan_payload,
+    read_leaf,
+)
+from distributary.decode.avro.schema import Kind, Member, Value, flat_record, flat_type, levels
+from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions, small_enough
+from distributary.errors import DecodeError
+from distributary.model.deadletter import Decoded
+from distributary.model.table import Column
+from distributary.registry.compile.avro_schema import Record, Schema, zigzag
+
+# Defaults of Avro fields in the lake's terms: JSON, as `model.table.Column` keeps them.
+
+
+def columns_with_defaults(payload: Payload) -> tuple[Column, ...]:
+    """A payload's columns, each with its own default and those of the fields inside it."""
+    texts = _Texts(payload)
+    return tuple(
+        replace(
+            column,
+            default=texts.of(member),
+            inner_defaults=tuple(texts.inside(member.value, "")),
+        )
+        for column, member in zip(payload.columns, payload.row.shown, strict=True)
+    )
+
+
+class _Texts:
+    def __init__(self, payload: Payload) -> None:
+        self._compiler = Compiler(payload.schema)
+
+    def of(self, member: Member) -> str | None:
+        """A default as JSON; none for null, which is what is missing anyway."""
+        if member.default is None:
+            return None
+        read = self._compiler.read(member.value, json_value=True)
+        try:
+            content = read(Cursor(member.default, len(member.default) + 1))
+        except StoppedAtError:
+            # Avro can say it, but the lake cannot hold it
+            return None
+        return None if content is None else json.dumps(content)
+
+    def inside(self, value: Value, path: str) -> Iterator[tuple[str, str]]:
+        """The defaults of the fields below a value, by path."""
+        match value.kind:
+            case Kind.LIST | Kind.MAP if value.item is not None:
+                step = "element" if value.kind is Kind.LIST else "value"
+                yield from self.inside(value.item, _join(path, step))
+            case Kind.UNION:
+                for branch in value.branches:
+                    below = path if value.plain else _join(path, branch.member)
+                    yield from self.inside(branch.value, below)
+            case Kind.STRUCT:
+                for member in value.shown:
+                    below = _join(path, member.name)
+                    text = self.of(member)
+                    if text is not None:
+                        yield below, text
+                    yield from self.inside(member.value, below)
+
+
+def _join(path: str, step: str) -> str:
+    return f"{path}.{step}" if path else step
+
+
+MAX_LEVELS = 100
+"""Of records, arrays and maps below the top; beyond it a payload is refused whatever the limit."""
+
+_FEW = 64
+"""When so few are left of an array that the engine refuses, they are decoded one by one."""
+_BYTES_AT_ONCE = 256 * 1024 * 1024
+_ENDLESS = b"\xff" * 9
+"""In every way to write the lowest long, which the engine takes for a block of no items."""
+
+
+class AvroDecoder:
+    """Decodes the payloads of one schema, or of one branch of a union of records."""
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        self._limits = limits
+        self._payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
+        self._columns = columns_with_defaults(self._payload)
+        self._most_levels = 1 + min(limits.max_depth, MAX_LEVELS)
+        self._expansion = expansion_of(self._payload, most_levels=self._most_levels)
+        self._engine = self._fitting_engine()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the schema, in its order."""
+        return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls; what cannot be read is in `failed`."""
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(pa.schema(list(self._payload.row.type)), len(array))
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
+        if self._limits.raw_bytes and self._payload.bytes_at_the_top:
+            array = _counted(array)
+        if self._engine is None:
+            self._carefully(array, positions, gathered)
+        else:
+            self._quickly(self._engine, array, positions, gathered)
+        return gathered.decoded()
+
+    def _fitting_engine(self) -> Engine | None:
+        """The engine, unless the schema holds what it cannot read or must not be let loose on."""
+        if not has_engine():
+            return None
+        payload = self._payload
+        deep = levels(payload.row) + payload.listed > self._most_levels
+        endless = payload.listed and payload.row.weightless
+        if deep or endless or not engine_supports(payload.row):
+            return None
+        return Engine(payload.row, listed=payload.listed, branch=payload.branch is not None)
+
+    def _quickly(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        if not len(array):
+            return
+        if len(array) > 1 and array.nbytes > _BYTES_AT_ONCE:
+            self._halves(engine, array, positions, gathered)
+            return
+        try:
+            arrays, ended = engine.decode(array)
+        except EngineRefusedError:
+            if len(array) <= _FEW:
+                self._carefully(array, positions, gathered)
+            else:
+                self._halves(engine, array, positions, gathered)
+            return
+        doubtful = np.flatnonzero(~ended).tolist()
+        if self._payload.branch is not None:
+            branches = arrays[0].to_numpy()
+            doubtful += np.flatnonzero(branches != self._payload.branch).tolist()
+        if self._payload.blocks:
+            found = pc.find_substring(array, pattern=_ENDLESS).to_numpy()
+            doubtful += np.flatnonzero(found >= 0).tolist()
+        self._add(arrays[-1], doubtful, array, positions, gathered)
+
+    def _halves(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        half = len(array) // 2
+        for part in (slice(None, half), slice(half, None)):
+            self._quickly(engine, array[part], positions[part], gathered)
+
+    def _add(
+        self,
+        values: pa.Array,
+        doubtful: list[int],
+        array: pa.BinaryArray,
+        positions: Positions,
+        gathered: Gathered,
+    ) -> None:
+        """Take what the engine gave, and read what is doubtful again."""
+        payload = self._payload
+        below: list[int] = []
+        if payload.listed:
+            rows = lake_array(values.values, payload.row, below)
+            offsets = values.offsets.to_numpy()
+            doubtful += (np.searchsorted(offsets, below, side="right") - 1).tolist()
+            counts = np.diff(offsets)
+        else:
+            rows = lake_array(values, payload.row, below)
+            doubtful += below
+            counts = np.ones(len(array), np.int64)
+        again = np.zeros(len(array), np.bool_)
+        again[doubtful] = True
+        owners = np.repeat(np.arange(len(array)), counts)
+        batch = pa.RecordBatch.from_struct_array(rows)
+        if again.any():
+            kept = ~again[owners]
+            batch, owners = batch.filter(pa.array(kept)), owners[kept]
+            indices = np.flatnonzero(again)
+            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
+        empty = int(np.count_nonzero((counts == 0) & ~again))
+        gathered.add(batch, positions[owners], empty=empty)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        rows: list[object] = []
+        owners: list[int] = []
+        empty = 0
+        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
+            try:
+                found = self._reader.rows(data)
+            except StoppedAtError as error:
+                fault = error.fault()
+                gathered.fail(position, fault.code, fault.reason, at_byte=fault.position)
+                continue
+            rows += found
+            owners += [position] * len(found)
+            empty += not found
+        gathered.add(self._reader.batch(rows), np.array(owners, np.int64), empty=empty)
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self._payload, most_levels=self._most_levels)
+
+
+def _counted(array: pa.BinaryArray) -> pa.BinaryArray:
+    """Bytes as Avro has them anywhere but at the top of a message."""
+    return pa.array([zigzag(len(each)) + each for each in array.to_pylist()], pa.binary())
+
+
+# An Avro payload for human eyes, as far as it can be read.
+
+MAX_CHARACTERS = 200_000
+"""A longer text is cut; a person reads the beginning."""
+
+
+class _FullError(Exception):
+    """There is more than a person reads."""
+
+
+def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
+    """The payload value by value, up to the byte that is wrong.
+
+    Args:
+        body: The compiled schema, where there is one that can be used.
+        message: The full name of the payload's type.
+        payload: The bytes, whatever they are.
+
+    Returns:
+        Printable text; everything else in it is escaped.
+    """
+    try:
+        schema = None if body is None else open_schema(body, message)
+    except DecodeError:
+        schema = None
+    if schema is None:
+        return f"# {len(payload)} bytes of Avro, which say nothing without their schema\n"
+    dump = _Dump(schema, payload)
+    try:
+        dump.all()
+    except _FullError:
+        dump.lines.append("# and more")
+    except RecursionError:
+        dump.lines.append(f"# nests too deep from byte {dump.cursor.position}")
+    except StoppedAtError as stopped:
+        dump.lines.append(f"# stops to make sense at byte {stopped.position}: {stopped.reason}")
+    text = "".join(f"{line}\n" for line in dump.lines)
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Dump:
+    """One line per value, with the name of its field."""
+
+    def __init__(self, schema: Schema, payload: bytes) -> None:
+        self._schema = schema
+        self.cursor = Cursor(payload, MAX_LEVELS)
+        self.lines: list[str] = []
+        self._characters = 0
+        self._records: dict[str, Value] = {}
+
+    def all(self) -> None:
+        """Write everything."""
+        self._value("", flat_type(self._schema, self._schema.top))
+        self.cursor.finish()
+
+    def _value(self, name: str, value: Value) -> None:
+        match value.kind:
+            case Kind.TEXT:
+                self._value(name, self._record(value.name))
+            case Kind.STRUCT | Kind.EMPTY:
+                self._open(name, "{")
+                for member in value.members:
+                    self._value(f"{member.name}: ", member.value)
+                self._close("}")
+            case Kind.UNION:
+                branch = value.branches[self.cursor.index(len(value.branches), "branch")]
+                tag = "" if value.plain or branch.value.void else f"({branch.member}) "
+                self._value(name + tag, branch.value)
+            case Kind.LIST | Kind.MAP if value.item is not None:
+                self._items(name, value.item, keyed=value.kind is Kind.MAP)
+            case kind:
+                content = read_leaf(value)(self.cursor)
+                convert = as_json(kind)
+                self._line(name + _json(content if convert is None else convert(content)))
+
+    def _record(self, name: str) -> Value:
+        if name not in self._records:
+            record = cast(Record, self._schema.named[name])
+            self._records[name] = flat_record(self._schema, record)
+        return self._records[name]
+
+    def _items(self, name: str, item: Value, *, keyed: bool) -> None:
+        self._open(name, "{" if keyed else "[")
+        while count := self.cursor.block():
+            for _ in range(count):
+                before = self.cursor.position
+                self._value(f"{_json(self.cursor.text())}: " if keyed else "", item)
+                if self.cursor.position == before:
+                    self.cursor.nothing(1)
+        self._close("}" if keyed else "]")
+
+    def _open(self, name: str, bracket: str) -> None:
+        self._line(name + bracket)
+        self.cursor.down()
+
+    def _close(self, bracket: str) -> None:
+        self.cursor.up()
+        self._line(bracket)
+
+    def _line(self, text: str) -> None:
+        line = "  " * self.cursor.level + text
+        room = MAX_CHARACTERS - self._characters
+        self.lines.append(line[:room])
+        self._characters += len(line) + 1
+        if self._characters > MAX_CHARACTERS:
+            raise _FullError
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, ensure_ascii=False)

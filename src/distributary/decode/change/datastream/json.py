@@ -1,0 +1,319 @@
+"""Datastream events in JSON, with a schema that was inferred from them.
+
+Events whose envelope is as it should be are read quickly, all at once. Everything else is read
+again, one by one, by a decoder that knows the payload only and takes the rest as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.change.base import SKIPPED, Events, column_names
+from distributary.decode.change.values import Mask
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.json.infer import mask_list
+from distributary.decode.json.text import RefusedTextError, parse, render
+from distributary.errors import DecodeError
+from distributary.model.deadletter import Decoded
+from distributary.model.names import printable
+from distributary.model.table import Column, Origin
+from distributary.registry.compile.json_documents import Documents
+
+# From the inferred schema of JSON events to the two schemas that they are decoded with.
+
+SOURCE, PAYLOAD = "source_metadata", "payload"
+_SCALARS = {"boolean", "integer", "number", "string"}
+_BOUNDS = {"minimum", "maximum"}
+_EXPECTED = {
+    "is_deleted": "boolean",
+    "log_position": "integer",
+    "scn": "integer",
+    "ssn": "integer",
+}
+_NAMES: dict[str, Any] = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
+_TEXT: dict[str, Any] = {"type": ["string", "null"]}
+
+
+class Shapes:
+    """What is known about the events of one table."""
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            content = Documents.of(body).content
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DecodeError(
+                "the compiled schema is not a usable JSON Schema",
+                where="schema of change events",
+                evidence=type(error).__name__,
+                next_step="look at the schema of the table",
+            ) from error
+        self._top = _properties(content)
+        self._source = _properties(self._top.get(SOURCE))
+        self._payload = {n: _flat(s) for n, s in _properties(self._top.get(PAYLOAD)).items()}
+        self.void = tuple(n for n, s in self._payload.items() if _types(s) == {"null"})
+        """Columns that were never anything but null: they do not exist yet."""
+        self.columns = tuple(n for n in self._payload if n not in self.void)
+        """The others, in the order of the payload."""
+        self.every = tuple(self._payload)
+        self.metadata = tuple(self._source)
+        self.top = tuple(self._top)
+        """The parts of an event, in the order of the quick schema."""
+
+    def careful(self) -> dict[str, Any]:
+        """A schema that knows the payload and lets everything else pass."""
+        if PAYLOAD not in self._top:
+            # something must be named, so that the rest is the rest
+            return {"type": "object", "properties": {"\x00": {"type": "null"}}}
+        return {"type": "object", "properties": {PAYLOAD: _closed(self._payload)}}
+
+    def quick(self) -> dict[str, Any] | None:
+        """A schema that Arrow can follow; None where the events are not simple enough."""
+        if not self.columns or not self._source or not all(map(_simple, self._payload.values())):
+            return None
+        top = {name: _expected(name, each) for name, each in self._top.items()}
+        source = {name: _expected(name, each) for name, each in self._source.items()}
+        payload = {n: _TEXT if n in self.void else s for n, s in self._payload.items()}
+        if not all(source.values()) or any(
+            each is None for name, each in top.items() if name not in (SOURCE, PAYLOAD)
+        ):
+            return None
+        return _closed({**top, SOURCE: _closed(source), PAYLOAD: _closed(payload)}, null=False)
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    found = schema.get("properties") if isinstance(schema, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _closed(properties: dict[str, Any], *, null: bool = True) -> dict[str, Any]:
+    return {
+        "type": ["object", "null"] if null else "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _types(schema: Any) -> set[str]:
+    given = schema.get("type") if isinstance(schema, dict) else None
+    return set(given) if isinstance(given, list) else {given} if isinstance(given, str) else set()
+
+
+def _flat(schema: Any) -> Any:
+    """A column: single values as they are, all that has others in it as JSON text."""
+    types = _types(schema) - {"null"}
+    return schema if types <= _SCALARS and isinstance(schema, dict) and _types(schema) else {}
+
+
+def _simple(schema: Any) -> bool:
+    """Whether Arrow reads a column in the same way as the careful decoder."""
+    types = _types(schema) - {"null"}
+    if types == {"integer", "number"}:
+        types = {"number"}
+    single = len(types) <= 1 and types <= _SCALARS and bool(_types(schema))
+    return single and not _BOUNDS & schema.keys()
+
+
+def _expected(name: str, schema: Any) -> dict[str, Any] | None:
+    """A part of the envelope as it usually is; None when it can be anything."""
+    if name == "sort_keys":
+        return _NAMES
+    types = _types(schema) - {"null"}
+    if types == {"array"}:
+        items = _types(schema.get("items")) - {"null"}
+        return _NAMES if items <= {"string"} else None
+    scalars = types & _SCALARS
+    if types and not scalars:
+        return None
+    wanted = _EXPECTED.get(name)
+    for each in (wanted, "string", "integer", "boolean", "number"):
+        if each in scalars:
+            return {"type": [each, "null"]}
+    return _TEXT
+
+
+KEYS = "sort_keys"
+_LISTS = ("primary_keys", "replication_index")
+_STRINGS = ("uuid", "read_method", "source_timestamp")
+_DEPTH = 10_000
+
+
+class JsonEvents:
+    """Decodes the events of one table."""
+
+    def __init__(self, body: bytes, limits: DecodeLimits) -> None:
+        shapes = Shapes(body)
+        self._shapes = shapes
+        self._careful = _decoder(shapes.careful(), limits)
+        quick = shapes.quick()
+        self._quick = None if quick is None else _decoder(quick, limits)
+        self._names = column_names(shapes.columns)
+        types = _payload_types(self._careful, len(shapes.columns))
+        self._columns = tuple(
+            Column(self._names[name], type_, f"column {printable(name)}", origin=Origin(name))
+            for name, type_ in zip(shapes.columns, types, strict=True)
+        )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the source's table."""
+        return self._columns
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the columns are called, by their names in the source."""
+        return self._names
+
+    @property
+    def metadata(self) -> frozenset[str]:
+        """What the events say about their source."""
+        return frozenset(self._shapes.metadata)
+
+    def given(self, event: bytes) -> set[str]:
+        """The columns that the payload of one event names, under their names in the log."""
+        try:
+            payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
+        except RefusedTextError:
+            return set()
+        return {self._names[name] for name in payload or () if name in self._names}
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return (self._quick or self._careful).expansion
+
+    def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
+        """Take events apart; what cannot be read has failed."""
+        left = np.ones(len(payloads), np.bool_)
+        if self._quick is not None:
+            masked = mask_list(payloads, KEYS)
+            rows = np.flatnonzero(masked.sure)
+            chosen = pa.array(rows)
+            texts = masked.texts if masked.sure.all() else masked.texts.take(chosen)
+            decoded = self._quick.decode(texts)
+            positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
+            events, good = self._quickly(decoded, positions, masked.lists)
+            left[events.positions[good]] = False
+            if len(events):
+                yield events if good.all() else events.only(good)
+        rest = np.flatnonzero(left)
+        if len(rest):
+            yield from self._carefully(payloads, rest, gathered)
+
+    def _quickly(
+        self, decoded: Decoded, positions: Positions, lists: pa.StringArray
+    ) -> tuple[Events, Mask]:
+        """The events, and which of them have nothing where there was never anything before."""
+        shapes, batch = self._shapes, decoded.ok
+        top = dict(zip(shapes.top, batch.columns, strict=True))
+        told, metadata = _members(top.pop(SOURCE, None), shapes.metadata, batch.num_rows)
+        filled, payload = _members(top.pop(PAYLOAD, None), shapes.every, batch.num_rows)
+        top.pop(KEYS, None)
+        good = np.ones(batch.num_rows, np.bool_)
+        for name in shapes.void:
+            good &= payload[name].is_null().to_numpy(zero_copy_only=False)
+        events = Events(
+            positions=positions,
+            top=top,
+            sort_keys=lists.take(pa.array(positions)) if lists.null_count < len(lists) else None,
+            metadata=metadata,
+            payload=tuple(payload[name] for name in shapes.columns),
+            told=told,
+            filled=filled,
+        )
+        return events, good
+
+    def _carefully(
+        self, payloads: pa.BinaryArray, rows: Positions, gathered: Gathered
+    ) -> Iterator[Events]:
+        decoded = self._careful.decode(payloads.take(pa.array(rows)))
+        for each in decoded.failed:
+            position = int(rows[each.index])
+            gathered.fail(position, each.code, each.message, at_byte=each.position)
+        batch = decoded.ok
+        if not batch.num_rows:
+            return
+        positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
+        texts = batch.columns[-1].to_pylist()
+        rests = [parse((text or "{}").encode(), max_depth=_DEPTH) for text in texts]
+        sources = [rest.get(SOURCE) for rest in rests]
+        filled, payload = self._careful_payload(batch)
+        yield Events(
+            positions=positions,
+            top={name: _strings([rest.get(name) for rest in rests]) for name in _STRINGS},
+            sort_keys=_strings([rest.get(KEYS) for rest in rests]),
+            metadata=_metadata([s if isinstance(s, dict) else {} for s in sources]),
+            payload=payload,
+            told=np.array([isinstance(source, dict) for source in sources], np.bool_),
+            filled=filled,
+            envelope=pa.array([_envelope(rest) for rest in rests], pa.string()),
+        )
+
+    def _careful_payload(self, batch: pa.RecordBatch) -> tuple[Mask, tuple[pa.Array, ...]]:
+        if batch.num_columns == 1:
+            # no event had one when the schema was inferred
+            return np.zeros(batch.num_rows, np.bool_), ()
+        array = batch.column(0)
+        valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
+        return valid, tuple(array.flatten()) if self._columns else ()
+
+
+def _decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
+    documents = Documents(schema, draft=7, references={})
+    return JsonDecoder(documents.body, "value", limits)
+
+
+def _payload_types(decoder: JsonDecoder, count: int) -> list[pa.DataType]:
+    if not count:
+        return []
+    return [field.type for field in decoder.columns[0].type]
+
+
+def _members(
+    array: pa.Array | None, names: tuple[str, ...], count: int
+) -> tuple[Mask, dict[str, pa.Array]]:
+    if array is None or not pa.types.is_struct(array.type):
+        return np.zeros(count, np.bool_), {}
+    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid, dict(zip(names, array.flatten(), strict=True))
+
+
+def _metadata(sources: list[dict[str, Any]]) -> dict[str, pa.Array]:
+    """What events say about their source, whatever types it has."""
+    arrays: dict[str, pa.Array] = {}
+    for name in dict.fromkeys(name for source in sources for name in source):
+        found = [source.get(name) for source in sources]
+        if name == "is_deleted":
+            arrays[name] = pa.array([_truth(each) for each in found], pa.bool_())
+        elif name in _LISTS:
+            lists = [None if each is None else _names(each) for each in found]
+            arrays[name] = pa.array(lists, pa.list_(pa.string()))
+        else:
+            arrays[name] = _strings(found)
+    return arrays
+
+
+def _strings(values: list[Any]) -> pa.StringArray:
+    return pa.array(
+        [each if each is None or isinstance(each, str) else render(each) for each in values],
+        pa.string(),
+    )
+
+
+def _truth(value: Any) -> bool:
+    return value is True or value == 1 or (isinstance(value, str) and value.lower() == "true")
+
+
+def _names(value: Any) -> list[str | None]:
+    """The names in a list; what is no name is no column either."""
+    if not isinstance(value, list):
+        return [None]
+    return [each if isinstance(each, str) else None for each in value]
+
+
+def _envelope(rest: dict[str, Any]) -> str:
+    return render({name: value for name, value in rest.items() if name not in SKIPPED})

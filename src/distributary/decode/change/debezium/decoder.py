@@ -1,0 +1,580 @@
+"""Events of Debezium, in JSON or Avro, with an envelope or flattened, as rows of a log table.
+
+An event is a row if it says what happened to which row. A delete has the image of the row before
+it, which tells the columns of the key and, unless the source keeps whole images, makes up the rest:
+all but the key's columns are therefore named as unchanged. A truncate is a row of nulls. What tells
+nothing about any row, a message of PostgreSQL or a tombstone behind a delete, gives no row.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from distributary.decode.avro.decoder import AvroDecoder
+from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.change.base import (
+    Place,
+    column_names,
+    content_hashes,
+    debezium_places,
+    sequence,
+    ties,
+)
+from distributary.decode.change.debezium.json import ConnectJson, InferredJson
+from distributary.decode.change.debezium.messages import (
+    HEAD,
+    NECK,
+    Events,
+    KeyReader,
+    Keys,
+    fill,
+    keyed,
+    say_nothing,
+    sound,
+    tombstones,
+    with_keys_for_rows,
+    without_schema,
+)
+from distributary.decode.change.debezium.schema import (
+    DELETE,
+    READ,
+    TRUNCATE,
+    Parts,
+    Shape,
+    Type,
+    avro_type,
+    connect_type,
+    unusable,
+)
+from distributary.decode.change.debezium.values import (
+    NEW_KEY,
+    OLD_KEY,
+    Plan,
+    contents,
+    envelopes,
+    halves,
+    headers_of,
+    plan,
+    source_times,
+)
+from distributary.decode.change.values import Ints, Mask
+from distributary.errors import ErrorCode
+from distributary.evolve.types import compact
+from distributary.evolve.unified import rest_as_json
+from distributary.model.change import CHANGE_COLUMNS, ChangeSettings
+from distributary.model.deadletter import Decoded
+from distributary.model.names import printable
+from distributary.model.record import Format, WriterSchema
+from distributary.model.table import Column, Origin
+
+# Events in Avro: read by the decoder of Avro payloads, without Avro's own logical types.
+
+
+class ConnectAvro:
+    """Decodes payloads of one schema."""
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        self.type, bare = avro_type(body)
+        self._inner = AvroDecoder(bare, message, limits)
+        if len(self._inner.columns) != len(self.type.fields):
+            raise unusable("it is no record, or nests too deep")
+
+    @property
+    def raw(self) -> tuple[pa.DataType, ...]:
+        """The types of the decoded fields, in the schema's order."""
+        return tuple(column.type for column in self._inner.columns)
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls; what cannot be read is in `failed`."""
+        return self._inner.decode(payloads)
+
+
+# Which columns an event says nothing about: `_unchanged` of model/change.py.
+
+_NAMES = pa.list_(pa.string())
+
+
+def left_out(
+    names: Sequence[str],
+    masks: Sequence[Mask | None],
+    *,
+    deletes: Mask,
+    keys: Keys,
+    key_columns: Sequence[Sequence[str]],
+) -> pa.Array:
+    """Names of columns by row; null for most.
+
+    Args:
+        names: Of all columns.
+        masks: For each column the rows in which its value was not sent.
+        deletes: Rows of which nothing but the key is known for sure.
+        keys: The key of each row.
+        key_columns: The columns of each different key.
+    """
+    count = len(deletes)
+    some = [(name, mask) for name, mask in zip(names, masks, strict=True) if mask is not None]
+    if not some and not deletes.any():
+        return pa.nulls(count, _NAMES)
+    lists: list[list[str] | None] = [None]
+    codes = np.zeros(count, np.int64)
+    if some:
+        matrix = np.stack([mask for _, mask in some], axis=1)
+        kinds, inverse = np.unique(matrix, axis=0, return_inverse=True)
+        lists = [[some[i][0] for i in np.flatnonzero(each)] or None for each in kinds]
+        codes = inverse.reshape(-1).astype(np.int64)
+    for code, columns in enumerate(key_columns):
+        rows = deletes & (keys.codes == code)
+        if columns and rows.any():
+            codes[rows] = len(lists)
+            lists.append([name for name in names if name not in columns] or None)
+    return pa.array(lists, _NAMES).take(pa.array(codes))
+
+
+# Values that PostgreSQL did not send, because they are large and were not changed.
+#
+# Debezium writes a text in their place, and what comes nearest to it where a column holds no
+# texts: its bytes, its bytes as numbers of a list, a list or a map of it, an identifier made of
+# it.
+
+PLACEHOLDER = "__debezium_unavailable_value"
+_BYTES = PLACEHOLDER.encode()
+_BASE64 = base64.b64encode(_BYTES).decode()
+# what Java makes of bytes that are to be an identifier
+_UUID = str(uuid.UUID(bytes=hashlib.md5(_BYTES, usedforsecurity=False).digest(), version=3))
+_TEXTS = pa.array(
+    [
+        PLACEHOLDER,
+        _BASE64,
+        # lists and maps that were left as JSON
+        json.dumps([PLACEHOLDER]),
+        json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")),
+        json.dumps({PLACEHOLDER: PLACEHOLDER}),
+        json.dumps([_UUID]),
+    ],
+    pa.string(),
+)
+_ITEMS = pa.array([PLACEHOLDER, _BASE64, _UUID], pa.string())
+
+
+def unchanged(array: pa.Array) -> Mask | None:
+    """Which values stand for one that was not sent; None for none of them."""
+    type_ = array.type
+    if len(array) == 0 or array.null_count == len(array):
+        return None
+    if kinds.is_string(type_):
+        return _some(pc.is_in(array, _TEXTS))
+    if kinds.is_binary(type_):
+        return _some(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
+    if kinds.is_list(type_):
+        return _lists(array)
+    return _maps(array) if kinds.is_map(type_) else None
+
+
+def _some(flags: pa.Array) -> Mask | None:
+    found: Mask = flags.fill_null(False).to_numpy(zero_copy_only=False)
+    return found if found.any() else None
+
+
+def _lists(array: pa.ListArray) -> Mask | None:
+    items = array.type.value_type
+    lengths = pc.list_value_length(array)
+    if kinds.is_integer(items):
+        return _numbers(array, lengths)
+    if not (kinds.is_string(items) or kinds.is_binary(items)):
+        return None
+    single = _some(pc.equal(lengths, 1))
+    if single is None:
+        return None
+    rows = np.flatnonzero(single)
+    first = array.take(pa.array(rows)).flatten()
+    wanted = _ITEMS if kinds.is_string(items) else pa.array([_BYTES], pa.binary())
+    return _at(rows, pc.is_in(first, wanted), len(array))
+
+
+def _numbers(array: pa.ListArray, lengths: pa.Array) -> Mask | None:
+    as_long = _some(pc.equal(lengths, len(_BYTES)))
+    if as_long is None:
+        return None
+    rows = np.flatnonzero(as_long)
+    items = array.take(pa.array(rows)).flatten().cast(pa.int64()).fill_null(-1).to_numpy()
+    same = (items.reshape(-1, len(_BYTES)) == np.frombuffer(_BYTES, np.uint8)).all(axis=1)
+    return _at(rows, pa.array(same), len(array))
+
+
+def _maps(array: pa.MapArray) -> Mask | None:
+    maps = compact(array)
+    # one that is null has no entries
+    rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
+    keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
+    return _at(rows, pc.equal(keys, PLACEHOLDER), len(array))
+
+
+def _at(
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]], flags: pa.Array, count: int
+) -> Mask | None:
+    found = np.zeros(count, np.bool_)
+    found[rows] = flags.fill_null(False).to_numpy(zero_copy_only=False)
+    return found if found.any() else None
+
+
+# The key that a row had before, in the words of the log's columns.
+#
+# A header has it as the connector shows it: a date may be a number, and a decimal its bytes.
+
+
+class OldKeys:
+    """Reads old keys of the messages of one table."""
+
+    def __init__(
+        self, columns: Mapping[str, tuple[pa.DataType, Plan]], names: Mapping[str, str]
+    ) -> None:
+        """What the source's columns are read as, and what they are called in the log."""
+        self._columns, self._names = columns, names
+
+    def read(self, keys: Mapping[int, Any]) -> dict[int, Any]:
+        """Keys by row; one that does not fit the columns stays as it came."""
+        found = dict(keys)
+        told = {row: key for row, key in keys.items() if self._is_key(key)}
+        for row in told:
+            found[row] = {}
+        for column in dict.fromkeys(column for key in told.values() for column in key):
+            rows = [row for row, key in told.items() if column in key]
+            values = self._shown(column, [told[row][column] for row in rows])
+            for row, value in zip(rows, values, strict=True):
+                found[row][self._names[column]] = value
+        return found
+
+    def _is_key(self, key: Any) -> bool:
+        return isinstance(key, dict) and bool(key) and self._columns.keys() >= key.keys()
+
+    def _shown(self, column: str, values: Sequence[Any]) -> Sequence[Any]:
+        type_, plan = self._columns[column]
+        if pa.types.is_binary(type_):
+            values = [_bytes(value) for value in values]
+        raw = fill(pa.nulls(len(values), type_), range(len(values)), values)
+        if raw is None and len(values) > 1:
+            # one that does not fit is no reason to leave the others as they are
+            return [shown for value in values for shown in self._shown(column, [value])]
+        if raw is None:
+            return values
+        return [_shown(value) for value in plan.read(raw).array.to_pylist()]
+
+
+def _bytes(value: Any) -> Any:
+    """Avro has bytes as they are, a header their base64."""
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _shown(value: Any) -> Any:
+    """A value as JSON that can be read again by its type."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+    return value
+
+
+# What makes an event of Debezium the same event when it comes again.
+#
+# A connector that is started again sends some events once more: the same change of the source,
+# with other times of its own. An event is told by its position in the source's log, its key, what
+# happened and the row, all of them; the position comes first, so that ids go up with the log.
+# That is only done where each change has a position of its own: elsewhere a row may truly have
+# changed twice in the same way at one position, and one of these events would be lost.
+
+_OWN_POSITIONS = (("file", "pos", "row"), ("change_lsn", "event_serial_no"), ("lsn",))
+"""MySQL and MariaDB, SQL Server and Db2, PostgreSQL."""
+_TOLD = ("name", "server_id", "txId", "gtid", "commit_lsn")
+_TIMES = ("ts_ms", "ts_us", "ts_ns")
+_HALF = 8
+"""Bytes of a digest that are in the id; as many others are the hash."""
+
+
+def identities(
+    events: Events, place: Place, names: Sequence[str], *, keyed: Mask, flat: bool
+) -> tuple[pa.StringArray, pa.Int64Array]:
+    """The id of each event, empty for those that have none, and a hash of what it says.
+
+    Args:
+        events: The events.
+        place: Their positions.
+        names: The columns of their rows.
+        keyed: Which of them have a key.
+        flat: They have no envelope: what times they tell may be the connector's own.
+    """
+    known = keyed & ((place.a != 0) | (place.b != 0) | (place.c != 0))
+    kind = _own_positions(events.parts.source)
+    if not known.any() or not kind:
+        none = pa.repeat(pa.scalar("", pa.string()), len(events))
+        return none, content_hashes(events.own_payloads())
+    begin = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=2 * _HALF)
+    digests = bytearray()
+    for said in _said(events, () if flat else _TIMES).to_pylist():
+        digest = begin.copy()
+        digest.update(said)
+        digests += digest.digest()
+    halves = np.frombuffer(bytes(digests), "<i8").reshape(-1, 2)
+    hashes = halves[:, 1].copy()
+    if not known.all():
+        others = np.flatnonzero(~known)
+        hashes[others] = content_hashes(events.own_payloads().take(pa.array(others))).to_numpy()
+    numbers = (place.a, place.b, place.c) if len(kind) > 1 else (place.a,)
+    return _ids(numbers, halves[:, 0], known), pa.array(hashes)
+
+
+def _ids(numbers: Sequence[Ints], digests: Ints, known: Mask) -> pa.StringArray:
+    """Positions as texts that sort as they do, and digests."""
+    texts = [pc.utf8_lpad(pa.array(each).cast(pa.string()), 19, "0") for each in numbers]
+    words = pa.array(digests.view(np.uint64)).cast(pa.string())
+    ids = pc.binary_join_element_wise(*texts, words, "-")
+    return ids if known.all() else pc.if_else(pa.array(known), ids, "")
+
+
+def _own_positions(source: Mapping[str, pa.Array]) -> tuple[str, ...]:
+    """What a change's own position is made of; nothing where it may share it with others."""
+    kind = next((parts for parts in _OWN_POSITIONS if parts[0] in source), ())
+    return kind if all(part in source for part in kind) else ()
+
+
+def _said(events: Events, times: Sequence[str]) -> pa.BinaryArray:
+    """All that an event says about its change, as JSON, and the key of its message."""
+    parts = events.parts
+    told = [parts.source[name] for name in (*_TOLD, *times) if name in parts.source]
+    before = [array for name, array in parts.rest if name == "before"]
+    arrays = [pa.array(parts.codes), *told, *before, *parts.row]
+    numbered = [str(number) for number in range(len(arrays))]
+    texts = rest_as_json(pa.RecordBatch.from_arrays(arrays, numbered), numbered)
+    keys = pc.fill_null(events.message("key"), b"")
+    return pc.binary_join_element_wise(texts.cast(pa.binary()), keys, b"\0")
+
+
+_WORDS = pa.array(["insert", "update", "delete", "read", "truncate"])
+
+
+class _Inner(Protocol):
+    """Reads the bytes of events of one schema."""
+
+    type: Type
+
+    @property
+    def raw(self) -> tuple[pa.DataType, ...]:
+        """The types of the decoded fields, in the schema's order."""
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls."""
+
+
+class DebeziumDecoder:
+    """Decodes the events of one table that were written with one schema.
+
+    The schema is Avro's, the text of one of Kafka Connect's, or one that was inferred from events
+    that have none. A payload without bytes, and JSON that is null, is a tombstone.
+    """
+
+    def __init__(
+        self,
+        schema: WriterSchema,
+        settings: ChangeSettings,
+        limits: DecodeLimits,
+        *,
+        key: WriterSchema | None = None,
+    ) -> None:
+        self._settings = settings
+        self._inner = _inner(schema, limits)
+        self._is_json = schema.format is Format.JSON
+        self._frame = HEAD + schema.body + NECK
+        self._shape = Shape(self._inner.type, self._inner.raw)
+        self._keys = KeyReader(key, limits)
+        fields = self._shape.row
+        self._kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
+        self._names = column_names(fields[i].name for i in self._kept)
+        self._plans = [plan(fields[i].type, self._shape.raw[i]) for i in self._kept]
+        self._columns = CHANGE_COLUMNS + tuple(
+            Column(
+                self._names[fields[i].name],
+                each.type,
+                _comment(fields[i].name, each.note),
+                origin=Origin(fields[i].name),
+            )
+            for i, each in zip(self._kept, self._plans, strict=True)
+        )
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
+        readers = zip(self._kept, self._plans, strict=True)
+        self._old_keys = OldKeys(
+            {fields[i].name: (self._shape.raw[i], each) for i, each in readers}, self._names
+        )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of model/change.py, then those of the source's table."""
+        return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large events become."""
+        return self._inner.expansion
+
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
+        """Decode events without frames; what cannot be a row is in `failed`.
+
+        Args:
+            payloads: The events.
+            raw: The messages that they came in: keys, headers, offsets.
+        """
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._schema, len(array))
+        bare = self._bare(array)
+        silent = tombstones(bare, is_json=self._is_json)
+        rows = np.flatnonzero(~silent)
+        decoded = self._inner.decode(bare.take(pa.array(rows)) if silent.any() else bare)
+        for failure in decoded.failed:
+            at = int(rows[failure.index])
+            gathered.fail(at, failure.code, failure.message, at_byte=failure.position)
+        positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
+        if len(positions):
+            self._add(Events(self._shape.apart(decoded.ok), positions, array, raw), gathered)
+        if silent.any():
+            self._add_tombstones(np.flatnonzero(silent), array, raw, gathered)
+        return gathered.decoded()
+
+    def _bare(self, array: pa.BinaryArray) -> pa.BinaryArray:
+        """Payloads without the schema that they may carry."""
+        return without_schema(array, self._frame) if self._is_json else array
+
+    def _add_tombstones(
+        self, positions: Positions, array: pa.BinaryArray, raw: pa.Table, gathered: Gathered
+    ) -> None:
+        count = len(positions)
+        if not self._shape.tombstones_delete:
+            say_nothing(count, self._schema, gathered)
+            return
+        parts = Parts(
+            codes=np.full(count, DELETE),
+            row=tuple(pa.nulls(count, each) for each in self._shape.raw),
+            absent=np.ones(count, np.bool_),
+            source={},
+            rest=(),
+            ordered=False,
+        )
+        self._add(Events(parts, positions, array, raw), gathered)
+
+    def _add(self, events: Events, gathered: Gathered) -> None:
+        events = sound(events, self._schema, gathered)
+        events, keys = keyed(events, self._keys, self._names, gathered)
+        names = [field.name for field in self._shape.row]
+        events, keys = with_keys_for_rows(events, keys, self._keys, names, gathered)
+        place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
+        if place.bad.any():
+            events.fail(place.bad, ErrorCode.BAD_POSITION, "its position is none", gathered)
+            good = ~place.bad
+            events, keys = events.only(good), keys.only(good)
+            place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
+        if len(events):
+            rows, gone, lost = self._rows(events)
+            batch = self._changes(events, keys, place, gone, lost) + rows
+            gathered.add(pa.RecordBatch.from_arrays(batch, schema=self._schema), events.positions)
+
+    def _rows(self, events: Events) -> tuple[list[pa.Array], list[Mask | None], dict[str, Any]]:
+        """The columns of the table, where their values were not sent, and what fits in none."""
+        columns: list[pa.Array] = []
+        gone: list[Mask | None] = []
+        lost: dict[str, Any] = {}
+        for index, each in zip(self._kept, self._plans, strict=True):
+            array = events.parts.row[index]
+            mask = unchanged(array)
+            if mask is not None:
+                array = array.take(pa.array(np.arange(len(array)), mask=mask))
+            reading = each.read(array)
+            columns.append(reading.array)
+            gone.append(mask)
+            if reading.lost:
+                lost[self._names[self._shape.row[index].name]] = reading.lost
+        return columns, gone, lost
+
+    def _changes(
+        self,
+        events: Events,
+        keys: Keys,
+        place: Place,
+        gone: list[Mask | None],
+        lost: dict[str, Any],
+    ) -> list[pa.Array]:
+        """The columns of model/change.py."""
+        parts, count = events.parts, len(events)
+        deletes, reads = parts.codes == DELETE, parts.codes == READ
+        headers = events.message("headers")
+        new_keys, old_keys = headers_of(headers, NEW_KEY), headers_of(headers, OLD_KEY)
+        old = self._old_keys.read(contents(old_keys)) if old_keys else {}
+        key_columns = keys.columns(self._names)
+        names = [column.name for column in self._columns[len(CHANGE_COLUMNS) :]]
+        phase = np.where(reads, 0, 1) * (self._settings.backfill == "before_cdc")
+        seq = sequence(
+            place,
+            phase=phase,
+            ts=np.zeros(count, np.int64),
+            half=halves(deletes, new_keys, place),
+            tie=ties(events.message("offset"), events.message("partition")),
+        )
+        return [
+            _WORDS.take(pa.array(parts.codes)),
+            pa.array(deletes | (parts.codes == TRUNCATE)),
+            pa.array(key_columns, pa.list_(pa.string())).take(pa.array(keys.codes)),
+            seq,
+            source_times(parts, events.message("timestamp")),
+            pa.array(reads),
+            *identities(
+                events,
+                place,
+                [field.name for field in self._shape.row],
+                keyed=np.array([bool(each) for each in key_columns], np.bool_)[keys.codes],
+                flat=self._shape.flat,
+            ),
+            left_out(names, gone, deletes=deletes, keys=keys, key_columns=key_columns),
+            envelopes(parts, new_keys=contents(new_keys), old_keys=old, lost=lost),
+        ]
+
+
+def _inner(schema: WriterSchema, limits: DecodeLimits) -> _Inner:
+    if schema.format is Format.AVRO:
+        return ConnectAvro(schema.body, schema.message, limits)
+    if schema.format is not Format.JSON:
+        raise unusable(f"its format is {schema.format}")
+    try:
+        content = json.loads(schema.body)
+    except (ValueError, RecursionError) as error:
+        raise unusable(type(error).__name__) from error
+    if isinstance(content, dict) and content.get("type") == "struct":
+        return ConnectJson(connect_type(content), limits)
+    return InferredJson(schema.body, limits)
+
+
+def _comment(name: str, note: str) -> str:
+    return "; ".join(filter(None, (f"column {printable(name)}", note)))

@@ -1,0 +1,622 @@
+"""What a message is about before its row is looked at: which table, or nothing of the kind.
+
+Beside changes a connector writes heartbeats, the beginnings and ends of transactions, statements
+that changed a schema, messages that somebody put into PostgreSQL's log, and tombstones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.decode.avro.decoder import AvroDecoder
+from distributary.decode.base import DecodeLimits, Gathered, Positions
+from distributary.decode.change.base import claim
+from distributary.decode.change.debezium.schema import (
+    DELETE,
+    MESSAGE,
+    TRUNCATE,
+    UNKNOWN,
+    Parts,
+    Type,
+    avro_type,
+    connect_type,
+    unusable,
+)
+from distributary.decode.change.values import Mask
+from distributary.decode.json.infer import read_texts
+from distributary.decode.json.text import RefusedTextError, parse
+from distributary.errors import DecodeError, ErrorCode
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.wire import payloads, split
+
+# JSON of Kafka Connect that carries its schema: `{"schema":...,"payload":...}`.
+#
+# Thousands of messages begin with the same kilobytes of schema. Of each different one the text is
+# looked at once; the others are known by their first bytes, compared for whole arrays at a time.
+
+HEAD, NECK = b'{"schema":', b',"payload":'
+NONE = -1
+_MANY = 32
+"""Schemas of one array, from which on each message is looked at by itself."""
+_MOST_NECKS = 20
+_NULL, _END = b"null", b"}"
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Messages, taken apart."""
+
+    codes: Codes
+    """For each message the number of its schema, or NONE."""
+    schemas: tuple[bytes, ...]
+    """The texts of the different schemas."""
+    payloads: pa.BinaryArray
+    """What is left without the schema; a message without one as it is."""
+
+
+def split_connect(values: pa.BinaryArray) -> Frames:
+    """Take messages apart; those that are not of this form, or null, stay as they are."""
+    array = values if values.type == pa.binary() else values.cast(pa.binary())
+    codes = np.full(len(array), NONE, np.int64)
+    found: dict[bytes, int] = {}
+    left = np.flatnonzero(_framed(array, HEAD))
+    while len(left) and len(found) < _MANY:
+        text = schema_of(array[int(left[0])].as_py())
+        if text is None:
+            left = left[1:]
+            continue
+        chosen = _framed(array.take(pa.array(left)), HEAD + text + NECK)
+        codes[left[chosen]] = found.setdefault(text, len(found))
+        left = left[~chosen]
+    for row in left.tolist():
+        text = schema_of(array[row].as_py())
+        if text is not None:
+            codes[row] = found.setdefault(text, len(found))
+    return Frames(codes, tuple(found), _payloads(array, codes, tuple(found)))
+
+
+def without_schema(values: pa.BinaryArray, frame: bytes) -> pa.BinaryArray:
+    """The payloads of messages that begin so; the others as they are."""
+    framed = _framed(values, frame)
+    if not framed.any():
+        return values
+    return pc.if_else(pa.array(framed), pc.binary_slice(values, len(frame), -1), values)
+
+
+def _framed(values: pa.BinaryArray, frame: bytes) -> npt.NDArray[np.bool_]:
+    """Which messages begin so, end as an object does, and have something in between."""
+    found = pc.starts_with(values, frame).fill_null(False).to_numpy(zero_copy_only=False)
+    if found.any():
+        long = pc.greater(pc.binary_length(values), len(frame) + 1).fill_null(False)
+        closed = pc.ends_with(values, _END).fill_null(False)
+        found = found & pc.and_(long, closed).to_numpy(zero_copy_only=False)
+    framed: npt.NDArray[np.bool_] = found
+    return framed
+
+
+def tombstones(payloads: pa.BinaryArray, *, is_json: bool) -> npt.NDArray[np.bool_]:
+    """Which messages have no value: Connect writes `null` where there is a schema for it."""
+    lengths = pc.fill_null(pc.binary_length(payloads), 0)
+    silent: npt.NDArray[np.bool_] = pc.equal(lengths, 0).to_numpy(zero_copy_only=False)
+    if is_json and pc.any(pc.equal(lengths, len(_NULL)), min_count=0).as_py():
+        written = pc.fill_null(pc.equal(payloads, _NULL), False)
+        silent = silent | written.to_numpy(zero_copy_only=False)
+    return silent
+
+
+def schema_of(value: bytes) -> bytes | None:
+    """The schema that a message carries; None if it is not of this form."""
+    if not value.startswith(HEAD) or not value.endswith(_END):
+        return None
+    end = 0
+    # parameters and defaults of a schema may hold anything, also what looks like its end
+    for _ in range(_MOST_NECKS):
+        end = value.find(NECK, end + 1)
+        text = value[len(HEAD) : end]
+        if end > 0 and _is_schema(text):
+            return text if len(value) > end + len(NECK) + 1 else None
+    return None
+
+
+def _is_schema(text: bytes) -> bool:
+    if text == _NULL:
+        return True
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _payloads(array: pa.BinaryArray, codes: Codes, schemas: tuple[bytes, ...]) -> pa.BinaryArray:
+    if not schemas:
+        return array
+    if len(schemas) == 1 and (codes == 0).all():
+        return pc.binary_slice(array, len(HEAD) + len(schemas[0]) + len(NECK), -1)
+    parts: list[pa.Array] = []
+    places: list[Codes] = []
+    for code in range(NONE, len(schemas)):
+        rows = np.flatnonzero(codes == code)
+        if len(rows):
+            some = array.take(pa.array(rows))
+            if code != NONE:
+                some = pc.binary_slice(some, len(HEAD) + len(schemas[code]) + len(NECK), -1)
+            parts.append(some)
+            places.append(rows)
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order))
+
+
+HEARTBEATS = "__debezium-heartbeat"
+"""How the topics of heartbeats begin, unless a connector is told otherwise."""
+_MAX_DEPTH = 100
+_FEW = 32
+_SOURCE = ("connector", "db", "schema", "table", "collection")
+_FLAT = tuple(f"__{prefix}{word}" for prefix in ("source_", "") for word in _SOURCE[1:])
+_LOOKED_AT = pa.struct(
+    [
+        ("op", pa.string()),
+        ("source", pa.struct([(word, pa.string()) for word in _SOURCE])),
+        *((name, pa.string()) for name in _FLAT),
+    ]
+)
+_BEAT = r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$'
+_TRANSACTION = (
+    r'^\s*\{\s*"status"\s*:\s*"(?:BEGIN|END)"\s*,\s*"id"\s*:\s*"[^"]*"\s*,\s*"event_count"'
+)
+_HISTORY = b'"databaseName"'
+# topics are `prefix.database.table` there, and a schema's name is between the two elsewhere
+_WITHOUT_SCHEMAS = ("mysql", "mariadb", "mongodb", "vitess")
+
+
+class Kind(StrEnum):
+    """What a message is."""
+
+    CHANGE = "change"
+    HEARTBEAT = "heartbeat"
+    TRANSACTION = "transaction"
+    SCHEMA_CHANGE = "schema_change"
+    MESSAGE = "message"
+    TOMBSTONE = "tombstone"
+
+
+KINDS = tuple(Kind)
+_BY_NAME = {
+    "Heartbeat": Kind.HEARTBEAT,
+    "TransactionMetadataValue": Kind.TRANSACTION,
+    "SchemaChangeValue": Kind.SCHEMA_CHANGE,
+    "MessageValue": Kind.MESSAGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What some messages are."""
+
+    kinds: npt.NDArray[np.int64]
+    """Positions in KINDS."""
+    claims: pa.StringArray
+    """The table, as `changes.claim` has it; null for what is about none."""
+
+
+def kind_of(topic: str, value: bytes | None) -> Kind:
+    """What one message in JSON is, without the schema that it may carry."""
+    looked = look(pa.array([topic]), pa.array([value], pa.binary()))
+    return KINDS[int(looked.kinds[0])]
+
+
+def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = False) -> Looked:
+    """What messages in JSON are, without the schemas that they may carry.
+
+    With `by_topic`, what has no envelope is named after its topic, as a tombstone has to be. A text
+    that is no JSON counts as a change: whoever decodes it will say what is wrong with it.
+    """
+    kinds: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    claims: list[pa.Array] = [pa.array([], pa.string())]
+    waiting = [slice(0, len(values))] if len(values) else []
+    while waiting:
+        part = waiting.pop()
+        some = values[part]
+        read = read_texts(pc.fill_null(some, b"null"), _LOOKED_AT)
+        if read is None and len(some) > _FEW:
+            half = part.start + len(some) // 2
+            waiting += [slice(half, part.stop), slice(part.start, half)]
+            continue
+        if read is None:
+            read = pa.array([_peeked(each) for each in some.to_pylist()], _LOOKED_AT)
+        found = _looked(topics[part], some, read, by_topic=by_topic)
+        kinds.append(found.kinds)
+        claims.append(found.claims)
+    return Looked(np.concatenate(kinds), pa.concat_arrays(claims))
+
+
+def _looked(
+    topics: pa.StringArray, values: pa.BinaryArray, read: pa.StructArray, *, by_topic: bool
+) -> Looked:
+    operation, source, *flat = read.flatten()
+    parts = source.flatten()
+    kinds = _kinds(topics, values, operation, parts[0])
+    codes = np.zeros(len(values), np.int64)
+    for array in (topics, *parts, *flat):
+        coded = array.dictionary_encode(null_encoding="encode")
+        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
+        # small again, however many different names there are
+        codes = np.unique(codes, return_inverse=True)[1]
+    _, rows = np.unique(codes, return_index=True)
+    claims = [
+        _claim(topics[row].as_py(), read[row].as_py(), by_topic=by_topic) for row in rows.tolist()
+    ]
+    about = np.isin(kinds, (KINDS.index(Kind.CHANGE), KINDS.index(Kind.TOMBSTONE)))
+    return Looked(kinds, pa.array(claims, pa.string()).take(pa.array(codes, mask=~about)))
+
+
+def _kinds(
+    topics: pa.StringArray, values: pa.BinaryArray, operation: pa.Array, connector: pa.Array
+) -> npt.NDArray[np.int64]:
+    wrapped = _flags(connector.is_valid())
+    kinds = np.full(len(values), KINDS.index(Kind.CHANGE), np.int64)
+    kinds[wrapped & _flags(operation.is_null())] = KINDS.index(Kind.SCHEMA_CHANGE)
+    kinds[wrapped & _flags(pc.equal(operation, "m"))] = KINDS.index(Kind.MESSAGE)
+    if not wrapped.all():
+        for pattern, kind in ((_BEAT, Kind.HEARTBEAT), (_TRANSACTION, Kind.TRANSACTION)):
+            found = _flags(pc.match_substring_regex(values, pattern))
+            kinds[found & ~wrapped] = KINDS.index(kind)
+        # a connector's own history of schemas has no word about the connector
+        for row in np.flatnonzero(_flags(pc.match_substring(values, _HISTORY)) & ~wrapped).tolist():
+            if _is_history(values[row].as_py()):
+                kinds[row] = KINDS.index(Kind.SCHEMA_CHANGE)
+    kinds[_flags(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(Kind.HEARTBEAT)
+    kinds[tombstones(values, is_json=True)] = KINDS.index(Kind.TOMBSTONE)
+    return kinds
+
+
+def _is_history(value: bytes) -> bool:
+    try:
+        event = parse(value, max_depth=_MAX_DEPTH)
+    except RefusedTextError:
+        return False
+    return isinstance(event, dict) and event.keys() >= {"source", "databaseName", "ddl"}
+
+
+def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:
+    flags: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _peeked(value: bytes | None) -> dict[str, Any] | None:
+    """The same as Arrow reads, of one message that it does not read."""
+    try:
+        event = parse(value or b"null", max_depth=_MAX_DEPTH)
+    except RefusedTextError:
+        return None
+    if not isinstance(event, dict):
+        return None
+    source = event.get("source")
+    told = _texts(source, _SOURCE) if isinstance(source, dict) else None
+    # only what has no operation at all tells of something else than rows
+    operation = {} if event.get("op") is None else {"op": ""}
+    return {"source": told} | operation | _texts(event, ("op", *_FLAT))
+
+
+def _texts(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: given[name] for name in names if isinstance(given.get(name), str)}
+
+
+def _claim(topic: str, event: Mapping[str, Any] | None, *, by_topic: bool) -> str | None:
+    told = event or {}
+    source = told.get("source") or {}
+    if source.get("connector"):
+        return claim({**source, "database": source.get("db")})
+    flat = {word: told.get(f"__source_{word}") or told.get(f"__{word}") for word in _SOURCE[1:]}
+    if not by_topic and (flat["table"] or flat["collection"]):
+        return claim({**flat, "database": flat["db"]})
+    return topic_claim(topic)
+
+
+def topic_claim(topic: str, connector: str = "") -> str | None:
+    """The table that a topic is named after: `prefix.schema.table`, as most connectors do it."""
+    *others, table = topic.split(".")
+    around = others[1:]
+    if connector in _WITHOUT_SCHEMAS:
+        return claim({"database": around[-1] if around else "", "table": table})
+    names = {"schema": around[-1] if around else "", "table": table}
+    return claim(names | {"database": around[-2] if len(around) > 1 else ""})
+
+
+def schema_kind(schema: WriterSchema) -> Kind:
+    """What messages of a schema are; DecodeError if it is no schema of Connect's or Avro's."""
+    name = type_of(schema).name.rpartition(".")
+    return _BY_NAME.get(name[2], Kind.CHANGE) if name[0].startswith("io.debezium") else Kind.CHANGE
+
+
+def schema_claim(schema: WriterSchema, topic: str) -> str | None:
+    """The table of changes whose messages nobody can look into without their schema."""
+    source = type_of(schema).member("source")
+    connector = source.name.split(".")[-2] if source and source.name.count(".") else ""
+    return topic_claim(topic, connector)
+
+
+def type_of(schema: WriterSchema) -> Type:
+    """The tree of a schema: Avro, or the text that JSON carries."""
+    if schema.format is Format.AVRO:
+        return avro_type(schema.body)[0]
+    try:
+        return connect_type(json.loads(schema.body))
+    except (ValueError, RecursionError) as error:
+        raise unusable(type(error).__name__) from error
+
+
+def connect_schema(text: bytes, *, id: int) -> WriterSchema:
+    """The schema that messages carry as one to decode them with."""
+    schema = WriterSchema(id, Format.JSON, text, "event")
+    type_of(schema)
+    return schema
+
+
+def connect_guid(text: bytes) -> bytes:
+    """16 bytes that stand for the schema that messages carry."""
+    return hashlib.sha256(text).digest()[:16]
+
+
+# The key of a change: which columns, as the key of its message says, and what they hold.
+#
+# A message's key is JSON, with a schema or without, or Avro in the registry's frame; a table
+# without a key has messages without one.
+
+Names = tuple[str, ...]
+_MANY_KEYS = 16
+"""Different keys, from which on each is read by itself."""
+_VALUE = r'(?:"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null)'
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys by number: the messages of a table have few different ones."""
+
+    codes: npt.NDArray[np.int64]
+    names: tuple[Names | None, ...]
+    """By number: the columns in the source; None for a key that says none."""
+
+    def unreadable(self) -> Mask:
+        """Which messages have a key of which nobody can say the columns."""
+        return self._where([names is None for names in self.names])
+
+    def foreign(self, columns: Mapping[str, str]) -> Mask:
+        """Which keys name something that is no column."""
+        return self._where([any(n not in columns for n in each or ()) for each in self.names])
+
+    def columns(self, columns: Mapping[str, str]) -> list[list[str]]:
+        """By number: what the key's columns are called in the log."""
+        return [[columns[n] for n in each or () if n in columns] for each in self.names]
+
+    def only(self, kept: Mask) -> Keys:
+        """Those that a mask selects."""
+        return Keys(self.codes[kept], self.names)
+
+    def without(self, rows: Mask) -> Keys:
+        """The same, but no key for some."""
+        return Keys(np.where(rows, len(self.names), self.codes), (*self.names, ()))
+
+    def _where(self, flags: list[bool]) -> Mask:
+        mask: Mask = np.array(flags, np.bool_)[self.codes]
+        return mask
+
+
+class KeyReader:
+    """Reads the keys of the messages of one table."""
+
+    def __init__(self, schema: WriterSchema | None, limits: DecodeLimits) -> None:
+        self._names: Names | None = None
+        self._decoder: AvroDecoder | None = None
+        if schema is not None and schema.format is Format.AVRO:
+            type_, body = avro_type(schema.body)
+            self._names = tuple(field.name for field in type_.fields)
+            self._decoder = AvroDecoder(body, schema.message, limits)
+
+    def read(self, keys: pa.BinaryArray) -> Keys:
+        """The columns of each key."""
+        if self._names is not None or keys.null_count == len(keys):
+            missing = keys.is_null().to_numpy(zero_copy_only=False)
+            return Keys(missing.astype(np.int64), (self._names or (), ()))
+        frames = split_connect(keys)
+        by_schema = [_names_in(text) for text in frames.schemas]
+        if (frames.codes != NONE).all():
+            return Keys(frames.codes, tuple(by_schema))
+        bare = np.flatnonzero(frames.codes == NONE)
+        some = _grouped(frames.payloads.take(pa.array(bare)))
+        codes = frames.codes.copy()
+        codes[bare] = some.codes + len(by_schema)
+        return Keys(codes, (*by_schema, *some.names))
+
+    def values(self, keys: pa.BinaryArray) -> list[dict[str, Any] | None]:
+        """What keys hold, by column, as the events themselves would say it."""
+        if self._decoder is None or self._names is None:
+            return [_object(key) for key in split_connect(keys).payloads.to_pylist()]
+        found: list[dict[str, Any] | None] = [None] * len(keys)
+        there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        some = keys.take(pa.array(there))
+        bodies = payloads(some, split(some, None, protobuf=False).payload_start)
+        decoded = self._decoder.decode(bodies)
+        rows = there if decoded.origin is None else there[decoded.origin.to_numpy()]
+        for row, each in zip(rows.tolist(), decoded.ok.to_pylist(), strict=True):
+            found[row] = dict(zip(self._names, each.values(), strict=True))
+        return found
+
+
+def _grouped(keys: pa.BinaryArray) -> Keys:
+    """Keys in JSON by their names: one is read, and the others that look like it are not."""
+    codes = np.zeros(len(keys), np.int64)
+    found: dict[Names | None, int] = {(): 0}
+    left = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+    while len(left) and len(found) <= _MANY_KEYS:
+        names = _names_of(keys[int(left[0])].as_py())
+        if not names:
+            break
+        same = pc.match_substring_regex(keys.take(pa.array(left)), _pattern(names))
+        alike = same.to_numpy(zero_copy_only=False).copy()
+        alike[0] = True
+        codes[left[alike]] = found.setdefault(names, len(found))
+        left = left[~alike]
+    for row in left.tolist():
+        codes[row] = found.setdefault(_names_of(keys[row].as_py()), len(found))
+    return Keys(codes, tuple(found))
+
+
+def _pattern(names: Names) -> str:
+    """Matches objects that have these names and simple values, as Connect writes them."""
+    quoted = (re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
+    return f"^{{{','.join(f'{each}:{_VALUE}' for each in quoted)}}}$"
+
+
+def _names_in(schema: bytes) -> Names | None:
+    given = json.loads(schema)
+    if given is None:
+        return ()
+    try:
+        type_ = connect_type(given)
+    except DecodeError:
+        return None
+    return tuple(field.name for field in type_.fields) if type_.kind == "struct" else None
+
+
+def _names_of(key: bytes | None) -> Names | None:
+    if key is None:
+        return ()
+    content = _object(key)
+    return None if content is None else tuple(content)
+
+
+def _object(key: bytes | None) -> dict[str, Any] | None:
+    try:
+        content = json.loads(key or b"null")
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def fill(column: pa.Array, rows: Sequence[int], values: Sequence[Any]) -> pa.Array | None:
+    """A column with some values in it; None if it cannot hold them."""
+    try:
+        some = pa.array(values, column.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    places = np.arange(len(column))
+    places[list(rows)] = len(column) + np.arange(len(rows))
+    return pa.concat_arrays([column, some]).take(pa.array(places))
+
+
+# Events with the messages that they came in, and which of them can be rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Decoded events of one array."""
+
+    parts: Parts
+    positions: Positions
+    """Which payloads they are."""
+    payloads: pa.BinaryArray
+    """All of the array."""
+    raw: pa.Table
+    """Their messages, all of them."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def message(self, column: str) -> pa.Array:
+        """A column of the messages, one value for each event."""
+        chunks = self.raw.column(column).chunks
+        whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        return self._own(whole)
+
+    def own_payloads(self) -> pa.BinaryArray:
+        """The payloads of the events."""
+        return self._own(self.payloads)
+
+    def _own(self, array: pa.Array) -> pa.Array:
+        # positions go up: as many as there are means all of them
+        whole = len(self.positions) == len(array)
+        return array if whole else array.take(pa.array(self.positions))
+
+    def only(self, kept: Mask) -> Events:
+        """Those that a mask selects."""
+        return replace(self, parts=self.parts.only(kept), positions=self.positions[kept])
+
+    def fail(self, bad: Mask, code: ErrorCode, reason: str, gathered: Gathered) -> None:
+        """Some of them are no rows."""
+        for position in self.positions[bad].tolist():
+            gathered.fail(position, code, reason)
+
+
+def sound(events: Events, schema: pa.Schema, gathered: Gathered) -> Events:
+    """Those that tell of a row; the others have failed, or say nothing."""
+    codes = events.parts.codes
+    unknown, silent = codes == UNKNOWN, codes == MESSAGE
+    empty = events.parts.absent & (codes != DELETE) & ~unknown & ~silent
+    events.fail(unknown, ErrorCode.NOT_AN_ENVELOPE, "it does not say what happened", gathered)
+    events.fail(empty, ErrorCode.NO_PAYLOAD, "it has no row", gathered)
+    if silent.any():
+        say_nothing(int(np.count_nonzero(silent)), schema, gathered)
+    kept = ~(unknown | silent | empty)
+    return events if kept.all() else events.only(kept)
+
+
+def say_nothing(count: int, schema: pa.Schema, gathered: Gathered) -> None:
+    """So many payloads are fine, and no rows."""
+    none = pa.RecordBatch.from_pylist([], schema=schema)
+    gathered.add(none, np.array([], np.int64), empty=count)
+
+
+def keyed(
+    events: Events, reader: KeyReader, columns: Mapping[str, str], gathered: Gathered
+) -> tuple[Events, Keys]:
+    """Those whose key is among their columns."""
+    keys = reader.read(events.message("key"))
+    truncates = events.parts.codes == TRUNCATE
+    if truncates.any():
+        keys = keys.without(truncates)
+    unreadable, foreign = keys.unreadable(), keys.foreign(columns)
+    code = ErrorCode.KEY_NOT_IN_PAYLOAD
+    events.fail(unreadable, code, "the key of its message names no columns", gathered)
+    events.fail(foreign, code, "a column of its key is not in its row", gathered)
+    kept = ~(unreadable | foreign)
+    return (events, keys) if kept.all() else (events.only(kept), keys.only(kept))
+
+
+def with_keys_for_rows(
+    events: Events, keys: Keys, reader: KeyReader, names: Sequence[str], gathered: Gathered
+) -> tuple[Events, Keys]:
+    """Deletes without an image of the row have what the key of their message holds."""
+    missing = np.flatnonzero(events.parts.absent & (events.parts.codes == DELETE))
+    if not len(missing):
+        return events, keys
+    held = reader.values(events.message("key").take(pa.array(missing)))
+    row, bad = list(events.parts.row), np.zeros(len(events), np.bool_)
+    bad[[int(at) for at, each in zip(missing, held, strict=True) if not each]] = True
+    for index, name in enumerate(names):
+        told = [(int(at), e[name]) for at, e in zip(missing, held, strict=True) if e and name in e]
+        if told:
+            row[index] = _filled(row[index], told, bad)
+    events = replace(events, parts=replace(events.parts, row=tuple(row)))
+    reason = "it has neither a row nor a key that could be one"
+    events.fail(bad, ErrorCode.NO_PAYLOAD, reason, gathered)
+    return (events.only(~bad), keys.only(~bad)) if bad.any() else (events, keys)
+
+
+def _filled(column: pa.Array, told: Sequence[tuple[int, Any]], bad: Mask) -> pa.Array:
+    rows = [at for at, _ in told]
+    filled = fill(column, rows, [value for _, value in told])
+    if filled is None:
+        bad[rows] = True
+    return column if filled is None else filled

@@ -1,0 +1,399 @@
+"""What Kafka Connect says about the values of an event: its own schemas, in JSON or within Avro.
+
+Both are read into the same tree. Avro's is also copied, without the logical types that refuse a
+value: what a value means is decided afterwards, where one that the lake cannot hold is kept beside
+the row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.decode.change.values import Mask
+from distributary.errors import DecodeError
+
+MAX_LEVELS = 50
+"""Of types inside types."""
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+PRECISION = "connect.decimal.precision"
+
+_CONNECT = {
+    "int8": "int32",
+    "int16": "int32",
+    "float": "float32",
+    "double": "float64",
+    "float32": "float32",
+    "float64": "float64",
+    **{kind: kind for kind in ("boolean", "int32", "int64", "string", "bytes")},
+}
+_AVRO = {
+    "boolean": "boolean",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "bytes": "bytes",
+    "enum": "string",
+}
+# what a converter writes that was told to leave out what Connect means
+_LOGICAL = {
+    "date": "org.apache.kafka.connect.data.Date",
+    "time-millis": "org.apache.kafka.connect.data.Time",
+    "time-micros": "io.debezium.time.MicroTime",
+    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
+    "timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "local-timestamp-millis": "io.debezium.time.Timestamp",
+    "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "local-timestamp-nanos": "io.debezium.time.NanoTimestamp",
+    "timestamp-nanos": "io.debezium.time.NanoTimestamp",
+    "decimal": DECIMAL,
+}
+_UNLOGICAL = ("logicalType", "precision", "scale", "connect.name", "connect.parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A value's type."""
+
+    kind: str
+    """`boolean`, `int32`, `int64`, `float32`, `float64`, `string`, `bytes`, `array`, `map`,
+    `struct`; `other` for what stays as it is decoded, `void` for what is only ever null."""
+    name: str = ""
+    """What it means: `io.debezium.time.Date`."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[Field, ...] = ()
+    item: Type | None = None
+    """Of arrays, and of maps with texts for keys."""
+
+    def member(self, name: str) -> Type | None:
+        """The type of a field, if there is one of that name."""
+        return next((each.type for each in self.fields if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a struct."""
+
+    name: str
+    type: Type
+
+
+OTHER = Type("other")
+
+
+def connect_type(given: Any, level: int = 0) -> Type:
+    """The tree of a schema in Connect's own JSON; DecodeError for anything else."""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(kind, str) or level > MAX_LEVELS:
+        raise unusable("it is not a schema of Kafka Connect, or nests too deep")
+    name, parameters = _text(given.get("name")), _texts(given.get("parameters"))
+    match kind:
+        case "struct":
+            members = given.get("fields")
+            fields = tuple(
+                Field(_text(each.get("field")), connect_type(each, level + 1))
+                for each in (members if isinstance(members, list) else ())
+                if isinstance(each, dict)
+            )
+            return Type("struct", name, parameters, fields=fields)
+        case "array":
+            return Type("array", name, parameters, item=connect_type(given.get("items"), level + 1))
+        case "map":
+            if connect_type(given.get("keys"), level + 1).kind != "string":
+                return OTHER
+            item = connect_type(given.get("values"), level + 1)
+            return Type("map", name, parameters, item=item)
+    return Type(_CONNECT[kind], name, parameters) if kind in _CONNECT else OTHER
+
+
+def avro_type(body: bytes) -> tuple[Type, bytes]:
+    """The tree of a compiled Avro schema, and the schema without the logical types in it."""
+    try:
+        top = json.loads(body)
+        found = _AvroReader(dict(_definitions(top, ""))).type(top, "", 0) or OTHER
+        return found, json.dumps(_bare(top), separators=(",", ":")).encode()
+    except (ValueError, RecursionError) as error:
+        raise unusable(type(error).__name__) from error
+
+
+class _AvroReader:
+    def __init__(self, named: Mapping[str, tuple[Any, str]]) -> None:
+        self._named = named
+
+    def type(self, given: Any, space: str, level: int) -> Type | None:
+        """None for what is only ever null, and has no column."""
+        if level > MAX_LEVELS:
+            return OTHER
+        if isinstance(given, list):
+            real = [each for each in given if each != "null"]
+            if len(real) > 1:
+                return OTHER
+            return self.type(real[0], space, level) if real else None
+        if given == "null":
+            return None
+        if isinstance(given, str) and given not in _AVRO:
+            named = self._named.get(_full(given, space)) or self._named.get(given)
+            return self.type(named[0], named[1], level) if named else OTHER
+        told = given if isinstance(given, dict) else {"type": given}
+        match told.get("type"):
+            case "record":
+                return self._record(told, space, level)
+            case "array":
+                return Type("array", item=self.type(told.get("items"), space, level + 1))
+            case "map":
+                return Type("map", item=self.type(told.get("values"), space, level + 1))
+            case str(kind) if kind in _AVRO:
+                return _primitive(_AVRO[kind], told)
+        return OTHER
+
+    def _record(self, told: dict[str, Any], space: str, level: int) -> Type:
+        full = _full(_text(told.get("name")), _text(told.get("namespace")) or space)
+        inner = full.rpartition(".")[0]
+        types = [self.type(each.get("type"), inner, level + 1) for each in told.get("fields", ())]
+        names = [_text(each.get("name")) for each in told.get("fields", ())]
+        fields = tuple(Field(n, t) for n, t in zip(names, types, strict=True) if t is not None)
+        return Type("struct", full, fields=fields)
+
+
+def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
+    name, parameters = _text(told.get("connect.name")), _texts(told.get("connect.parameters"))
+    logical = told.get("logicalType")
+    if not name and isinstance(logical, str):
+        name = _LOGICAL.get(logical, "")
+        if logical == "decimal":
+            known = {"scale": str(told.get("scale", 0)), PRECISION: str(told.get("precision"))}
+            return Type(kind, name, known)
+    return Type(kind, name, parameters)
+
+
+def _definitions(given: Any, space: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Every named type in a schema's JSON, by its full name, with the namespace around it."""
+    if isinstance(given, list):
+        for each in given:
+            yield from _definitions(each, space)
+    if not isinstance(given, dict):
+        return
+    if isinstance(given.get("name"), str) and given.get("type") in ("record", "enum", "fixed"):
+        full = _full(given["name"], _text(given.get("namespace")) or space)
+        yield full, (given, space)
+        space = full.rpartition(".")[0]
+    for part in ("type", "items", "values"):
+        yield from _definitions(given.get(part), space)
+    for each in given.get("fields", ()):
+        yield from _definitions(each.get("type"), space)
+
+
+def _bare(given: Any) -> Any:
+    if isinstance(given, list):
+        return [_bare(each) for each in given]
+    if not isinstance(given, dict):
+        return given
+    fixed = given.get("type") == "fixed"
+    kept = {k: v for k, v in given.items() if fixed or k not in _UNLOGICAL}
+    for part in ("type", "items", "values"):
+        if part in kept:
+            kept[part] = _bare(kept[part])
+    if isinstance(kept.get("fields"), list):
+        # a default is text of the type that it was written for
+        fields = [{k: v for k, v in each.items() if k != "default"} for each in kept["fields"]]
+        kept["fields"] = list(map(_bare, fields))
+    return kept
+
+
+def _full(name: str, space: str) -> str:
+    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else ""
+
+
+def _texts(given: Any) -> dict[str, str]:
+    told = given.items() if isinstance(given, dict) else ()
+    return {str(key): value for key, value in told if isinstance(value, str)}
+
+
+def unusable(evidence: str) -> DecodeError:
+    """For a schema from which no decoder can be made."""
+    return DecodeError(
+        "the schema is not one of Debezium's events",
+        where="schema of change events",
+        evidence=evidence,
+        next_step="look at the messages of the topic, and at the connector's converters",
+    )
+
+
+# Which parts of an event are the row, and which tell about it: with an envelope, or flattened.
+#
+# With an envelope the row is `after`, or `before` of a delete. Flattened, it is the event itself,
+# less the fields that begin with `__` and are called like something of an envelope.
+
+OPERATIONS = ("c", "u", "d", "r", "t", "m")
+CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = range(6)
+UNKNOWN = -1
+Codes = npt.NDArray[np.int64]
+
+_PREFIX = "__"
+_TOLD = frozenset(
+    (
+        *("op", "deleted", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot"),
+        *("db", "schema", "table", "collection", "sequence", "txId", "lsn", "xmin", "server_id"),
+        *("gtid", "file", "pos", "row", "thread", "query", "change_lsn", "commit_lsn", "scn"),
+        *("event_serial_no", "commit_scn", "rs_id", "ssn", "redo_thread", "user_name", "ord"),
+    )
+)
+_TOLD_PREFIXES = ("source_", "transaction_")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Events, taken apart; every array has one element for each."""
+
+    codes: Codes
+    """Numbers of OPERATIONS, or UNKNOWN."""
+    row: tuple[pa.Array, ...]
+    """The columns of the source's table, as they were decoded."""
+    absent: Mask
+    """Which events have no row where they should have one."""
+    source: Mapping[str, pa.Array]
+    """What they say about the place of the change: `lsn`, `table` and so on."""
+    rest: tuple[tuple[str, pa.Array], ...]
+    """Everything beside the row, for the envelope."""
+    ordered: bool
+    """Whether deletes tell their position as well, so that positions can be compared."""
+
+    def only(self, kept: Mask) -> Parts:
+        """Those that a mask selects."""
+        mask = pa.array(kept)
+        return Parts(
+            self.codes[kept],
+            tuple(array.filter(mask) for array in self.row),
+            self.absent[kept],
+            {name: array.filter(mask) for name, array in self.source.items()},
+            tuple((name, array.filter(mask)) for name, array in self.rest),
+            self.ordered,
+        )
+
+
+class Shape:
+    """The parts of events of one schema."""
+
+    def __init__(self, type_: Type, raw: Sequence[pa.DataType]) -> None:
+        self._names = [field.name for field in type_.fields]
+        self._place = {name: index for index, name in enumerate(self._names)}
+        self.flat = not is_envelope(type_)
+        if self.flat:
+            self._row = [i for i, f in enumerate(type_.fields) if not is_told(f.name)]
+            self.row: tuple[Field, ...] = tuple(type_.fields[i] for i in self._row)
+            self.raw = tuple(raw[i] for i in self._row)
+            if not self.row:
+                raise unusable("a row of it would have no columns")
+        else:
+            image = self._image(type_, raw)
+            self.row = type_.fields[image].type.fields
+            self.raw = tuple(raw[image].field(i).type for i in range(len(self.row)))
+
+    def _image(self, type_: Type, raw: Sequence[pa.DataType]) -> int:
+        """Where the row is; both images are of one type."""
+        found = [self._place[name] for name in ("after", "before") if name in self._place]
+        # where nothing but truncates was seen, nothing is known of any row
+        void = all(type_.fields[i].type.kind == "void" for i in found)
+        same = {raw[i] for i in found}
+        if not void and (len(same) != 1 or not pa.types.is_struct(raw[found[0]])):
+            raise unusable("the images of the row are not alike, or have too many columns")
+        return found[0]
+
+    @property
+    def tombstones_delete(self) -> bool:
+        """Whether only a message without a value tells that a row is gone."""
+        return self.flat and f"{_PREFIX}deleted" not in self._place
+
+    def apart(self, batch: pa.RecordBatch) -> Parts:
+        """Take decoded events apart."""
+        return self._flattened(batch) if self.flat else self._enveloped(batch)
+
+    def _enveloped(self, batch: pa.RecordBatch) -> Parts:
+        columns = dict(zip(self._names, batch.columns, strict=True))
+        codes = _codes(columns["op"])
+        deletes = codes == DELETE
+        before = columns.get("before")
+        row = columns["after"] if "after" in columns else columns["before"]
+        if deletes.any() and before is not None and row is not before:
+            both = pa.concat_arrays([row, before])
+            chosen = np.arange(len(codes)) + np.where(deletes, len(codes), 0)
+            row = both.take(pa.array(chosen))
+        absent = row.is_null().to_numpy(zero_copy_only=False) & ~np.isin(codes, (TRUNCATE, MESSAGE))
+        rest = [(name, a) for name, a in columns.items() if name not in ("before", "after", "op")]
+        if before is not None:
+            # an image of the row as it was before an update; that of a delete is the row
+            places = pa.array(np.arange(len(codes)), mask=deletes)
+            rest.append(("before", before.take(places) if deletes.any() else before))
+        columns_of_row = tuple(row.flatten()) if self.row else ()
+        source = _members(columns["source"])
+        return Parts(codes, columns_of_row, absent, source, tuple(rest), True)
+
+    def _flattened(self, batch: pa.RecordBatch) -> Parts:
+        columns = dict(zip(self._names, batch.columns, strict=True))
+        told = {name: array for name, array in columns.items() if is_told(name)}
+        gone = _truths(told.get(f"{_PREFIX}deleted"), batch.num_rows)
+        operations = told.get(f"{_PREFIX}op")
+        # without a word about it, a row is as it is from now on
+        codes = np.full(batch.num_rows, UPDATE) if operations is None else _codes(operations)
+        codes = np.where(gone, DELETE, codes)
+        # what is said of the source goes before what the connector says of itself
+        bare = {n.removeprefix(_PREFIX): a for n, a in told.items()}
+        short = bare | {n.removeprefix("source_"): a for n, a in bare.items() if "source_" in n}
+        return Parts(
+            codes,
+            tuple(batch.column(index) for index in self._row),
+            np.zeros(batch.num_rows, np.bool_),
+            short,
+            tuple(told.items()),
+            not self.tombstones_delete,
+        )
+
+
+def is_envelope(type_: Type) -> bool:
+    """Whether events of a type have an envelope around the row."""
+    source = type_.member("source")
+    if source is None or type_.member("op") is None:
+        return False
+    images = type_.member("after") or type_.member("before")
+    return images is not None and source.member("connector") is not None
+
+
+def is_told(name: str) -> bool:
+    """Whether a field of a flattened event comes from its envelope."""
+    if not name.startswith(_PREFIX):
+        return False
+    word = name.removeprefix(_PREFIX)
+    return word in _TOLD or word.startswith(_TOLD_PREFIXES)
+
+
+def _codes(operations: pa.Array) -> Codes:
+    if not pa.types.is_string(operations.type):
+        return np.full(len(operations), UNKNOWN)
+    found = pc.index_in(operations, value_set=pa.array(OPERATIONS, pa.string()))
+    codes: Codes = found.fill_null(UNKNOWN).to_numpy().astype(np.int64)
+    return codes
+
+
+def _truths(array: pa.Array | None, count: int) -> Mask:
+    if array is None:
+        return np.zeros(count, np.bool_)
+    texts = pc.utf8_lower(array.cast(pa.string()))
+    truths: Mask = pc.equal(texts, "true").fill_null(False).to_numpy(zero_copy_only=False)
+    return truths
+
+
+def _members(source: pa.StructArray) -> dict[str, pa.Array]:
+    return dict(zip((f.name for f in source.type), source.flatten(), strict=True))

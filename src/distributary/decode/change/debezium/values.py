@@ -1,0 +1,451 @@
+"""What each of the types of Debezium and Kafka Connect becomes in the lake.
+
+| in the event | lake |
+|---|---|
+| boolean, string, bytes, float, double, int64 | as they are |
+| int8, int16, int32, `Year` | int |
+| `Date` of both, `IsoDate` | date |
+| `Timestamp` of both, `MicroTimestamp`, `NanoTimestamp`, `IsoTimestamp` | timestamp in UTC |
+| `ZonedTimestamp` | timestamp in UTC |
+| `Time` of both, `MicroTime`, `NanoTime`, `IsoTime` | text `HH:MM:SS.ffffff` |
+| `ZonedTime` | text, with `Z` |
+| `MicroDuration`, `NanoDuration` | text `[-]HH:MM:SS.ffffff`, of as many hours as needed |
+| `Decimal` | decimal, of 38 digits if none are told; text beyond |
+| `VariableScaleDecimal` | text with every digit |
+| `Json`, `Xml`, `Uuid`, `Enum`, `EnumSet`, `Ltree`, `Tsvector`, `Interval` | text |
+| `Bits` | text of 0 and 1 |
+| `geometry.*`, `SparseVector`, maps with other keys than texts | JSON text |
+| array, map, other structs | list, map, struct |
+
+A value that its column cannot hold, such as PostgreSQL's infinity, is null in the column and given
+back beside it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from distributary.decode.change import values
+from distributary.decode.change.base import Place
+from distributary.decode.change.debezium.schema import DECIMAL, PRECISION, Parts, Type
+from distributary.decode.change.values import Mask, Read, Reading, json_texts
+from distributary.decode.json import columns
+from distributary.evolve.types import compact, with_values
+from distributary.evolve.unified import rest_as_json
+from distributary.model.record import TIMESTAMP
+
+# Values of Debezium's and Kafka Connect's types as the lake holds them: whole arrays at a time.
+#
+# What the lake cannot hold is null in the column and given back beside it.
+
+_LONGEST_BITS = 100_000
+_LONGEST_NUMBER = 60_000
+"""Bytes; PostgreSQL's numbers have at most 131,072 digits before the point."""
+_LARGEST_SCALE = 20_000
+_EXACT = Context(prec=200_000)
+
+
+def binary(array: pa.Array) -> Reading:
+    """Bytes; JSON has them in base64."""
+    if pa.types.is_binary(array.type):
+        return Reading(array)
+    found: list[bytes | None] = []
+    lost: dict[int, Any] = {}
+    for row, text in enumerate(array.to_pylist()):
+        try:
+            found.append(None if text is None else binascii.a2b_base64(text, strict_mode=True))
+        except (binascii.Error, ValueError):
+            found.append(None)
+            lost[row] = text
+    return Reading(pa.array(found, pa.binary()), lost)
+
+
+def after_binary(read: Read) -> Read:
+    """Reads bytes that may still be base64."""
+
+    def reading(array: pa.Array) -> Reading:
+        first = binary(array)
+        second = read(first.array)
+        return Reading(second.array, first.lost | second.lost)
+
+    return reading
+
+
+def cast(type_: pa.DataType) -> Read:
+    """Reads values of another width."""
+
+    def read(array: pa.Array) -> Reading:
+        try:
+            return Reading(array if array.type == type_ else array.cast(type_))
+        except pa.ArrowInvalid:
+            fits = [_fits(each, type_) for each in array.to_pylist()]
+        kept = pc.if_else(pa.array(fits), array, pa.scalar(None, array.type))
+        lost = {row: array[row].as_py() for row in np.flatnonzero(~np.array(fits)).tolist()}
+        return Reading(kept.cast(type_), lost)
+
+    return read
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.scalar(value).cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
+    """Reads numbers of units that are so many microseconds, or of which so many are one."""
+
+    def reading(array: pa.Array) -> Reading:
+        whole = array.cast(pa.int64())
+        if parts > 1:
+            # of moments before 1970 as well the one below
+            whole = pa.array(_floored(whole, parts), mask=_nulls(array))
+        done = read(pc.multiply(whole, by) if by > 1 else whole)
+        return Reading(done.array, {row: array[row].as_py() for row in done.lost})
+
+    return reading
+
+
+def _floored(array: pa.Array, parts: int) -> npt.NDArray[np.int64]:
+    floored: npt.NDArray[np.int64] = array.fill_null(0).to_numpy() // parts
+    return floored
+
+
+def _nulls(array: pa.Array) -> Mask:
+    nulls: Mask = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def instants(*, factor: int = 1, parts: int = 1) -> Read:
+    """Reads moments in units of so many microseconds, or of which so many are one."""
+
+    def read(array: pa.Array) -> Reading:
+        done = scaled(values.instants(factor), parts=parts)(array)
+        told = {row: values.INFINITIES.get(v * factor // parts, v) for row, v in done.lost.items()}
+        return Reading(done.array, told)
+
+    return read
+
+
+def moments(read: Callable[[pa.Array], pa.Array], *, suffix: str = "") -> Read:
+    """Reads texts; one that is no moment is null, and told."""
+
+    def reading(array: pa.Array) -> Reading:
+        found = read(pc.utf8_rtrim(array, suffix) if suffix else array)
+        rows = np.flatnonzero(_nulls(found) & ~_nulls(array)).tolist()
+        return Reading(found, {row: array[row].as_py() for row in rows})
+
+    return reading
+
+
+def without_zone(array: pa.Array) -> Reading:
+    """Times of day that are said to be UTC, and are of no zone."""
+    return Reading(pc.utf8_rtrim(array, "Z"))
+
+
+def integer(text: str) -> int | None:
+    """A whole number that a schema tells as text."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def digits(scale: int) -> Read:
+    """Reads big-endian numbers of any length as text."""
+    return lambda array: _numbers(array, pa.repeat(pa.scalar(scale), len(array)))
+
+
+def variable(array: pa.StructArray) -> Reading:
+    """Records of a scale and of a number without it."""
+    scales, numbers = array.flatten()
+    first = binary(numbers)
+    second = _numbers(first.array, scales)
+    return Reading(second.array, first.lost | second.lost)
+
+
+def _numbers(array: pa.Array, scales: pa.Array) -> Reading:
+    texts: list[str | None] = []
+    lost: dict[int, Any] = {}
+    for row, (data, scale) in enumerate(zip(array.to_pylist(), scales.to_pylist(), strict=True)):
+        text = None
+        if data is not None and scale is not None:
+            text = _number(data, scale)
+            if text is None:
+                lost[row] = [scale, data.hex()]
+        texts.append(text)
+    return Reading(pa.array(texts, pa.string()), lost)
+
+
+def _number(data: bytes, scale: int) -> str | None:
+    if len(data) > _LONGEST_NUMBER or abs(scale) > _LARGEST_SCALE:
+        return None
+    unscaled = Decimal(int.from_bytes(data, "big", signed=True))
+    return format(unscaled.scaleb(-scale, _EXACT), "f")
+
+
+def bits(length: str) -> Read:
+    """Bytes of which the last comes first, as 0 and 1; as many of them as the column has."""
+    wanted = integer(length) or 0
+    width = wanted if 0 < wanted < _LONGEST_BITS else 1
+
+    def read(array: pa.Array) -> Reading:
+        numbers = (None if b is None else int.from_bytes(b, "little") for b in array.to_pylist())
+        texts = [None if number is None else f"{number:0{width}b}" for number in numbers]
+        return Reading(pa.array(texts, pa.string()))
+
+    return after_binary(read)
+
+
+MOST_DIGITS = 38
+_CONNECT = "org.apache.kafka.connect.data."
+_TIME = "io.debezium.time."
+_DATA = "io.debezium.data."
+_AS_JSON = (f"{_DATA}geometry.", f"{_DATA}SparseVector", f"{_DATA}vector.SparseVector")
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the values of a column are read."""
+
+    read: Read
+    type: pa.DataType
+    note: str = ""
+
+
+def plan(type_: Type, raw: pa.DataType) -> Plan:
+    """How values of a type become a column; `raw` is what the decoder inside makes of them."""
+    if type_.kind == "other" or not _agrees(type_, raw):
+        return Plan(values.same, raw)
+    named = _NAMED.get((type_.kind, type_.name))
+    if named is not None:
+        return named
+    if type_.kind == "bytes" and type_.name == DECIMAL:
+        return _decimal(type_.parameters)
+    if type_.kind == "bytes" and type_.name == f"{_DATA}Bits":
+        return Plan(bits(type_.parameters.get("length", "")), pa.string(), "bits")
+    match type_.kind:
+        case "struct":
+            return _struct(type_, raw)
+        case "array" | "map" if type_.item is not None:
+            return _collection(type_.item, raw)
+    return Plan(_PLAIN_READS[type_.kind], _PLAIN[type_.kind])
+
+
+def _agrees(type_: Type, raw: pa.DataType) -> bool:
+    """Whether the decoder inside kept the shape: it writes as JSON what is too deep or too wide."""
+    match type_.kind:
+        case "struct":
+            return bool(pa.types.is_struct(raw)) and raw.num_fields == len(type_.fields)
+        case "array":
+            return bool(pa.types.is_list(raw))
+        case "map":
+            return bool(pa.types.is_map(raw))
+    return True
+
+
+def _decimal(parameters: Mapping[str, str]) -> Plan:
+    scale, precision = (integer(parameters.get(key, "")) for key in ("scale", PRECISION))
+    scale = scale or 0
+    width = MOST_DIGITS if precision is None else precision
+    if not 0 <= scale <= width <= MOST_DIGITS or width < 1:
+        note = f"decimal({precision or '?'},{scale}) as text"
+        return Plan(after_binary(digits(scale)), pa.string(), note)
+    return Plan(after_binary(values.decimals(width, scale)), pa.decimal128(width, scale))
+
+
+def _struct(type_: Type, raw: pa.DataType) -> Plan:
+    if type_.name == f"{_DATA}VariableScaleDecimal" and len(type_.fields) == 2:
+        return Plan(variable, pa.string(), "number as text")
+    if type_.name.startswith(_AS_JSON):
+        return Plan(lambda array: Reading(json_texts(array)), pa.string(), "JSON text")
+    plans = [plan(f.type, raw.field(i).type) for i, f in enumerate(type_.fields)]
+    names = [raw.field(i).name for i in range(raw.num_fields)]
+    made = pa.struct([pa.field(n, p.type) for n, p in zip(names, plans, strict=True)])
+
+    def read(array: pa.StructArray) -> Reading:
+        readings = [p.read(child) for p, child in zip(plans, array.flatten(), strict=True)]
+        lost: dict[int, Any] = {}
+        for name, each in zip(names, readings, strict=True):
+            for row, value in each.lost.items():
+                lost.setdefault(row, {})[name] = value
+        children = [each.array for each in readings]
+        mask = array.is_null() if array.null_count else None
+        return Reading(pa.StructArray.from_arrays(children, fields=list(made), mask=mask), lost)
+
+    return Plan(read, made)
+
+
+def _collection(item: Type, raw: pa.DataType) -> Plan:
+    is_map = pa.types.is_map(raw)
+    inner = plan(item, raw.item_type if is_map else raw.value_type)
+    made = pa.map_(pa.string(), inner.type) if is_map else pa.list_(inner.type)
+
+    def read(array: pa.Array) -> Reading:
+        lists = compact(array)
+        reading = inner.read(lists.items if is_map else lists.values)
+        content = reading.array
+        if is_map:
+            entries = [made.key_field, made.item_field]
+            content = pa.StructArray.from_arrays([lists.keys, content], fields=entries)
+        found = with_values(lists, made, content)
+        rows = np.searchsorted(lists.offsets.to_numpy(), [*reading.lost], side="right") - 1
+        lost: dict[int, Any] = {}
+        for row, value in zip(rows.tolist(), reading.lost.values(), strict=True):
+            lost.setdefault(row, []).append(value)
+        return Reading(found, lost)
+
+    return Plan(read, made, inner.note)
+
+
+_DAYS = Plan(values.dates, pa.date32())
+_WALL = "wall clock, said to be UTC"
+_MILLIS = Plan(instants(factor=1_000), TIMESTAMP, _WALL)
+_CLOCK = "time of day"
+_SPAN = "hours, minutes and seconds"
+_NAMED: Mapping[tuple[str, str], Plan] = {
+    ("int32", f"{_TIME}Date"): _DAYS,
+    ("int32", f"{_CONNECT}Date"): _DAYS,
+    ("string", f"{_TIME}IsoDate"): Plan(moments(columns.dates, suffix="Z"), pa.date32()),
+    ("int64", f"{_TIME}Timestamp"): _MILLIS,
+    ("int64", f"{_CONNECT}Timestamp"): _MILLIS,
+    ("int64", f"{_TIME}MicroTimestamp"): Plan(instants(), TIMESTAMP, _WALL),
+    ("int64", f"{_TIME}NanoTimestamp"): Plan(instants(parts=1_000), TIMESTAMP, _WALL),
+    ("string", f"{_TIME}IsoTimestamp"): Plan(moments(columns.instants), TIMESTAMP, _WALL),
+    ("string", f"{_TIME}ZonedTimestamp"): Plan(moments(columns.instants), TIMESTAMP),
+    **{
+        ("int32", f"{space}Time"): Plan(scaled(values.spans, by=1_000), pa.string(), _CLOCK)
+        for space in (_TIME, _CONNECT)
+    },
+    ("int64", f"{_TIME}MicroTime"): Plan(values.spans, pa.string(), _CLOCK),
+    ("int64", f"{_TIME}NanoTime"): Plan(scaled(values.spans, parts=1_000), pa.string(), _CLOCK),
+    ("string", f"{_TIME}IsoTime"): Plan(without_zone, pa.string(), _CLOCK),
+    ("int64", f"{_TIME}MicroDuration"): Plan(values.spans, pa.string(), _SPAN),
+    ("int64", f"{_TIME}NanoDuration"): Plan(scaled(values.spans, parts=1_000), pa.string(), _SPAN),
+    ("string", f"{_DATA}Json"): Plan(values.same, pa.string(), "JSON text"),
+}
+_PLAIN_READS: Mapping[str, Read] = {
+    **{kind: cast(type_) for kind, type_ in _PLAIN.items()},
+    "bytes": binary,
+}
+
+
+# What came with a row beside the row: when, which half of a change of key, and all the rest.
+
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+"""Headers of the two halves of a change of key: of the delete and of the insert."""
+
+_UNITS = (
+    ("ts_us", instants()),
+    ("ts_ns", instants(parts=1_000)),
+    ("ts_ms", instants(factor=1_000)),
+)
+Headers = Mapping[int, bytes]
+
+
+def source_times(parts: Parts, arrived: pa.Array) -> pa.Array:
+    """When the source made each change; for one that does not say it, when it was written down."""
+    times: pa.Array = pa.nulls(len(arrived), TIMESTAMP)
+    rest = {name.removeprefix("__"): array for name, array in parts.rest}
+    for told in (parts.source, rest):
+        for name, read in _UNITS:
+            array = told.get(name)
+            if array is not None and kinds.is_integer(array.type) and times.null_count:
+                times = pc.coalesce(times, read(array).array)
+    return pc.coalesce(times, arrived.cast(TIMESTAMP)) if times.null_count else times
+
+
+def headers_of(headers: pa.ListArray, name: str) -> Headers:
+    """By row, what a header of that name holds."""
+    if headers.null_count == len(headers):
+        return {}
+    keys, values = headers.flatten().flatten()
+    found = np.flatnonzero(pc.equal(keys, name).fill_null(False).to_numpy(zero_copy_only=False))
+    if not len(found):
+        return {}
+    rows = pc.list_parent_indices(headers).to_numpy()[found]
+    return dict(zip(rows.tolist(), values.take(pa.array(found)).to_pylist(), strict=True))
+
+
+def envelopes(
+    parts: Parts,
+    *,
+    new_keys: Mapping[int, Any],
+    old_keys: Mapping[int, Any],
+    lost: Mapping[str, Mapping[int, Any]],
+) -> pa.StringArray:
+    """The envelope of each event as JSON, without what has a column of its own."""
+    members = {name: array for name, array in parts.rest if array.null_count < len(array)}
+    count = len(parts.codes)
+    texts: pa.Array = pa.repeat(pa.scalar("{}", pa.string()), count)
+    if members:
+        batch = pa.RecordBatch.from_arrays([*members.values()], names=[*members])
+        texts = pc.fill_null(rest_as_json(batch, [*members]), "{}")
+    more: dict[int, dict[str, Any]] = {}
+    for part, headers in (("new_key", new_keys), ("old_key", old_keys)):
+        for row, value in headers.items():
+            more.setdefault(row, {})[part] = value
+    for column, rows in lost.items():
+        for row, value in rows.items():
+            more.setdefault(row, {}).setdefault("rescued", {})[column] = value
+    return _with_more(texts, more) if more else texts
+
+
+def contents(headers: Headers) -> dict[int, Any]:
+    """What headers hold: JSON, or what can be shown of it."""
+    return {row: _content(value) for row, value in headers.items()}
+
+
+def _content(value: bytes | None) -> Any:
+    try:
+        content = json.loads(value or b"null")
+    except (ValueError, RecursionError):
+        return (value or b"").decode("utf-8", "replace")
+    framed = isinstance(content, dict) and content.keys() == {"schema", "payload"}
+    return content["payload"] if framed else content
+
+
+def _with_more(texts: pa.StringArray, more: Mapping[int, Mapping[str, Any]]) -> pa.StringArray:
+    rows = sorted(more)
+    added: list[str] = []
+    for row, text in zip(rows, texts.take(pa.array(rows)).to_pylist(), strict=True):
+        words = json.dumps(more[row], ensure_ascii=False, separators=(",", ":"))
+        words = words.encode("utf-8", "replace").decode()
+        added.append(words if text == "{}" else f"{text[:-1]},{words[1:]}")
+    places = np.arange(len(texts))
+    places[rows] = len(texts) + np.arange(len(rows))
+    return pa.concat_arrays([texts, pa.array(added, pa.string())]).take(pa.array(places))
+
+
+def halves(deletes: Mask, new_keys: Headers, place: Place) -> Any:
+    """0 for the row that a change of key removes, 1 for all else.
+
+    Where no position puts the two halves together, the order of the topic tells which is first.
+    """
+    half = np.ones(len(deletes), np.int64)
+    half[[*new_keys]] = 0
+    nowhere = (place.a == 0) & (place.b == 0) & (place.c == 0)
+    return np.where(deletes & ~nowhere, half, 1)

@@ -1,0 +1,351 @@
+"""Values of Datastream's own types as the lake holds them: whole arrays at a time.
+
+What the lake cannot hold, such as PostgreSQL's infinity, is null in the column and given back
+beside it, so that it can be kept with the event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.decode.avro import columns as numbers
+from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
+from distributary.decode.avro.schema import decimal
+from distributary.decode.json.text import RefusedTextError, parse
+from distributary.evolve.types import compact, with_values
+from distributary.evolve.unified import rest_as_json
+from distributary.model.record import TIMESTAMP
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+DAY = 86_400_000_000
+"""Microseconds."""
+INFINITIES = {9_223_372_036_825_200_000: "infinity", -9_223_372_036_832_400_000: "-infinity"}
+"""What Datastream writes for PostgreSQL's moments before and after all others."""
+_MOST_DIGITS = 4_000
+_HOUR = 3_600_000_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A column, and what had no place in it."""
+
+    array: pa.Array
+    lost: dict[int, Any] = field(default_factory=dict)
+    """By row: the value as it came, fit for JSON."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    """By row: how many milliseconds east of UTC the clock was that a moment was read from."""
+
+
+Read = Callable[[pa.Array], Reading]
+
+
+def same(array: pa.Array) -> Reading:
+    """Values that the lake holds as they are."""
+    return Reading(array)
+
+
+def dates(array: pa.Array) -> Reading:
+    """Days since 1970."""
+    return _kept(array, _longs(array), pa.date32(), np.int32, DAYS)
+
+
+def instants(factor: int) -> Read:
+    """Moments in units of so many microseconds."""
+
+    def read(array: pa.Array) -> Reading:
+        low, high = MICROS[0] // factor, MICROS[1] // factor
+        return _kept(array, _longs(array), TIMESTAMP, np.int64, (low, high), factor)
+
+    return read
+
+
+def datetimes(array: pa.StructArray) -> Reading:
+    """Records of a day and of microseconds after midnight: a wall clock, said to be UTC."""
+    days, times = (_longs(child) for child in array.flatten())
+    fine = _between(days, *DAYS) & _between(times, 0, DAY)
+    moments = np.where(fine, days, 0) * DAY + np.where(fine, times, 0)
+    fine &= _between(moments, *MICROS)
+    return _fine(array, moments, TIMESTAMP, fine)
+
+
+def zoned_instants(array: pa.StructArray) -> Reading:
+    """Records of a moment in microseconds and of the offset of a clock in milliseconds."""
+    moment, offset = array.flatten()
+    reading = instants(1)(moment)
+    east = _longs(offset)
+    rows = np.flatnonzero(east)
+    offsets = dict(zip(rows.tolist(), east[rows].tolist(), strict=True))
+    return Reading(reading.array, reading.lost, offsets)
+
+
+def times(factor: int) -> Read:
+    """Times of day in units of so many microseconds, as `HH:MM:SS.ffffff`."""
+
+    def read(array: pa.Array) -> Reading:
+        ticks = _longs(array)
+        # midnight may be the end of a day as well
+        fine = _between(ticks, 0, DAY // factor)
+        return _without(_clock(array, np.where(fine, ticks, 0) * factor), fine, array)
+
+    return read
+
+
+def spans(array: pa.Array) -> Reading:
+    """Microseconds between two times of day as `[-]HH:MM:SS.ffffff`, of as many hours as needed."""
+    ticks = _longs(array)
+    # the lowest number has no counterpart above zero
+    fine = ticks > np.iinfo(np.int64).min
+    return _without(_clock(array, np.where(fine, ticks, 0)), fine, array)
+
+
+def zoned_times(array: pa.StructArray) -> Reading:
+    """Records of microseconds after midnight and of an offset in milliseconds."""
+    time, offset = array.flatten()
+    ticks, minutes = _longs(time), _longs(offset) // 60_000
+    fine = _between(ticks, 0, DAY) & _between(minutes, -1439, 1439)
+    clock = _clock(time, np.where(fine, ticks, 0))
+    east = np.where(fine, minutes, 0)
+    zone = _joined(
+        pc.if_else(pa.array(east < 0), "-", "+"),
+        _two_digits(np.abs(east) // 60),
+        ":",
+        _two_digits(np.abs(east) % 60),
+    )
+    text = _joined(clock, pc.if_else(offset.is_valid(), zone, ""))
+    return _without(text, fine, array)
+
+
+def intervals(array: pa.StructArray) -> Reading:
+    """Records of months, hours and microseconds as ISO 8601 has durations: `P14MT3H0.5S`."""
+    months, hours, micros = (child.to_pylist() for child in array.flatten())
+    parts = zip(array.is_valid().to_pylist(), months, hours, micros, strict=True)
+    texts = [_duration(m or 0, h or 0, u or 0) if valid else None for valid, m, h, u in parts]
+    return Reading(pa.array(texts, pa.string()))
+
+
+def member(index: int) -> Read:
+    """Records of which one field is the value."""
+    return lambda array: Reading(array.flatten()[index])
+
+
+def calendar_dates(array: pa.StructArray) -> Reading:
+    """Records of a year, a month and a day."""
+    days: list[int | None] = []
+    lost: dict[int, Any] = {}
+    for row, parts in enumerate(array.to_pylist()):
+        days.append(None)
+        if parts is None:
+            continue
+        try:
+            days[row] = date(*parts.values()).toordinal() - _EPOCH
+        except (ValueError, TypeError, OverflowError):
+            lost[row] = list(parts.values())
+    return Reading(pa.array(days, pa.int32()).cast(pa.date32()), lost)
+
+
+def decimals(precision: int, scale: int) -> Read:
+    """Big-endian numbers; text where they have more digits than the lake's decimals."""
+    plan = decimal(precision, scale, None)
+    if plan.type == pa.string():
+        return lambda array: _digits(array, precision, scale)
+
+    def read(array: pa.Array) -> Reading:
+        found, doubtful = numbers.decimals_from_bytes(array, plan.type)
+        if doubtful is None:
+            return Reading(found)
+        reading = _without(found, ~doubtful, array)
+        exact = {row: _number(array[row].as_py(), scale) for row in reading.lost}
+        return Reading(reading.array, exact)
+
+    return read
+
+
+def _digits(array: pa.Array, precision: int, scale: int) -> Reading:
+    plan = decimal(precision, scale, None)
+    texts: list[str | None] = []
+    lost: dict[int, Any] = {}
+    for row, data in enumerate(array.to_pylist()):
+        number = None if data is None else decimal_in(data, plan)
+        texts.append(None if number is None else format(number, "f"))
+        if number is None and data is not None:
+            lost[row] = _number(data, scale)
+    return Reading(pa.array(texts, pa.string()), lost)
+
+
+def _number(data: bytes, scale: int) -> str:
+    """A number of any length as text; one that nobody would read as its bytes."""
+    number = decimal_in(data, decimal(_MOST_DIGITS, scale, None))
+    return f"0x{data.hex()}" if number is None else format(number, "f")
+
+
+def _duration(months: int, hours: int, micros: int) -> str:
+    seconds, fraction = divmod(abs(micros), 1_000_000)
+    sign = "-" if micros < 0 else ""
+    after = f".{fraction:06}".rstrip("0") if fraction else ""
+    clock = (f"{hours}H" if hours else "") + (f"{sign}{seconds}{after}S" if micros else "")
+    text = (f"{months}M" if months else "") + (f"T{clock}" if clock else "")
+    return f"P{text}" if text else "PT0S"
+
+
+def _longs(array: pa.Array) -> Ints:
+    """The numbers of an array; 0 where it is null."""
+    whole = array if array.type == pa.int64() else array.cast(pa.int64())
+    filled: Ints = (whole.fill_null(0) if whole.null_count else whole).to_numpy()
+    return filled
+
+
+def _between(values: Ints, low: int, high: int) -> Mask:
+    return (values >= low) & (values <= high)
+
+
+def _kept(
+    array: pa.Array,
+    values: Ints,
+    type_: pa.DataType,
+    width: type[np.integer[Any]],
+    ends: tuple[int, int],
+    factor: int = 1,
+) -> Reading:
+    """Numbers as values of a type, but for those outside of its range."""
+    fine = _between(values, *ends)
+    if not fine.all():
+        values = np.where(fine, values, 0)
+    return _fine(array, (values * factor).astype(width, copy=False), type_, fine)
+
+
+def _fine(
+    raw: pa.Array, values: npt.NDArray[np.integer[Any]], type_: pa.DataType, fine: Mask
+) -> Reading:
+    mask = raw.is_null().to_numpy(zero_copy_only=False) if raw.null_count else None
+    return _without(pa.array(values, mask=mask).view(type_), fine, raw)
+
+
+def _without(array: pa.Array, fine: Mask, raw: pa.Array) -> Reading:
+    """An array with null where a value is not fine; there the raw value is told."""
+    if fine.all():
+        return Reading(array)
+    bad = ~fine & raw.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(bad)
+    values = (_told(raw[row].as_py()) for row in rows.tolist())
+    lost = dict(zip(rows.tolist(), values, strict=True))
+    return Reading(pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), lost)
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [_told(each) for each in value.values()]
+    return INFINITIES.get(value, value) if isinstance(value, int) else value
+
+
+def _clock(like: pa.Array, micros: Ints) -> pa.Array:
+    """Microseconds as hours, minutes and seconds; null where an array is."""
+    whole = np.abs(micros)
+    below = pa.array(whole % _HOUR).cast(pa.time64("us")).cast(pa.string())
+    text = _joined(
+        pc.if_else(pa.array(micros < 0), "-", ""),
+        _two_digits(whole // _HOUR),
+        pc.utf8_slice_codeunits(below, 2),
+    )
+    return pc.if_else(like.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _two_digits(values: Ints) -> pa.Array:
+    return pc.utf8_lpad(pa.array(values).cast(pa.string()), 2, "0")
+
+
+def _joined(*parts: Any) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+# Arrays of PostgreSQL, which Datastream writes as records in records, as JSON text.
+#
+# A level is `{nestedArray, elementValue}`: either the items of one more dimension or one element.
+
+MAX_DIMENSIONS = 6
+"""As many as PostgreSQL has."""
+TOO_DEEP = object()
+"""Stands for an array of more dimensions, which cannot be read."""
+
+MAX_DEPTH = 100
+_TEXTS = pa.list_(pa.string())
+
+
+def json_texts(array: pa.Array) -> pa.Array:
+    """Each value as JSON; null stays null."""
+    batch = pa.RecordBatch.from_arrays([array], ["v"])
+    # the value stands between `{"v":` and `}`
+    return pc.utf8_slice_codeunits(rest_as_json(batch, ["v"]), 5, -1)
+
+
+def arrays(read: Read, *, is_json: bool) -> Read:
+    """Reads arrays whose elements are read so; elements may be JSON themselves."""
+
+    def elements(array: pa.Array) -> pa.Array:
+        reading = read(array)
+        texts = _as_json(reading.array) if is_json else json_texts(reading.array)
+        return _with(texts, {row: json.dumps(value) for row, value in reading.lost.items()})
+
+    def levels(array: pa.StructArray, left: int) -> tuple[pa.Array, Mask]:
+        lists, element = array.field(0), array.field(1)
+        if not left:
+            deep: Mask = lists.is_valid().to_numpy(zero_copy_only=False)
+            return elements(element), deep
+        lists = compact(lists)
+        # most levels hold nothing at all
+        inner, below = levels(lists.values, left - 1) if len(lists.values) else (_empty(), _none())
+        items = pc.fill_null(inner, "null")
+        joined = pc.binary_join(with_values(lists, _TEXTS, items), ",")
+        texts = pc.binary_join_element_wise("[", joined, "]", "")
+        owners = np.searchsorted(lists.offsets.to_numpy(), np.flatnonzero(below), side="right") - 1
+        deep = np.zeros(len(array), np.bool_)
+        deep[owners] = True
+        return pc.coalesce(texts, elements(element)), deep
+
+    def read_all(array: pa.StructArray) -> Reading:
+        texts, deep = levels(array, MAX_DIMENSIONS)
+        valid = array.is_valid()
+        texts = pc.if_else(valid, pc.fill_null(texts, "null"), pa.scalar(None, pa.string()))
+        lost: dict[int, Any] = dict.fromkeys(np.flatnonzero(deep).tolist(), TOO_DEEP)
+        return Reading(texts, lost)
+
+    return read_all
+
+
+def _as_json(texts: pa.Array) -> pa.Array:
+    """Texts that are JSON as they are, others as JSON strings."""
+    return pa.array([None if t is None else _checked(t) for t in texts.to_pylist()], pa.string())
+
+
+def _checked(text: str) -> str:
+    try:
+        parse(text.encode(), max_depth=MAX_DEPTH)
+    except RefusedTextError:
+        return json.dumps(text, ensure_ascii=False)
+    return text
+
+
+def _with(texts: pa.Array, others: dict[int, str]) -> pa.Array:
+    if not others:
+        return texts
+    found: Sequence[Any] = texts.to_pylist()
+    return pa.array([others.get(row, text) for row, text in enumerate(found)], pa.string())
+
+
+def _empty() -> pa.Array:
+    return pa.array([], pa.string())
+
+
+def _none() -> Mask:
+    return np.zeros(0, np.bool_)

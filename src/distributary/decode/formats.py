@@ -1,0 +1,129 @@
+"""Bytes to columns: one decoder per format, all behind `decode.base.Decoder`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+from distributary.decode.avro import decoder
+from distributary.decode.avro.decoder import AvroDecoder
+from distributary.decode.base import DecodeLimits, Decoder
+from distributary.decode.change.base import ChangeDecoder
+from distributary.decode.change.datastream.decoder import DatastreamDecoder
+from distributary.decode.change.debezium.decoder import DebeziumDecoder
+from distributary.decode.json import text
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.protobuf import wire
+from distributary.decode.protobuf.decoder import ProtobufDecoder
+from distributary.errors import DecodeError
+from distributary.model.change import ChangeSettings
+from distributary.model.record import Format, WriterSchema
+
+DECODERS: dict[Format, Callable[[bytes, str, DecodeLimits], Decoder]] = {
+    Format.PROTOBUF: ProtobufDecoder,
+    Format.AVRO: AvroDecoder,
+    Format.JSON: JsonDecoder,
+}
+"""Builds a decoder from a schema's compiled body, a message name and the limits."""
+
+CHANGE_DECODERS: dict[str, Callable[..., ChangeDecoder]] = {
+    "datastream": DatastreamDecoder,
+    "debezium": DebeziumDecoder,
+}
+"""Builds a decoder of change events from their schema, the settings, the limits and, by `key`, the
+schema of the records' own keys."""
+
+VIEWS: dict[Format, Callable[[bytes | None, str, bytes], str]] = {
+    Format.PROTOBUF: wire.best_effort_text,
+    Format.AVRO: decoder.best_effort_text,
+    Format.JSON: text.best_effort_text,
+}
+"""Shows a person as much of a payload as can be read with its schema."""
+
+
+# Decoders that were built once in this process.
+#
+# They live in a module, not in the function that a task unpickles, so that they survive from task
+# to task in a reused worker.
+
+CAPACITY = 10_000
+"""Decoders kept at most, 50 to 300 kB each; the longest unused goes first."""
+
+_Key = tuple[Format, bytes, str, DecodeLimits]
+_lock = Lock()
+_decoders: OrderedDict[_Key, Decoder] = OrderedDict()
+_ChangeKey = tuple[Format, bytes, ChangeSettings, DecodeLimits, bytes]
+_change_decoders: OrderedDict[_ChangeKey, ChangeDecoder] = OrderedDict()
+
+
+def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
+    """The decoder of one message of a writer schema, built at its first use.
+
+    Raises:
+        DecodeError: When the schema or the message in it cannot be decoded at all.
+    """
+    # the schema's content is the key, not its id: ids belong to one registry, contents to none
+    key = (schema.format, schema.body, message, limits)
+    with _lock:
+        decoder = _decoders.get(key)
+        if decoder is not None:
+            _decoders.move_to_end(key)
+            return decoder
+    # built outside the lock: two threads may build the same one, and the first to finish stays
+    built = _build(schema, message, limits)
+    with _lock:
+        decoder = _decoders.setdefault(key, built)
+        _decoders.move_to_end(key)
+        while len(_decoders) > CAPACITY:
+            _decoders.popitem(last=False)
+    return decoder
+
+
+def change_decoder_for(
+    schema: WriterSchema,
+    settings: ChangeSettings,
+    limits: DecodeLimits,
+    *,
+    keys: WriterSchema | None = None,
+) -> ChangeDecoder:
+    """The decoder of change events of a writer schema, built at its first use.
+
+    `keys` is the schema of the records' own keys, where these have one.
+    """
+    key = (schema.format, schema.body, settings, limits, keys.body if keys else b"")
+    with _lock:
+        found = _change_decoders.get(key)
+    if found is None:
+        built = CHANGE_DECODERS[settings.format](
+            schema, settings, limits, **({"key": keys} if keys else {})
+        )
+        with _lock:
+            found = _change_decoders.setdefault(key, built)
+            while len(_change_decoders) > CAPACITY:
+                _change_decoders.popitem(last=False)
+    return found
+
+
+def built() -> int:
+    """How many decoders there are in this process."""
+    return len(_decoders) + len(_change_decoders)
+
+
+def clear() -> None:
+    """Forget every decoder."""
+    with _lock:
+        _decoders.clear()
+        _change_decoders.clear()
+
+
+def _build(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
+    build = DECODERS.get(schema.format)
+    if build is None:
+        raise DecodeError(
+            "there is no decoder for this format",
+            where=f"schema {schema.label()}",
+            evidence=f"format {schema.format}; known: {', '.join(sorted(DECODERS))}",
+            next_step="look the schema's type up in the registry",
+        )
+    return build(schema.body, message, limits)

@@ -1,0 +1,580 @@
+"""From parsed JSON values to the lake's columns, one record at a time into one list per column.
+
+Values have been validated before: what is refused here is what the schema takes and its column
+cannot hold. A record that is refused half-way is taken back whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from distributary.decode.json.schema import Kind, Member, Value
+from distributary.decode.json.text import render
+from distributary.errors import ErrorCode
+from distributary.model.names import printable
+from distributary.model.record import TIMESTAMP
+
+# Dates and times of day in RFC 3339, as `format: date` and `format: date-time` mean them.
+#
+# A time without an offset from UTC is not one: nobody could say which moment it is. Digits below
+# a microsecond are cut off, and a leap second is the first second of the next minute.
+
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# what Arrow understands in the same way
+_USUAL_INSTANT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$"
+_USUAL_DATE = r"^\d{4}-\d\d-\d\d$"
+_EPOCH = date(1970, 1, 1).toordinal()
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+
+
+def microseconds(text: str) -> int | None:
+    """Microseconds since 1970; None for what is not a moment of the years 1 to 9999."""
+    found = _INSTANT.fullmatch(text)
+    day = days(found[1]) if found else None
+    if found is None or day is None:
+        return None
+    hours, minutes, seconds = int(found[2]), int(found[3]), int(found[4])
+    if hours > 23 or minutes > 59 or seconds > 60:
+        return None
+    east = 0
+    if found[6]:
+        if int(found[7]) > 23 or int(found[8]) > 59:
+            return None
+        east = (int(found[7]) * 60 + int(found[8])) * (1 if found[6] == "+" else -1)
+    fraction = int((found[5] or "0")[:6].ljust(6, "0"))
+    whole = ((hours * 60 + minutes - east) * 60 + seconds) * 1_000_000
+    moment = day * _DAY + whole + fraction
+    return moment if _FIRST_DAY * _DAY <= moment < (_LAST_DAY + 1) * _DAY else None
+
+
+def days(text: str) -> int | None:
+    """Days since 1970; None for what is not a day of the years 1 to 9999."""
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return date.fromisoformat(text).toordinal() - _EPOCH
+    except ValueError:
+        return None
+
+
+def instants(texts: pa.StringArray) -> pa.Array:
+    """The same for a whole array; null where a text is no moment."""
+    try:
+        if pc.all(pc.match_substring_regex(texts, _USUAL_INSTANT), min_count=0).as_py():
+            array = texts.cast(TIMESTAMP)
+            if _within(array.cast(pa.int64()), _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1):
+                return array
+    except pa.ArrowInvalid:
+        pass
+    moments = [None if text is None else microseconds(text) for text in texts.to_pylist()]
+    return pa.array(moments, pa.int64()).cast(TIMESTAMP)
+
+
+def dates(texts: pa.StringArray) -> pa.Array:
+    """The same for a whole array; null where a text is no day."""
+    try:
+        if pc.all(pc.match_substring_regex(texts, _USUAL_DATE), min_count=0).as_py():
+            array = texts.cast(pa.date32())
+            if _within(array.cast(pa.int32()), _FIRST_DAY, _LAST_DAY):
+                return array
+    except pa.ArrowInvalid:
+        pass
+    found = [None if text is None else days(text) for text in texts.to_pylist()]
+    return pa.array(found, pa.int32()).cast(pa.date32())
+
+
+def _within(array: pa.Array, low: int, high: int) -> bool:
+    ends = pc.min_max(array).as_py()
+    return ends["min"] is None or (ends["min"] >= low and ends["max"] <= high)
+
+
+# Single JSON values on their way into a column: as the column stores them, or refused.
+
+Add = Callable[[Any], None]
+_INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
+_STORAGE = {Kind.INSTANT: pa.int64(), Kind.DATE: pa.int32()}
+
+
+class UnfitValueError(Exception):
+    """A value has no place in its column; `code` says why."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def mismatch(label: str, wanted: str) -> UnfitValueError:
+    """A value that is not what its column was made for."""
+    return UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, f"{label or '/'} is not {wanted}")
+
+
+def kind_of(content: Any) -> str:
+    """What JSON calls a parsed value."""
+    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return kinds.get(type(content), "number")
+
+
+def storage_of(value: Value) -> pa.DataType:
+    """The type of what an adder adds."""
+    return _STORAGE.get(value.kind, value.type)
+
+
+def adder_of(value: Value, values: list[Any], label: str) -> Add:
+    """A function that appends one value; null stays null."""
+    append = values.append
+    simple = _SIMPLE.get(value.kind)
+    if simple is not None:
+        return _of_type(*simple, append, label)
+    convert = _CONVERSIONS.get(value.kind) or _decimal(value.type.precision)
+
+    def add(content: Any) -> None:
+        append(None if content is None else convert(content, label))
+
+    return add
+
+
+def _of_type(type_: type, wanted: str, append: Add, label: str) -> Add:
+    def add(content: Any) -> None:
+        if content is not None and type(content) is not type_:
+            raise mismatch(label, wanted)
+        append(content)
+
+    return add
+
+
+def _whole(content: Any, label: str) -> int:
+    if type(content) is int:
+        return content
+    if type(content) in (float, Decimal) and content == int(content):
+        return int(content)
+    raise mismatch(label, "an integer")
+
+
+def _integer(content: Any, label: str) -> int:
+    number = content if type(content) is int else _whole(content, label)
+    if _INT64_LEAST <= number <= _INT64_MOST:
+        return number
+    reason = f"{label} is an integer of more than 64 bits"
+    raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+
+
+def _decimal(digits: int) -> Callable[[Any, str], Decimal]:
+    def convert(content: Any, label: str) -> Decimal:
+        number = _whole(content, label)
+        if abs(number) < 10**digits:
+            return Decimal(number)
+        reason = f"{label} is an integer of more than {digits} digits"
+        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+
+    return convert
+
+
+def _digits(content: Any, label: str) -> str:
+    return str(_whole(content, label))
+
+
+def _number(content: Any, label: str) -> float:
+    if type(content) is float:
+        return content
+    if type(content) not in (int, Decimal):
+        raise mismatch(label, "a number")
+    try:
+        return float(content)
+    except OverflowError:
+        reason = f"{label} is beyond what a double can hold"
+        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
+
+
+def _instant(content: Any, label: str) -> int:
+    moment = microseconds(content) if type(content) is str else None
+    if moment is None:
+        raise mismatch(label, "a date-time with an offset from UTC, of the years 1 to 9999")
+    return moment
+
+
+def _date(content: Any, label: str) -> int:
+    day = days(content) if type(content) is str else None
+    if day is None:
+        raise mismatch(label, "a date of the years 1 to 9999")
+    return day
+
+
+def _text(content: Any, label: str) -> str:
+    return render(content)
+
+
+def _nothing(content: Any, label: str) -> None:
+    raise mismatch(label, "null")
+
+
+_SIMPLE: dict[Kind, tuple[type, str]] = {
+    Kind.BOOLEAN: (bool, "a boolean"),
+    Kind.STRING: (str, "a string"),
+}
+_CONVERSIONS: dict[Kind, Callable[[Any, str], Any]] = {
+    Kind.INTEGER: _integer,
+    Kind.DIGITS: _digits,
+    Kind.NUMBER: _number,
+    Kind.INSTANT: _instant,
+    Kind.DATE: _date,
+    Kind.TEXT: _text,
+    Kind.VOID: _nothing,
+}
+
+
+class Builder(Protocol):
+    """Collects the values of one column."""
+
+    @property
+    def add(self) -> Callable[[Any], None]:
+        """Takes the next value."""
+
+    def cut(self, count: int) -> None:
+        """Take back what was added beyond so many values."""
+
+    def array(self) -> pa.Array:
+        """All that was added, as a column; the builder begins anew."""
+
+
+def builder_of(value: Value, label: str) -> Builder:
+    """A builder for a value; the label is what failures call it."""
+    match value.kind:
+        case Kind.STRUCT:
+            return StructBuilder(value, label)
+        case Kind.LIST if value.item is not None:
+            return _ListBuilder(value, value.item, label)
+        case Kind.MAP if value.item is not None:
+            return _MapBuilder(value, value.item, label)
+    return _LeafBuilder(value, label)
+
+
+class StructBuilder:
+    """Objects; also the rows themselves."""
+
+    def __init__(self, value: Value, label: str) -> None:
+        self._type = value.type
+        self._label = label
+        self._count = 0
+        self._nulls: list[int] = []
+        self._children = [builder_of(m.value, _below(label, m)) for m in value.shown]
+        names = [m.property for m in value.shown]
+        self._adders = list(zip(names, [child.add for child in self._children], strict=True))
+
+    def add(self, content: Any) -> None:
+        """An object, or null."""
+        if type(content) is dict:
+            get = content.get
+            for name, add in self._adders:
+                add(get(name))
+        elif content is None:
+            self._nulls.append(self._count)
+            for _, add in self._adders:
+                add(None)
+        else:
+            raise mismatch(self._label, "an object")
+        self._count += 1
+
+    def add_row(self, content: Any) -> None:
+        """An object as a row; null is a row of nulls."""
+        self.add({} if content is None else content)
+
+    def add_bare(self, content: Any) -> None:
+        """The one member's value itself."""
+        self._adders[0][1](content)
+        self._count += 1
+
+    def cut(self, count: int) -> None:
+        """Take back what was added beyond so many objects."""
+        for child in self._children:
+            child.cut(count)
+        self._nulls = [index for index in self._nulls if index < count]
+        self._count = count
+
+    def array(self) -> pa.StructArray:
+        """All objects; the builder begins anew."""
+        arrays = [child.array() for child in self._children]
+        mask = None
+        if self._nulls:
+            flags = np.zeros(self._count, np.bool_)
+            flags[self._nulls] = True
+            mask = pa.array(flags)
+        self._count, self._nulls = 0, []
+        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask)
+
+
+class _ListBuilder:
+    def __init__(self, value: Value, item: Value, label: str) -> None:
+        self._type = value.type
+        self._label = label
+        self._offsets = [0]
+        self._valid: list[bool] = []
+        self._items = builder_of(item, f"{label}/*")
+
+    def add(self, content: Any) -> None:
+        end = self._offsets[-1]
+        if type(content) is list:
+            add = self._items.add
+            for each in content:
+                add(each)
+            end += len(content)
+        elif content is not None:
+            raise mismatch(self._label, "an array")
+        self._offsets.append(end)
+        self._valid.append(content is not None)
+
+    def cut(self, count: int) -> None:
+        del self._offsets[count + 1 :], self._valid[count:]
+        self._items.cut(self._offsets[-1])
+
+    def array(self) -> pa.Array:
+        offsets, valid, items = self._offsets, self._valid, self._items.array()
+        self._offsets, self._valid = [0], []
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), items, type=self._type, mask=_mask(valid)
+        )
+
+
+class _MapBuilder:
+    def __init__(self, value: Value, item: Value, label: str) -> None:
+        self._type = value.type
+        self._label = label
+        self._offsets = [0]
+        self._valid: list[bool] = []
+        self._keys: list[str] = []
+        self._items = builder_of(item, f"{label}/*")
+
+    def add(self, content: Any) -> None:
+        if type(content) is dict:
+            add = self._items.add
+            for each in content.values():
+                add(each)
+            self._keys.extend(content)
+        elif content is not None:
+            raise mismatch(self._label, "an object")
+        self._offsets.append(len(self._keys))
+        self._valid.append(content is not None)
+
+    def cut(self, count: int) -> None:
+        del self._offsets[count + 1 :], self._valid[count:]
+        del self._keys[self._offsets[-1] :]
+        self._items.cut(self._offsets[-1])
+
+    def array(self) -> pa.Array:
+        offsets, valid = self._offsets, self._valid
+        keys, items = pa.array(self._keys, pa.string()), self._items.array()
+        self._offsets, self._valid, self._keys = [0], [], []
+        return pa.MapArray.from_arrays(
+            pa.array(offsets, pa.int32()), keys, items, type=self._type, mask=_mask(valid)
+        )
+
+
+class _LeafBuilder:
+    def __init__(self, value: Value, label: str) -> None:
+        self._type = value.type
+        self._storage = storage_of(value)
+        self._values: list[Any] = []
+        self.add = adder_of(value, self._values, label)
+
+    def cut(self, count: int) -> None:
+        del self._values[count:]
+
+    def array(self) -> pa.Array:
+        array = pa.array(self._values, self._storage)
+        # emptied in place: `add` holds on to the list
+        self._values.clear()
+        return array if self._storage == self._type else array.cast(self._type)
+
+
+def _below(label: str, member: Member) -> str:
+    return f"{label}/{printable(member.property)}" if member.property else label
+
+
+def _mask(valid: list[bool]) -> pa.Array | None:
+    return None if all(valid) else pa.array([not each for each in valid])
+
+
+# The fast decoder: Arrow's own JSON reader, for schemas that ask for nothing but types.
+#
+# Arrow refuses an array when any value in it is of another type, has an unknown property or a
+# name twice. It does not say which, does not tell a missing property from one that is null, and
+# takes several values in a row for several rows. Every payload is therefore wrapped in an object
+# of ours with a seal behind it: rows and seals come out as they went in, or the answer is not
+# used.
+
+Mask = npt.NDArray[np.bool_]
+_MOST_NAMES = 200
+_NOTHING = pa.scalar(b"", pa.binary())
+
+
+class Engine:
+    """Decodes whole arrays of payloads."""
+
+    def __init__(self, row: Value, *, listed: bool, bare: bool) -> None:
+        content = row.members[0].value if bare else row
+        self._row = row
+        self._bare = bare
+        self._doubtful_null = _doubtful_null(_never_null(content))
+        type_ = _reader_type(content)
+        fields = [("v", pa.list_(type_) if listed else type_), ("s", pa.string())]
+        self._parsing = arrow_json.ParseOptions(
+            explicit_schema=pa.schema(fields), unexpected_field_behavior="error"
+        )
+        # a secret, because a payload that knows it could end with it
+        self._seal = secrets.token_hex(8)
+        self._before = pa.scalar(b'{"v":', pa.binary())
+        self._behind = pa.scalar(f',"s":"{self._seal}"}}\n'.encode(), pa.binary())
+
+    def try_decode(self, payloads: pa.BinaryArray) -> pa.Array | None:
+        """What the payloads hold, as Arrow reads it: one element each, or no answer at all."""
+        wrapped = pc.binary_join_element_wise(self._before, payloads, self._behind, _NOTHING)
+        _, offsets, data = wrapped.buffers()
+        start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
+        # in one block, because rows may have line breaks in them
+        reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
+        try:
+            source = pa.BufferReader(data.slice(start, end - start))
+            table = arrow_json.read_json(source, reading, self._parsing)
+            table.validate(full=True)
+        except MemoryError:
+            # one of Arrow's own as well
+            raise
+        except pa.ArrowException:
+            return None
+        sealed = pc.all(pc.equal(table.column("s"), self._seal), skip_nulls=False).as_py()
+        if table.num_rows != len(payloads) or not sealed:
+            return None
+        values: pa.Array = table.column("v").combine_chunks()
+        return values
+
+    def rows(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
+        """Values as the lake's columns; takes the positions of those that must be read again."""
+        if self._bare:
+            (member,) = self._row.members
+            array = lake_array(values, member.value, doubtful)
+            return pa.RecordBatch.from_arrays([array], schema=pa.schema(list(self._row.type)))
+        doubtful.extend(np.flatnonzero(_nulls(values)).tolist())
+        return pa.RecordBatch.from_struct_array(lake_array(values, self._row, doubtful))
+
+    def with_doubtful_nulls(self, payloads: pa.BinaryArray) -> list[int]:
+        """Which payloads may have a null where the schema takes none."""
+        if not self._doubtful_null:
+            return []
+        null = pc.match_substring(payloads, "null")
+        if not pc.any(null).as_py():
+            return []
+        return _where(pc.and_(null, pc.match_substring_regex(payloads, self._doubtful_null)))
+
+
+def engine_supports(value: Value) -> bool:
+    """Whether types, nulls and members are all that must be looked at."""
+    if not value.plain or value.kind in (Kind.MAP, Kind.TEXT, Kind.DECIMAL, Kind.DIGITS):
+        return False
+    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
+    return all(map(engine_supports, below))
+
+
+def lake_array(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
+    """Arrow's array as the plan wants it.
+
+    Args:
+        array: What Arrow read.
+        value: The plan.
+        doubtful: Takes the positions of elements that must not be used.
+    """
+    match value.kind:
+        case Kind.INSTANT | Kind.DATE:
+            read = instants if value.kind is Kind.INSTANT else dates
+            made = read(array)
+            doubtful.extend(np.flatnonzero(_nulls(made) & ~_nulls(array)).tolist())
+            return made
+        case Kind.NUMBER:
+            finite = pc.is_finite(array).fill_null(True)
+            doubtful.extend(_where(pc.invert(finite)))
+            return array
+        case Kind.STRING if value.allowed is not None:
+            known = pc.is_in(array, pa.array([*value.allowed, None], pa.string()))
+            doubtful.extend(_where(pc.invert(known)))
+            return array
+        case Kind.LIST if value.item is not None:
+            return _list(array, value, value.item, doubtful)
+        case Kind.STRUCT:
+            return _struct(array, value, doubtful)
+    return array
+
+
+def _list(array: pa.ListArray, value: Value, item: Value, doubtful: list[int]) -> pa.Array:
+    below: list[int] = []
+    values = lake_array(array.values, item, below)
+    if not item.nullable:
+        below.extend(np.flatnonzero(_nulls(values)).tolist())
+    doubtful.extend((np.searchsorted(array.offsets.to_numpy(), below, side="right") - 1).tolist())
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        value.type, len(array), buffers, array.null_count, array.offset, children=[values]
+    )
+
+
+def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Array:
+    missing = _nulls(array)
+    children = []
+    for index, member in enumerate(value.members):
+        child = lake_array(array.field(index), member.value, doubtful)
+        if member.required and child.null_count:
+            doubtful.extend(np.flatnonzero(_nulls(child) & ~missing).tolist())
+        children.append(child)
+    mask = pa.array(missing) if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(value.type), mask=mask)
+
+
+def _nulls(array: pa.Array) -> Mask:
+    nulls: Mask = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _where(flags: pa.BooleanArray) -> list[int]:
+    return np.flatnonzero(flags.to_numpy(zero_copy_only=False)).tolist()
+
+
+def _reader_type(value: Value) -> pa.DataType:
+    match value.kind:
+        case Kind.INSTANT | Kind.DATE:
+            return pa.string()
+        case Kind.LIST if value.item is not None:
+            return pa.list_(_reader_type(value.item))
+        case Kind.STRUCT:
+            return pa.struct([(m.property, _reader_type(m.value)) for m in value.members])
+    return value.type
+
+
+def _never_null(value: Value) -> set[str]:
+    """Properties that may be missing and may not be null: Arrow cannot tell the difference."""
+    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
+    own = {m.property for m in value.members if not m.required and not m.value.nullable}
+    return own.union(*map(_never_null, below))
+
+
+def _doubtful_null(properties: set[str]) -> str:
+    """An expression for texts in which one of the properties is null, or is not spelled plainly."""
+    if not properties:
+        return ""
+    if len(properties) > _MOST_NAMES:
+        return "null"
+    names = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in properties)
+    return rf"(?:{names})\s*:\s*null|\\[u/]"

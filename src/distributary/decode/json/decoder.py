@@ -1,0 +1,455 @@
+"""JSON payloads with a JSON Schema to Arrow columns.
+
+A payload is a row, or with an array at the top as many rows as it has items, if and only if it is
+one strict JSON text that the schema takes and whose values the lake can hold.
+
+| JSON Schema | lake |
+|---|---|
+| `properties` | a column each, in the schema's order; in an object within an object a struct |
+| `boolean`, `string`, `number` | bool, string, float64 |
+| `integer` | int64; decimal(20,0), decimal(38,0) or text where the schema's bounds are beyond |
+| `string` with `format` `date-time`, `date` | timestamp in UTC, date; years 1 to 9999 |
+| `array` of one kind of item | list |
+| no `properties`, typed `additionalProperties` or `patternProperties` | map |
+| `null` beside one other type, in `type`, `anyOf` or `oneOf` | nullable |
+| `anyOf`, `oneOf` of objects | one struct with the properties of all |
+| several types, tuples, anything goes, an object that contains itself too often | JSON text |
+| a value that is only ever null | no column |
+
+Rows of something else than objects have the one column `value`. A missing property and one that is
+null are both null. Properties that the schema lets pass without naming them are kept as JSON text
+in the column `_rest`; a schema that is closed everywhere has none.
+
+The validator asserts no formats. A text that is not what its `format` says does not match all the
+same where the format decides about the column. `default` is not applied: it says what a reader may
+assume, not what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pyarrow as pa
+
+from distributary.decode.base import (
+    TEXT,
+    DecodeLimits,
+    Expansion,
+    Gathered,
+    Positions,
+    small_enough,
+    width,
+)
+from distributary.decode.json.columns import (
+    Engine,
+    StructBuilder,
+    UnfitValueError,
+    engine_supports,
+    kind_of,
+    mismatch,
+)
+from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
+from distributary.decode.json.text import RefusedTextError, parse, render
+from distributary.errors import DecodeError, ErrorCode
+from distributary.model.deadletter import Decoded
+from distributary.model.names import printable
+from distributary.model.table import Column, Origin
+from distributary.registry.compile.json import message_of
+from distributary.registry.compile.json_documents import Documents, no_panic
+
+# What is left of a record when everything that has a column is taken away.
+#
+# A schema that is not closed lets properties pass that it does not name. They are kept, in the
+# shape they had: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` is a record with a
+# property `zip4` in `address` that nobody announced, and a `gift` in its second line.
+
+NOTHING = object()
+"""There is nothing left."""
+
+Rest = Callable[[Any], Any]
+
+
+def rest_of(value: Value) -> Rest | None:
+    """A function that gives what is left of a value, or `NOTHING`; None when nothing ever is."""
+    if not value.leaves_rest:
+        return None
+    match value.kind:
+        case Kind.STRUCT:
+            return _struct(value)
+        case Kind.LIST if value.item is not None:
+            return _list(rest_of(value.item))
+        case Kind.MAP if value.item is not None:
+            return _map(rest_of(value.item))
+    return None
+
+
+def _struct(value: Value) -> Rest:
+    known = {m.property for m in value.members}
+    inside = [(m.property, rest_of(m.value)) for m in value.shown]
+    below = [(name, rest) for name, rest in inside if rest is not None]
+
+    def rest(content: Any) -> Any:
+        if type(content) is not dict:
+            return NOTHING
+        left = {}
+        if not content.keys() <= known:
+            left = {name: each for name, each in content.items() if name not in known}
+        for name, inner in below:
+            if name in content:
+                found = inner(content[name])
+                if found is not NOTHING:
+                    left[name] = found
+        return left or NOTHING
+
+    return rest
+
+
+def _list(item: Rest | None) -> Rest:
+    def rest(content: Any) -> Any:
+        if type(content) is not list or item is None:
+            return NOTHING
+        found = [item(each) for each in content]
+        if all(each is NOTHING for each in found):
+            return NOTHING
+        return [None if each is NOTHING else each for each in found]
+
+    return rest
+
+
+def _map(item: Rest | None) -> Rest:
+    def rest(content: Any) -> Any:
+        if type(content) is not dict or item is None:
+            return NOTHING
+        found = {name: item(each) for name, each in content.items()}
+        return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
+
+    return rest
+
+
+REST = Column("_rest", pa.string(), comment="JSON text of what the schema does not name")
+MAX_DEPTH = 100
+"""Of objects and arrays in each other; beyond it a payload is refused whatever the limit."""
+
+_FEW = 64
+"""When so few are left of an array that the engine refuses, they are decoded one by one."""
+_ENOUGH = 4
+"""After so many such arrays in a row the engine is not asked any more."""
+_BYTES_AT_ONCE = 256 * 1024 * 1024
+_PLAIN = 2
+"""Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
+
+
+class JsonDecoder:
+    """Decodes the payloads of one schema."""
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        self._limits = limits
+        self._max_depth = min(limits.max_depth, MAX_DEPTH)
+        documents = _opened(body, message)
+        self._validator = documents.validator
+        self._names = _names(documents)
+        self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
+        self._expansion = _expansion(self._payload, self._max_depth)
+        row = self._payload.row
+        self._has_rest = row.leaves_rest
+        self._columns = _columns(row, message) + ((REST,) if self._has_rest else ())
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
+        deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
+        self._engine: Engine | None = None
+        if engine_supports(row) and not deep:
+            self._engine = Engine(row, listed=self._payload.listed, bare=self._payload.bare)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the schema, in its order."""
+        return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
+    def decode(self, payloads: pa.BinaryArray) -> Decoded:
+        """Decode an array without nulls; what cannot be read is in `failed`."""
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._schema, len(array))
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
+        if self._engine is None:
+            self._carefully(array, positions, gathered)
+        else:
+            self._quickly(self._engine, array, positions, gathered)
+        return gathered.decoded()
+
+    def _quickly(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        waiting = [slice(0, len(array))] if len(array) else []
+        refusals = 0
+        while waiting:
+            part = waiting.pop()
+            some, count = array[part], part.stop - part.start
+            large = count > 1 and some.nbytes > _BYTES_AT_ONCE
+            # when every record is refused, trying on would cost more than it could save
+            tried = not large and refusals < _ENOUGH
+            values = engine.try_decode(some) if tried else None
+            if values is not None:
+                refusals = 0
+                self._take(engine, values, some, positions[part], gathered)
+            elif large or (tried and count > _FEW):
+                half = part.start + count // 2
+                waiting += [slice(half, part.stop), slice(part.start, half)]
+            else:
+                refusals += 1
+                self._carefully(some, positions[part], gathered)
+
+    def _take(
+        self,
+        engine: Engine,
+        values: pa.Array,
+        array: pa.BinaryArray,
+        positions: Positions,
+        gathered: Gathered,
+    ) -> None:
+        """Use what the engine gave, and read what is doubtful again."""
+        doubtful = engine.with_doubtful_nulls(array)
+        below: list[int] = []
+        if self._payload.listed:
+            doubtful += np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist()
+            batch = engine.rows(values.values, below)
+            offsets = values.offsets.to_numpy()
+            below = (np.searchsorted(offsets, below, side="right") - 1).tolist()
+            counts = np.diff(offsets)
+        else:
+            batch = engine.rows(values, below)
+            counts = np.ones(len(array), np.int64)
+        again = np.zeros(len(array), np.bool_)
+        again[doubtful + below] = True
+        owners = np.repeat(np.arange(len(array)), counts)
+        if again.any():
+            kept = ~again[owners]
+            batch, owners = batch.filter(pa.array(kept)), owners[kept]
+            indices = np.flatnonzero(again)
+            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
+        empty = int(np.count_nonzero((counts == 0) & ~again))
+        gathered.add(self._with_rest(batch, None), positions[owners], empty=empty)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        rows = _Rows(self._payload.row, bare=self._payload.bare)
+        owners: list[int] = []
+        empty = 0
+        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
+            try:
+                content = parse(data, max_depth=self._max_depth)
+                self._validate(content)
+                found = self._rows_in(content)
+                rows.add(found)
+            except RefusedTextError as refused:
+                gathered.fail(position, refused.code, refused.reason, at_byte=refused.position)
+                continue
+            except UnfitValueError as unfit:
+                gathered.fail(position, unfit.code, unfit.reason)
+                continue
+            owners += [position] * len(found)
+            empty += not found
+        batch, rest = rows.take()
+        gathered.add(self._with_rest(batch, rest), np.array(owners, np.int64), empty=empty)
+
+    def _rows_in(self, content: Any) -> list[Any]:
+        if not self._payload.listed:
+            return [content]
+        if not isinstance(content, list):
+            raise mismatch("", "an array")
+        return content
+
+    def _validate(self, content: Any) -> None:
+        try:
+            with no_panic():
+                if self._validator.is_valid(content):
+                    return
+                self._validator.validate(content)
+        except jsonschema_rs.ValidationError as error:
+            path = self._shown_path(error.instance_path)
+            reason = f"{path} does not match `{printable(error.kind.name)}` of the schema"
+            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type):
+                reason += f": {kind_of(error.instance)} instead of {' or '.join(error.kind.types)}"
+            elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
+                reason += ": it takes too many steps to tell"
+            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+        except ValueError:
+            reason = "the validator cannot read it"
+            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+
+    def _shown_path(self, path: list[str | int]) -> str:
+        """Where in a payload; names that only the payload has are not told."""
+        steps = (printable(str(s)) if type(s) is int or s in self._names else "*" for s in path)
+        return "/" + "/".join(steps)
+
+    def _with_rest(self, batch: pa.RecordBatch, rest: pa.Array | None) -> pa.RecordBatch:
+        if not self._has_rest:
+            return batch
+        if rest is None:
+            rest = pa.nulls(batch.num_rows, pa.string())
+        return pa.RecordBatch.from_arrays([*batch.columns, rest], schema=self._schema)
+
+
+class _Rows:
+    """Rows as they come, with what is left of each."""
+
+    def __init__(self, row: Value, *, bare: bool) -> None:
+        self._builder = StructBuilder(row, "")
+        self._add = self._builder.add_bare if bare else self._builder.add_row
+        self._rest_of = rest_of(row.members[0].value if bare else row)
+        self._rest: list[str | None] = []
+        self._count = 0
+
+    def add(self, found: list[Any]) -> None:
+        """The rows of one payload: all of them or none."""
+        rest: list[str | None] = []
+        try:
+            for content in found:
+                self._add(content)
+                if self._rest_of is not None:
+                    left = self._rest_of(content)
+                    rest.append(None if left is NOTHING else render(left))
+        except UnfitValueError:
+            self._builder.cut(self._count)
+            raise
+        self._rest += rest
+        self._count += len(found)
+
+    def take(self) -> tuple[pa.RecordBatch, pa.Array]:
+        """Everything that was added."""
+        batch = pa.RecordBatch.from_struct_array(self._builder.array())
+        return batch, pa.array(self._rest, pa.string())
+
+
+def _opened(body: bytes, message: str) -> Documents:
+    try:
+        documents = Documents.of(body)
+        _ = documents.validator
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DecodeError(
+            "the compiled schema is not a usable JSON Schema",
+            where=f"message {printable(message)!r}",
+            evidence=printable(str(error)),
+            next_step="look at the schema in the registry",
+        ) from error
+    if message != message_of(documents.content):
+        raise DecodeError(
+            "the schema does not define this message",
+            where=f"message {printable(message)!r}",
+            evidence=f"it defines {printable(message_of(documents.content))}",
+            next_step="compare the message name with the schema's title",
+        )
+    return documents
+
+
+def _columns(row: Value, message: str) -> tuple[Column, ...]:
+    return tuple(
+        Column(
+            m.name,
+            m.value.type,
+            comment="; ".join(filter(None, (_source(m.property, message), m.note))),
+            origin=Origin(f"{message}.{m.property}" if m.property else message),
+        )
+        for m in row.shown
+    )
+
+
+def _source(property_: str, message: str) -> str:
+    owner = printable(message)
+    return f"property {printable(property_)} of {owner}" if property_ else f"value of {owner}"
+
+
+def _names(documents: Documents) -> frozenset[str]:
+    """The names of all properties that any of the documents tells."""
+    found: set[str] = set()
+    waiting: list[Any] = [documents.content, *documents.references.values()]
+    while waiting:
+        content = waiting.pop()
+        if isinstance(content, dict):
+            told = content.get("properties")
+            found |= told.keys() if isinstance(told, dict) else set()
+            waiting += content.values()
+        elif isinstance(content, list):
+            waiting += content
+    return frozenset(found)
+
+
+def _levels(value: Value) -> int:
+    """How deep objects and arrays nest in it, itself included."""
+    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
+    own = bool(value.members) or value.item is not None
+    return own + max(map(_levels, below), default=0)
+
+
+def _expansion(payload: Payload, max_depth: int) -> Expansion:
+    """How large payloads of a plan become."""
+    row = width(payload.row.type) + TEXT
+    lists = list(_lists(payload.row))
+    # an item is `{},` or `null,`, or `1,` where it is no object
+    objects = [_item_width(v) for v in lists if v.item and v.item.kind is Kind.STRUCT]
+    others = [_item_width(v) for v in lists if v.item and v.item.kind is not Kind.STRUCT]
+    (others if payload.bare else objects).extend([row] * payload.listed)
+    object_, other = max(objects, default=0), max(others, default=0)
+    factor = max(_PLAIN, -(-object_ // 3), -(-other // 2))
+
+    content_of = payload.row.members[0].value if payload.bare else payload.row
+    count = _counter(content_of) or (lambda content: 0)
+
+    def measure(data: bytes, limit: int) -> int:
+        most = row + _PLAIN * len(data)
+        most += object_ * (data.count(b"{") + data.count(b"null"))
+        most += other * (data.count(b",") + data.count(b"[") + data.count(b"{"))
+        if most <= limit:
+            return most
+        content = parse(data, max_depth=max_depth)
+        rows = content if payload.listed and isinstance(content, list) else [content]
+        return row * len(rows) + len(data) + sum(map(count, rows))
+
+    return Expansion(row, factor, measure)
+
+
+def _counter(value: Value) -> Callable[[Any], int] | None:
+    """A function that gives the bytes of the items in a value; None where it never has any."""
+    if value.item is not None:
+        size, inner = _item_width(value), _counter(value.item)
+
+        def items(content: Any) -> int:
+            if isinstance(content, dict):
+                content = content.values()
+            elif not isinstance(content, list):
+                return 0
+            return size * len(content) + (sum(map(inner, content)) if inner is not None else 0)
+
+        return items
+    inside = [(m.property, _counter(m.value)) for m in value.shown]
+    below = [(name, count) for name, count in inside if count is not None]
+
+    def members(content: Any) -> int:
+        if not isinstance(content, dict):
+            return 0
+        return sum(count(content.get(name)) for name, count in below)
+
+    return members if below else None
+
+
+def _lists(value: Value) -> Iterator[Value]:
+    """All lists and maps in a value."""
+    below = [m.value for m in value.shown]
+    if value.item is not None:
+        yield value
+        below = [value.item]
+    for each in below:
+        yield from _lists(each)
+
+
+def _item_width(value: Value) -> int:
+    own = width(value.item.type) if value.item is not None else 0
+    return own + TEXT * (value.kind is Kind.MAP)

@@ -1,0 +1,581 @@
+"""A JSON Schema for change events in JSON that came without one.
+
+The schema takes every event that it was inferred from, and `JsonDecoder` loses nothing of them with
+it: objects are followed for two levels, an event and its parts, and what lies below is JSON text,
+as is whatever has several types. Null is taken everywhere. Integers are `int64`, decimals where 64
+bits are not enough, and text beyond 38 digits. A number of more digits than a double keeps is JSON
+text, and so are integers of more than 53 bits beside numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+from pyarrow import types as kinds
+
+from distributary.decode.change.base import claim
+from distributary.decode.json.text import RefusedTextError, parse
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.compile.json import compile_json
+
+# Shapes of JSON values: JSON Schemas that can be joined.
+#
+# Joining is what a least upper bound is: the order, the grouping and repetitions do not matter,
+# and the outcome takes all that the parts take. Names of properties stay in the order of their
+# coming.
+
+LEVELS = 2
+"""Of objects in each other whose properties are told one by one: an event and its parts."""
+MAX_PROPERTIES = 5_000
+"""Of one object; one with more can be anything."""
+MIXED = "sort_keys"
+"""A list of Datastream's that mixes texts and numbers by design: its items can be anything."""
+
+Shape = dict[str, Any]
+NOTHING: Shape = {"type": "null"}
+"""The shape of no value at all; null itself is taken by every shape."""
+ANYTHING: Shape = {}
+
+_RANKS = (2**53, 2**63, 10**20, 10**38)
+"""Integers below these in size: exact in a double, in 64 bits, in decimals of the lake."""
+_INT64, _TEXT = 1, len(_RANKS)
+_SCALARS = frozenset(("boolean", "integer", "number", "string"))
+_KINDS = (frozenset(("object",)), frozenset(("array",)), _SCALARS)
+"""What records of one table are at the top."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A shape taken apart."""
+
+    types: set[str]
+    rank: int = 0
+    """Of integers: how many bits or digits they need."""
+    properties: dict[str, Shape] = field(default_factory=dict)
+    items: Shape = field(default_factory=lambda: NOTHING)
+
+
+def join(one: Shape, other: Shape) -> Shape:
+    """The shape that takes what either takes."""
+    if one == other:
+        return one
+    if not one or not other:
+        return ANYTHING
+    a, b = _parts(one), _parts(other)
+    properties = dict(a.properties)
+    for name, shape in b.properties.items():
+        properties[name] = join(properties[name], shape) if name in properties else shape
+    return _joined(
+        _Parts(a.types | b.types, max(a.rank, b.rank), properties, join(a.items, b.items))
+    )
+
+
+def widened(one: Shape, other: Shape, *, parts: bool = False) -> Shape:
+    """The shapes joined, but an object whose properties are told never becomes just anything.
+
+    With `parts` that holds for the objects in it as well, as for the images of a row.
+    """
+    joined = join(one, other)
+    if not joined:
+        return next((each for each in (one, other) if "properties" in each), ANYTHING)
+    inner = joined.get("properties", {})
+    if not parts or all(inner.values()):
+        return joined
+    either = [each.get("properties", {}) for each in (one, other)]
+    kept = {
+        name: shape or widened(*(each.get(name, NOTHING) for each in either))
+        for name, shape in inner.items()
+    }
+    return {**joined, "properties": kept}
+
+
+def grown(known: Shape, shape: Shape, *, changes: bool = False) -> Shape:
+    """What is known and what a shape adds to it, which is nothing if it is of another kind.
+
+    Where nothing is known yet, objects go before arrays, and those before single values. Change
+    events are always objects.
+    """
+    joined = widened(known, shape, parts=changes)
+    if changes:
+        return objects_only(joined)
+    if not known or not joined:
+        return ANYTHING
+    types = _parts(known).types or _parts(joined).types
+    return _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
+
+
+def objects_only(shape: Shape) -> Shape:
+    """What of a shape is objects; nothing, if no objects are."""
+    return _only(shape, _KINDS[0]) if shape else shape
+
+
+def _only(shape: Shape, kind: frozenset[str]) -> Shape:
+    parts = _parts(shape)
+    parts.types &= kind
+    if "object" not in parts.types:
+        parts.properties = {}
+    if not parts.types & _SCALARS:
+        parts.rank = 0
+    return _joined(parts)
+
+
+def shape_of(value: Any, level: int = 0) -> Shape:
+    """The shape of one parsed value that lies so deep in an event."""
+    match value:
+        case None:
+            return NOTHING
+        case str():
+            return STRING
+        case bool():
+            return BOOLEAN
+        case int():
+            return integers(value, value)
+        case float():
+            return NUMBER
+        case Decimal():
+            # a double would lose digits of it
+            return _EXACT
+        case list():
+            items = NOTHING
+            for each in value:
+                items = join(items, shape_of(each, LEVELS))
+            return lists(items)
+        case dict():
+            return objects({n: _property(n, v, level) for n, v in value.items()}, level)
+    raise TypeError(type(value))
+
+
+def _property(name: str, value: Any, level: int) -> Shape:
+    if name == MIXED and level == 0 and isinstance(value, list):
+        return lists(ANYTHING)
+    return shape_of(value, level + 1)
+
+
+def integers(least: int, most: int) -> Shape:
+    """Integers between two."""
+    # of 64 bits there is one more below zero than above
+    size = max(most, -least - (least == -(2**63)))
+    return _INTEGERS[next((i for i, limit in enumerate(_RANKS) if size < limit), _TEXT)]
+
+
+def lists(items: Shape) -> Shape:
+    """Lists of items of a shape; lists and objects in lists can be anything."""
+    return _joined(_Parts({"array"}, items=items))
+
+
+def objects(properties: Mapping[str, Shape], level: int) -> Shape:
+    """Objects with properties; those that lie too deep can be anything."""
+    if level >= LEVELS:
+        return ANYTHING
+    return _joined(_Parts({"object"}, properties=dict(properties)))
+
+
+def _parts(shape: Shape) -> _Parts:
+    types = shape["type"]
+    found = set(types) if isinstance(types, list) else {types}
+    rank = 0
+    if "maximum" in shape:
+        rank = _RANKS.index(shape["maximum"] + 1)
+    elif "format" in shape:
+        rank = _INT64
+    return _Parts(
+        found - {"null"}, rank, dict(shape.get("properties", {})), shape.get("items", NOTHING)
+    )
+
+
+def _joined(parts: _Parts) -> Shape:
+    types = set(parts.types)
+    # what neither a double nor a decimal of the lake can hold is kept as text
+    if parts.rank == _TEXT or ("number" in types and parts.rank >= _INT64):
+        types.add("string")
+    if "number" in types:
+        types.discard("integer")
+    if len(parts.properties) > MAX_PROPERTIES:
+        return ANYTHING
+    shape: dict[str, Any] = {"type": sorted({*types, "null"}) if types else "null"}
+    if "integer" in types and "string" not in types and parts.rank:
+        shape |= _ranked(parts.rank)
+    if "object" in types:
+        shape |= {"properties": parts.properties, "additionalProperties": False}
+    if "array" in types:
+        shape["items"] = parts.items
+    return shape
+
+
+def _ranked(rank: int) -> dict[str, Any]:
+    if rank == _INT64:
+        return {"format": "int64"}
+    most = _RANKS[rank] - 1
+    return {"minimum": -most, "maximum": most}
+
+
+STRING = _joined(_Parts({"string"}))
+BOOLEAN = _joined(_Parts({"boolean"}))
+NUMBER = _joined(_Parts({"number"}))
+"""Numbers that a double holds with all their digits."""
+_EXACT = _joined(_Parts({"number", "string"}))
+_INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1))
+
+
+# Takes a list of mixed values out of JSON texts without parsing them.
+#
+# Arrow reads JSON fast, but no list in which numbers and texts are mixed, as Datastream's
+# `sort_keys` are. Such a list is blanked in a copy of the texts, which stay JSON of the same
+# length, and handed on by itself. Only where no doubt is possible: what looks unusual is left to
+# the careful reader.
+
+Mask = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+_BLANK, _OPEN, _CLOSE, _COLON, _ESCAPE, _BRACE = b" []:\\{"
+# whole numbers, and texts of ASCII without escapes
+_VALUE = r'(?:"[ !#-\[\]-~]*"|-?(?:0|[1-9][0-9]*)|null)'
+_PLAIN = rf"^\[ *(?:{_VALUE}(?: *, *{_VALUE})*)? *\]$"
+
+
+class Masked(NamedTuple):
+    """Texts with a list blanked."""
+
+    texts: pa.BinaryArray
+    lists: pa.StringArray
+    """The list of each; null where there is none."""
+    sure: Mask
+    """Which of them can be used."""
+
+
+def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
+    """Blank the list that the top object of each text has under a name."""
+    count = len(texts)
+    key = f'"{name}"'
+    found = pc.find_substring(texts, pattern=key.encode()).to_numpy()
+    has = found >= 0
+    if not has.any():
+        return Masked(texts, pa.nulls(count, pa.string()), ~has)
+    texts = texts if texts.offset == 0 else pa.concat_arrays([texts])
+    offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1).astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2], np.uint8, int(offsets[-1])).copy()
+    rows = np.flatnonzero(has)
+    starts, ends = offsets[rows], offsets[rows + 1]
+    key_at = starts + found[rows]
+    opened, closed, sure = _ends(data, starts, key_at, key_at + len(key))
+    sure &= closed <= ends
+    opened, closed = np.where(sure, opened, key_at), np.where(sure, closed, key_at)
+    lists = slices(texts, opened, closed)
+    plain = pc.match_substring_regex(lists, _PLAIN).to_numpy(zero_copy_only=False)
+    sure &= plain
+    _blank(data, opened[sure] + 1, closed[sure] - 1)
+    buffers = [None, texts.buffers()[1], pa.py_buffer(data)]
+    masked = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
+    every = np.ones(count, np.bool_)
+    every[rows] = sure
+    place = np.full(count, -1)
+    place[rows] = np.where(sure, np.arange(len(rows)), -1)
+    chosen = pa.array(place, mask=place < 0)
+    return Masked(masked, lists.take(chosen).cast(pa.string()), every)
+
+
+def _ends(
+    data: Bytes, starts: Places, key_at: Places, after: Places
+) -> tuple[Places, Places, Mask]:
+    """Where lists begin and end behind their names, and which of them do, in the top object."""
+    last = len(data) - 1
+    opened = np.minimum(after + 1, last)
+    opened = np.minimum(opened + (data[opened] == _BLANK), last)
+    # brackets in strings are reason for doubt: then there are others than expected
+    folded = data | 0x20
+    brackets = np.flatnonzero((folded == _BRACE) | (folded == _BRACE + 2))
+    outer = np.searchsorted(brackets, starts)
+    inner = np.searchsorted(brackets, opened)
+    closed = brackets[np.minimum(inner + 1, len(brackets) - 1)] if len(brackets) else opened
+    sure = (data[np.minimum(after, last)] == _COLON) & (data[opened] == _OPEN)
+    sure &= (inner - outer == 1) & (data[closed] == _CLOSE) & (closed > opened)
+    sure &= data[np.maximum(key_at - 1, 0)] != _ESCAPE
+    return opened, closed + 1, sure
+
+
+def slices(texts: pa.BinaryArray, starts: Places, ends: Places) -> pa.BinaryArray:
+    """Parts of the bytes of an array; the parts come one after the other."""
+    offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
+    count = len(offsets) - 1
+    buffers = [None, pa.py_buffer(offsets), texts.buffers()[2]]
+    whole = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
+    return whole.take(pa.array(np.arange(0, count, 2)))
+
+
+def _blank(data: Bytes, starts: Places, ends: Places) -> None:
+    lengths = ends - starts
+    first = np.cumsum(lengths) - lengths
+    places = np.arange(int(lengths.sum())) + np.repeat(starts - first, lengths)
+    data[places] = _BLANK
+
+
+# Arrow's own idea of what JSON texts hold, where it is as good as ours.
+
+_REAL = re.compile(rb"[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
+_POINT, _E = b".e"
+_WINDOW = 24
+_SAFE_DIGITS = 15
+"""As many as every double keeps, unless it is tiny."""
+_TINY = 1e-307
+_WIDE = 2.0**53
+_NOTHING = pa.scalar(b"", pa.binary())
+
+
+def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
+    """The shape of all texts together; None when one of them must be looked at by itself."""
+    masked = mask_list(texts, MIXED)
+    if not masked.sure.all():
+        return None
+    values = read_texts(masked.texts)
+    if values is None:
+        return None
+    shape = _shape(values, 0)
+    return shape if not _has_reals(values.type) or _exact(masked.texts) else None
+
+
+def read_texts(texts: pa.BinaryArray, type_: pa.DataType | None = None) -> pa.Array | None:
+    """What texts hold, one element each; of a given type, only what that has a place for."""
+    # a secret, because a text that knows it could end with it
+    seal = secrets.token_hex(8)
+    behind = pa.scalar(f',"s":"{seal}"}}\n'.encode(), pa.binary())
+    wrapped = pc.binary_join_element_wise(pa.scalar(b'{"v":', pa.binary()), texts, behind, _NOTHING)
+    _, offsets, data = wrapped.buffers()
+    start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
+    # in one block, because values may have line breaks in them
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
+    schema = None if type_ is None else pa.schema([("v", type_), ("s", pa.string())])
+    unexpected = "infer" if type_ is None else "ignore"
+    parsing = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
+    try:
+        source = pa.BufferReader(data.slice(start, end - start))
+        table = arrow_json.read_json(source, reading, parsing)
+        table.validate(full=True)
+    except MemoryError:
+        # one of Arrow's own as well
+        raise
+    except pa.ArrowException:
+        return None
+    if table.num_rows != len(texts) or "s" not in table.column_names:
+        return None
+    if not pc.all(pc.equal(table.column("s"), seal), skip_nulls=False).as_py():
+        return None
+    values: pa.Array = table.column("v").combine_chunks()
+    return values
+
+
+def _exact(texts: pa.BinaryArray) -> bool:
+    """Whether doubles keep all digits of the numbers with a point in some texts.
+
+    What looks like a number in a string is reason for doubt as well.
+    """
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    start, end = int(offsets[0]), int(offsets[-1])
+    data = np.frombuffer(texts.buffers()[2], np.uint8)[start:end]
+    points = np.flatnonzero(data == _POINT)
+    left = _digits(data, points - 1, -1)
+    right = _digits(data, points + 1, 1)
+    long = (left > 0) & (right > 0) & (left + right > _SAFE_DIGITS)
+    points, left, right = points[long], left[long], right[long]
+    if not len(points):
+        return True
+    first, last = points - left, points + 1 + right
+    if max(left.max(), right.max()) == _WINDOW:
+        return False
+    powers = (data[np.minimum(last, len(data) - 1)] | 0x20) == _E
+    numbers = slices(texts, first + start, last + start).cast(pa.string())
+    short = numbers.cast(pa.float64()).cast(pa.string())
+    doubtful = pc.or_(pc.not_equal(numbers, short), pa.array(powers))
+    where = first[doubtful.to_numpy(zero_copy_only=False)].tolist()
+    return all(_is_exact(data[place : place + 3 * _WINDOW].tobytes()) for place in where)
+
+
+def _digits(data: Bytes, places: Places, step: int) -> Places:
+    """How many digits there are one after the other, up to some number of them."""
+    window = places[:, None] + step * np.arange(_WINDOW + 1)
+    near = data[np.clip(window, 0, len(data) - 1)] - np.uint8(ord("0")) < 10
+    near[:, _WINDOW] = False
+    counts: Places = np.argmin(near, axis=1)
+    return counts
+
+
+def _is_exact(text: bytes) -> bool:
+    """Whether a double keeps the number that a text begins with; its sign does not matter."""
+    number = _REAL.match(text)
+    if number is None:
+        return False
+    digits = number[0].decode("ascii")
+    return Decimal(repr(float(digits))) == Decimal(digits)
+
+
+def _has_reals(type_: pa.DataType) -> bool:
+    if kinds.is_struct(type_):
+        return any(_has_reals(each.type) for each in type_)
+    return _has_reals(type_.value_type) if kinds.is_list(type_) else kinds.is_floating(type_)
+
+
+def _shape(array: pa.Array, level: int) -> Shape | None:
+    type_ = array.type
+    if kinds.is_struct(type_):
+        if level >= LEVELS:
+            return ANYTHING
+        properties = {}
+        for each, child in zip(type_, array.flatten(), strict=True):
+            shape = lists(ANYTHING) if _is_mixed(each, level) else _shape(child, level + 1)
+            if shape is None:
+                return None
+            properties[each.name] = shape
+        return objects(properties, level)
+    if kinds.is_list(type_):
+        items = _shape(array.values, LEVELS)
+        return None if items is None else lists(items)
+    if kinds.is_integer(type_):
+        ends = pc.min_max(array).as_py()
+        return NOTHING if ends["min"] is None else integers(ends["min"], ends["max"])
+    if kinds.is_floating(type_):
+        # beyond it, it may have been an integer that lost digits; a tiny one has fewer digits
+        size = pc.abs(array)
+        tiny = pc.and_(pc.less(size, _TINY), pc.greater(size, 0))
+        fine = pc.and_not(pc.less(size, _WIDE), tiny)
+        return NUMBER if pc.all(fine, min_count=0).as_py() else None
+    if kinds.is_null(type_):
+        return NOTHING
+    # a text that looks like a moment is a moment to Arrow
+    return BOOLEAN if kinds.is_boolean(type_) else STRING
+
+
+def _is_mixed(field: pa.Field, level: int) -> bool:
+    return level == 0 and field.name == MIXED and kinds.is_list(field.type)
+
+
+__all__ = ["NOTHING", "Shape", "infer", "join", "names_of", "writer_schema"]
+
+MAX_DEPTH = 100
+_FEW = 32
+"""When so few are left of texts that Arrow refuses, they are looked at one by one."""
+_BYTES_AT_ONCE = 64 * 1024 * 1024
+_MANY = 10_000
+"""Objects in one text, beyond which it is looked at by itself."""
+_PARTS = ("database", "schema", "table", "collection")
+_NAMES = pa.struct([("source_metadata", pa.struct([(part, pa.string()) for part in _PARTS]))])
+
+
+def infer(
+    values: pa.BinaryArray | Sequence[bytes], *, parts: bool = False, careful: bool = False
+) -> Shape | None:
+    """The shape of JSON texts; None if nothing can be said about any of them.
+
+    Texts that are not JSON say nothing, and nor do nulls. A record that has too many properties by
+    itself, with `parts` in one of its parts, says nothing beside others. With `careful` each text
+    is looked at by itself.
+    """
+    shape = alone = NOTHING
+    waiting = _apart(_array(values))
+    while waiting:
+        part = waiting.pop()
+        large = part.nbytes > _BYTES_AT_ONCE
+        quick = arrow_shape(part) if len(part) > 1 and not large and not careful else None
+        if quick is not None and not _is_too_wide(quick, parts=parts):
+            shape = join(shape, quick)
+        elif len(part) > (1 if large else _FEW):
+            half = len(part) // 2
+            waiting += [part[half:], part[:half]]
+        else:
+            for value in _parsed(part):
+                own = shape_of(value)
+                if _is_too_wide(own, parts=parts):
+                    alone = join(alone, own)
+                else:
+                    shape = join(shape, own)
+    found = alone if shape == NOTHING else shape
+    return None if found == NOTHING else found
+
+
+def names_of(values: pa.BinaryArray | Sequence[bytes]) -> list[str | None]:
+    """Which table each of Datastream's events belongs to, as `changes.claim` has it."""
+    array = _array(values)
+    claims: list[str | None] = []
+    waiting = [array]
+    while waiting:
+        part = waiting.pop()
+        large = part.nbytes > _BYTES_AT_ONCE
+        read = read_texts(part, _NAMES) if len(part) > 1 and not large else None
+        if read is not None:
+            claims += _claims(read.flatten()[0])
+        elif len(part) > (1 if large else _FEW):
+            half = len(part) // 2
+            waiting += [part[half:], part[:half]]
+        else:
+            claims += [_claim(data) for data in part.to_pylist()]
+    return claims
+
+
+def writer_schema(shape: Shape, *, id: int = 0) -> WriterSchema:
+    """A shape as the schema that a decoder is built from."""
+    compiled = compile_json(json.dumps(shape))
+    return WriterSchema(id, Format.JSON, compiled.body, compiled.message)
+
+
+def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
+    return not shape or (parts and not all(shape.get("properties", {}).values()))
+
+
+def _array(values: pa.BinaryArray | Sequence[bytes]) -> pa.BinaryArray:
+    array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+    return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _apart(texts: pa.BinaryArray) -> list[pa.BinaryArray]:
+    """Texts of many objects each by itself: Arrow gives every object the columns of all others."""
+    long = pc.greater(pc.binary_length(texts), _MANY).to_numpy(zero_copy_only=False)
+    many = [i for i in np.flatnonzero(long).tolist() if _objects(texts[i].as_py()) > _MANY]
+    if not many:
+        return [texts]
+    usual = np.ones(len(texts), np.bool_)
+    usual[many] = False
+    return [texts.filter(pa.array(usual)), *(texts[i : i + 1] for i in many)]
+
+
+def _objects(text: bytes) -> int:
+    """At least as many as there are objects in a text, also where they are null."""
+    return text.count(b"{") + text.count(b"null")
+
+
+def _parsed(texts: pa.BinaryArray) -> Iterator[object]:
+    for data in texts.to_pylist():
+        try:
+            yield parse(data, max_depth=MAX_DEPTH)
+        except RefusedTextError:
+            continue
+
+
+def _claims(sources: pa.StructArray) -> list[str | None]:
+    """Claims of events, each worked out once."""
+    codes = np.zeros(len(sources), np.int64)
+    for child in sources.flatten():
+        coded = child.dictionary_encode(null_encoding="encode")
+        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
+        # small again, however many different names there are
+        codes = np.unique(codes, return_inverse=True)[1]
+    _, rows, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    claims = [claim(sources[row].as_py() or {}) for row in rows.tolist()]
+    return [claims[number] for number in numbers.tolist()]
+
+
+def _claim(data: bytes) -> str | None:
+    try:
+        event = parse(data, max_depth=MAX_DEPTH)
+    except RefusedTextError:
+        return None
+    source = event.get("source_metadata") if isinstance(event, dict) else None
+    return claim(source) if isinstance(source, dict) else None

@@ -1,0 +1,187 @@
+"""JSON texts: read more strictly than is usual, and written without losing a digit.
+
+A payload is one JSON value in UTF-8, as RFC 8259 has it: no NaN, nothing behind it. A name that
+an object has twice is refused as well, because every reader would make something else of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+from distributary.errors import ErrorCode
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+_BLANK = re.compile(r"[ \t\n\r]*")
+_LITERALS = ("true", "false", "null", "-")
+_DUMPS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class RefusedTextError(Exception):
+    """A payload is not a JSON value that can be used; `code` says why."""
+
+    def __init__(self, code: ErrorCode, reason: str, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.position = position
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RefusedTextError(ErrorCode.DUPLICATE_KEY, "an object has a name twice")
+    return found
+
+
+def _constant(name: str) -> None:
+    reason = f"{name} stands for a number, which JSON does not have"
+    raise RefusedTextError(ErrorCode.INVALID_NUMBER, reason)
+
+
+def _number(text: str) -> float | Decimal:
+    """A double where it has all that was written, else every digit."""
+    number = float(text)
+    if repr(number) == text:
+        return number
+    if math.isinf(number):
+        reason = "a number is beyond what a double can hold"
+        raise RefusedTextError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+    # what is too small for a double is 0, as it is everywhere
+    exact = Decimal(text) if number else Decimal(0)
+    return number if exact == Decimal(repr(number)) else exact
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_constant, parse_float=_number
+)
+
+
+def parse(data: bytes, *, max_depth: int) -> Any:
+    """The value that a payload holds; numbers that no double holds exactly are decimals.
+
+    Raises:
+        RefusedTextError: When it holds anything else.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        reason = "the payload is not UTF-8"
+        raise RefusedTextError(ErrorCode.INVALID_UTF8, reason, error.start) from None
+    if text.count("{") + text.count("[") > max_depth:
+        _check_depth(text, max_depth)
+    start = _after_blank(text, 0)
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise _syntax(text, error) from None
+    except ValueError:
+        # Python does not turn thousands of digits into a number
+        reason = "an integer has too many digits"
+        raise RefusedTextError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
+    end = _after_blank(text, end)
+    if end != len(text):
+        reason = "the payload goes on after its value"
+        raise RefusedTextError(ErrorCode.TRAILING_BYTES, reason, _bytes_before(text, end))
+    if "\\ud" in text or "\\uD" in text:
+        _check_surrogates(value)
+    return value
+
+
+def render(value: Any) -> str:
+    """A value as compact JSON, with every digit that was read."""
+    try:
+        return _DUMPS(value)
+    except TypeError:
+        # only decimals are not known to the encoder
+        return _exactly(value)
+
+
+def _exactly(value: Any) -> str:
+    match value:
+        case Decimal():
+            return str(value)
+        case list():
+            return f"[{','.join(map(_exactly, value))}]"
+        case dict():
+            members = (f"{_DUMPS(name)}:{_exactly(each)}" for name, each in value.items())
+            return f"{{{','.join(members)}}}"
+    return _DUMPS(value)
+
+
+def _after_blank(text: str, index: int) -> int:
+    blank = _BLANK.match(text, index)
+    return blank.end() if blank else index
+
+
+def _syntax(text: str, error: json.JSONDecodeError) -> RefusedTextError:
+    rest = text[error.pos :].rstrip(" \t\n\r")
+    cut = not rest or error.msg.startswith("Unterminated string")
+    if cut or (len(rest) < 5 and any(word.startswith(rest) for word in _LITERALS)):
+        reason = "the payload ends before its value does"
+        return RefusedTextError(ErrorCode.PAYLOAD_TRUNCATED, reason, _bytes_before(text, len(text)))
+    # the decoder's words name what it expected, never what it found
+    reason = f"the payload is not JSON: {error.msg}"
+    return RefusedTextError(ErrorCode.NOT_JSON, reason, _bytes_before(text, error.pos))
+
+
+def _bytes_before(text: str, index: int) -> int:
+    return len(text[:index].encode())
+
+
+def _check_depth(text: str, max_depth: int) -> None:
+    depth = 0
+    # of the same length, so that positions stay what they are
+    bare = _STRING.sub(lambda found: " " * len(found[0]), text)
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > max_depth:
+            raise RefusedTextError(
+                ErrorCode.NESTING_TOO_DEEP,
+                f"objects and arrays nest deeper than {max_depth}",
+                _bytes_before(text, bracket.start()),
+            )
+
+
+def _check_surrogates(value: Any) -> None:
+    try:
+        render(value).encode()
+    except UnicodeEncodeError:
+        reason = "a text has half a surrogate pair, which is no character"
+        raise RefusedTextError(ErrorCode.INVALID_UTF8, reason) from None
+
+
+# A JSON payload for human eyes, as far as it can be read.
+
+MAX_CHARACTERS = 200_000
+"""A longer text is cut; a person reads the beginning."""
+MAX_DEPTH = 100
+
+
+def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
+    """The payload, one value a line, or up to the byte that is wrong.
+
+    Args:
+        body: The compiled schema; JSON can be read without it.
+        message: What the payload is called.
+        payload: The bytes, whatever they are.
+
+    Returns:
+        Printable text; everything else in it is escaped.
+    """
+    try:
+        content = parse(payload, max_depth=MAX_DEPTH)
+        text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+    except RefusedTextError as refused:
+        end = len(payload) if refused.position is None else refused.position
+        read = payload[:end].decode("utf-8", "backslashreplace")
+        where = "" if refused.position is None else f" at byte {refused.position}"
+        text = f"{read[:MAX_CHARACTERS]}\n# stops to make sense{where}: {refused.reason}"
+    if len(text) > MAX_CHARACTERS + 1_000:
+        text = f"{text[:MAX_CHARACTERS]}\n# and more"
+    shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in f"{text}\n")
+    return "".join(shown)

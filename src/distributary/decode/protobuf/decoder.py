@@ -1,0 +1,426 @@
+"""Protobuf payloads to Arrow columns.
+
+A payload becomes a row if and only if the official parser accepts it, every field in it is one of
+the schema's, and the lake can hold its values. Every array is therefore parsed twice: by the
+official parser, which only says yes or no and is quick at that, and by the engine, which makes the
+columns and is not strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.decode.base import (
+    SLICE_BYTES,
+    DecodeLimits,
+    Decoder,
+    Expansion,
+    Gathered,
+    Positions,
+    small_enough,
+    without,
+)
+from distributary.decode.protobuf.columns import Columns, JsonText, Problem
+from distributary.decode.protobuf.descriptors import (
+    OFFICIAL_MAX_DEPTH,
+    find_message,
+    message_class,
+    open_pool,
+    replaces_nothing,
+    with_nothing_replaced,
+    with_open_enums,
+)
+from distributary.decode.protobuf.engine import (
+    Engine,
+    EngineRefusedError,
+    engine_supports,
+    has_engine,
+)
+from distributary.decode.protobuf.schema import (
+    Field,
+    Kind,
+    UnfitValueError,
+    Value,
+    can_nest_deeper,
+    columns_of,
+    microseconds,
+    plan_message,
+)
+from distributary.decode.protobuf.wire import Fault, expansion_of, find_fault, find_foreign, judge
+from distributary.errors import ErrorCode
+from distributary.model.deadletter import Decoded
+from distributary.model.record import ByIdentity
+from distributary.model.table import Column
+
+# The careful decoder: one record at a time, with the official runtime.
+#
+# It takes what the engine cannot: messages with groups or very high field numbers, records in
+# which a oneof is set twice or a map key repeats, and whatever else the engine refuses.
+
+_ZERO_OF = {
+    pa.string(): "",
+    pa.binary(): b"",
+    pa.bool_(): False,
+    pa.float32(): 0.0,
+    pa.float64(): 0.0,
+}
+
+
+class RowReader:
+    """Reads payloads that the official parser accepts."""
+
+    def __init__(self, body: bytes, message: Value, json_text: JsonText) -> None:
+        pool = open_pool(body, message.message, change=with_open_enums)
+        self._class = message_class(find_message(pool, message.message))
+        self._message = message
+        self._json = json_text
+
+    def read(self, payloads: Iterable[bytes]) -> tuple[pa.RecordBatch, list[Problem]]:
+        """A batch of the rows that could be read, and the payloads that could not."""
+        rows: list[dict[str, Any]] = []
+        problems: list[Problem] = []
+        for index, payload in enumerate(payloads):
+            try:
+                rows.append(self._struct(self._class.FromString(payload), self._message))
+            except UnfitValueError as error:
+                problems.append(Problem(index, error.code, error.reason))
+            except UnicodeDecodeError:
+                # from the keys of a map: those the runtime does not give as bytes
+                reason = "a map has keys that are not UTF-8"
+                problems.append(Problem(index, ErrorCode.INVALID_UTF8, reason))
+        return pa.RecordBatch.from_struct_array(pa.array(rows, self._message.type)), problems
+
+    def _struct(self, message: Any, value: Value) -> dict[str, Any]:
+        # fields are asked for by number: a name from outside may be that of a method
+        given = {f.number: content for f, content in message.ListFields() if not f.is_extension}
+        return {f.name: self._field(given.get(f.number), f) for f in value.fields}
+
+    def _field(self, content: Any, field: Field) -> Any:
+        if field.key is not None:
+            return self._map(content or {}, field, field.key)
+        if field.repeated:
+            return [self._value(each, field.value, field.label) for each in content or ()]
+        if content is None:
+            return None if field.presence else self._zero(field.value)
+        return self._value(content, field.value, field.label)
+
+    def _map(self, content: Any, field: Field, key_value: Value) -> list[tuple[Any, Any]]:
+        return [
+            (
+                self._value(key, key_value, field.label),
+                self._value(content[key], field.value, field.label),
+            )
+            for key in content
+        ]
+
+    def _zero(self, value: Value) -> Any:
+        if value.kind is Kind.ENUM:
+            return value.names.get(0, "0")
+        return _ZERO_OF.get(value.type, 0)
+
+    def _value(self, content: Any, value: Value, label: str) -> Any:
+        match value.kind:
+            case Kind.STRUCT:
+                return self._struct(content, value)
+            case Kind.JSON | Kind.EMPTY:
+                return self._json.render(value.message, content.SerializePartialToString())
+            case Kind.TIMESTAMP | Kind.DURATION:
+                return _micros(content, value, label)
+            case Kind.FIELD_MASK:
+                return ",".join(_utf8(path, label) for path in content.paths)
+            case Kind.ENUM:
+                return value.names.get(content, str(content))
+            case _:
+                return _scalar(content.value if value.wrapped else content, value, label)
+
+
+def _scalar(content: Any, value: Value, label: str) -> Any:
+    if value.kind is Kind.UINT64:
+        return Decimal(content)
+    return _utf8(content, label) if pa.types.is_string(value.type) else content
+
+
+def _micros(content: Any, value: Value, label: str) -> int:
+    micros, outside = microseconds(
+        value.kind,
+        np.array([content.seconds], np.int64),
+        np.array([content.nanos], np.int32),
+    )
+    if outside[0]:
+        reason = f"field {label} is outside the range of {value.message}"
+        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+    return int(micros[0])
+
+
+def _utf8(text: Any, label: str) -> Any:
+    # the runtime gives text that is not UTF-8 as bytes
+    if isinstance(text, bytes):
+        raise UnfitValueError(ErrorCode.INVALID_UTF8, f"field {label} holds text that is not UTF-8")
+    return text
+
+
+_FEW = 64
+"""When so few are left of an array that the engine refuses, they are decoded one by one."""
+
+
+class ProtobufDecoder:
+    """Decodes the payloads of one message type.
+
+    Unsigned 64-bit numbers are decimals, enums are names (a number without a name is kept as
+    digits, also of a closed enum), durations are microseconds, messages without fixed columns are
+    JSON text, and a message that contains itself is columns for `recursion_depth` levels and JSON
+    text below. Nesting beyond 100 is refused whatever the limit, because the official parser does.
+    """
+
+    def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
+        pool = open_pool(body, message)
+        self._body = body
+        self._limits = limits
+        self._descriptor = find_message(pool, message)
+        self._class = message_class(self._descriptor)
+        self._max_depth = min(limits.max_depth, OFFICIAL_MAX_DEPTH)
+        # the official parser watches its own limit; a lower one is ours to watch
+        self._watch_depth = self._max_depth < OFFICIAL_MAX_DEPTH and can_nest_deeper(
+            self._descriptor, self._max_depth
+        )
+        self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
+        self._columns = columns_of(self._plan)
+        self._expansion = expansion_of(self._plan)
+        self._json = JsonText(pool)
+        self._finish = Columns(self._plan, self._json)
+        fits = has_engine() and engine_supports(self._plan)
+        self._engine = Engine(self._plan) if fits else None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the message, in the schema's order."""
+        return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
+    @property
+    def message(self) -> Value:
+        """The plan by which the message is decoded."""
+        return self._plan
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Fields of the message, at its top, without which a payload is none."""
+        return frozenset(f.name for f in self._descriptor.fields if f.is_required)
+
+    def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
+        """Decode an array without nulls; what cannot be a row is in `failed`.
+
+        `accepted` says that the payloads were found to be messages of this type already.
+        """
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._finish.schema, len(array))
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
+        if not accepted:
+            array, positions = self._accepted(array, positions, gathered)
+        if self._engine is None:
+            self._carefully(array, positions, gathered)
+        else:
+            self._quickly(self._engine, array, positions, gathered)
+        return gathered.decoded()
+
+    def accepts(self, payloads: pa.BinaryArray) -> bool:
+        """Whether every payload is a message of this type, and nothing more than that."""
+        refused, unknown = self._judged(payloads.to_pylist(), payloads.nbytes)
+        return not refused and not unknown
+
+    def _accepted(
+        self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> tuple[pa.BinaryArray, Positions]:
+        refused, unknown = self._judged(array.to_pylist(), array.nbytes)
+        for index in unknown:
+            gathered.note_unknown(positions[index])
+        if refused:
+            for index, fault in refused.items():
+                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+            array, positions = without(refused, array, positions)
+        return array, positions
+
+    def _judged(self, data: Sequence[bytes], size: int) -> tuple[dict[int, Fault], list[int]]:
+        """Payloads that are refused, and others with fields that are left out of their rows."""
+        rejected, foreign = judge(self._judge, data, size=size)
+        refused = {index: self._fault(data[index]) for index in rejected}
+        if self._watch_depth:
+            for index, payload in enumerate(data):
+                # a level costs two bytes at least
+                if index not in refused and len(payload) >= 2 * self._max_depth:
+                    fault = self._fault(payload)
+                    if fault.code is ErrorCode.NESTING_TOO_DEEP:
+                        refused[index] = fault
+        unknown: list[int] = []
+        for index, doubtful in foreign.items():
+            if index in refused:
+                continue
+            if self._limits.drop_unknown_fields and not doubtful:
+                unknown.append(index)
+                continue
+            wire, number = find_foreign(data[index], self._descriptor)
+            if wire is not None:
+                refused[index] = wire
+            elif number is not None and self._limits.drop_unknown_fields:
+                unknown.append(index)
+            elif number is not None:
+                refused[index] = number
+        return refused, unknown
+
+    def _fault(self, payload: bytes) -> Fault:
+        found = find_fault(payload, self._descriptor, max_depth=self._max_depth)
+        name = self._descriptor.full_name
+        reason = f"the protobuf runtime does not accept it as {name}"
+        return found or Fault(ErrorCode.PAYLOAD_MISMATCH, reason, None)
+
+    def _quickly(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        try:
+            raw = engine.decode(array)
+        except EngineRefusedError:
+            self._after_refusal(engine, array, positions, gathered)
+            return
+        batch, problems = self._finish.finish(raw)
+        if not problems:
+            gathered.add(batch, positions)
+            return
+        gathered.add(*without({p.index for p in problems}, batch, positions))
+        again = {p.index for p in problems if p.code is None}
+        _report([p for p in problems if p.index not in again], positions, gathered)
+        if again:
+            indices = sorted(again)
+            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
+
+    def _after_refusal(
+        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        """The engine also refuses text of proto2 that is not UTF-8, and so does the lake."""
+        data = array.to_pylist()
+        faults = {i: self._fault(data[i]) for i in engine.not_utf8(data, size=array.nbytes)}
+        not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
+        if not_text:
+            for index, fault in not_text.items():
+                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+            array, positions = without(not_text, array, positions)
+            self._quickly(engine, array, positions, gathered)
+        elif len(data) <= _FEW:
+            self._carefully(array, positions, gathered)
+        else:
+            half = len(data) // 2
+            for part in (slice(None, half), slice(half, None)):
+                self._quickly(engine, array[part], positions[part], gathered)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        batch, problems = self._rows.read(array.to_pylist())
+        _report(problems, positions, gathered)
+        gathered.add(batch, np.delete(positions, [p.index for p in problems]))
+
+    @cached_property
+    def _judge(self) -> Any:
+        """The class whose parser judges; made at the first payload, which a driver never sees."""
+        if replaces_nothing(self._descriptor):
+            return self._class
+        pool = open_pool(self._body, self._descriptor.full_name, change=with_nothing_replaced)
+        return message_class(find_message(pool, self._descriptor.full_name))
+
+    @cached_property
+    def _rows(self) -> RowReader:
+        return RowReader(self._body, self._plan, self._json)
+
+
+def _report(problems: Iterable[Problem], positions: Positions, gathered: Gathered) -> None:
+    # a record fails once, for the first thing that is wrong with it
+    for problem in {p.index: p for p in reversed(list(problems))}.values():
+        if problem.code is not None:
+            gathered.fail(positions[problem.index], problem.code, problem.reason)
+
+
+# Payloads of several versions of a message in one call.
+#
+# A call costs as much as decoding a few hundred records, and a table gets records of several
+# versions in every batch. Where one version has every field of the others, exactly as they have
+# it, it reads their payloads as they would themselves: what it has beyond is left out of the
+# result again. As soon as anything is unusual, each version decodes its own, so that no record is
+# judged by another schema.
+
+_MOST_COVERS = 50_000
+
+
+class _Cover:
+    """The widest of some decoders, and where each of them finds its columns in its batches."""
+
+    def __init__(self, decoders: tuple[Decoder, ...]) -> None:
+        self.widest: ProtobufDecoder | None = None
+        self.picks: list[list[int]] = []
+        self.versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
+        widest = max(self.versions, key=lambda d: len(d.columns), default=None)
+        if widest is None or len(self.versions) < len(decoders):
+            return
+        if all(d is widest or _covers(widest, d) for d in self.versions):
+            self.widest = widest
+            place = {column.name: index for index, column in enumerate(widest.columns)}
+            self.picks = [[place[c.name] for c in d.columns] for d in self.versions]
+
+
+_COVERS: ByIdentity[_Cover] = ByIdentity(_MOST_COVERS)
+
+
+def decode_together(
+    decoders: tuple[Decoder, ...], arrays: Sequence[pa.BinaryArray]
+) -> list[Decoded] | None:
+    """What each decoder makes of its array, or None where they must be asked one by one."""
+    # worked out once: decoders live as long as a worker
+    cover = _COVERS.get(decoders, lambda: _Cover(decoders))
+    if cover.widest is None:
+        return None
+    if sum(d.expansion.most(a) for d, a in zip(decoders, arrays, strict=True)) > SLICE_BYTES:
+        return None
+    # judged by the schema of each: the widest one knows fields that others do not
+    if not all(d.accepts(a) for d, a in zip(cover.versions, arrays, strict=True)):
+        return None
+    decoded = cover.widest.decode(pa.concat_arrays(arrays), accepted=True)
+    if decoded.failed or decoded.origin is not None:
+        return None
+    results, start = [], 0
+    for pick, array in zip(cover.picks, arrays, strict=True):
+        batch = decoded.ok.slice(start, len(array)).select(pick)
+        results.append(Decoded(batch, None))
+        start += len(array)
+    return results
+
+
+def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:
+    """Whether one reads the other's payloads just as that one does."""
+    if not narrow.columns:
+        # a batch without columns does not remember how many rows it has
+        return False
+    ours, theirs = wide.message, narrow.message
+    by_name = {field.name: field for field in ours.fields}
+    shared = {field.name for field in theirs.fields}
+    if any(_unplaced(by_name.get(f.name)) != _unplaced(f) for f in theirs.fields):
+        return False
+    # a new member of a oneof would take the place of an old one, a new required field be missed
+    for oneof in ours.oneofs:
+        members = {f.name for f in oneof}
+        if members & shared and members - shared:
+            return False
+    return not (wide.required - narrow.required)
+
+
+def _unplaced(field: Field | None) -> Field | None:
+    return None if field is None else replace(field, place=0)

@@ -1,0 +1,610 @@
+"""Walks along the wire format: where a payload stops to make sense, how many items it has."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from operator import length_hint
+from typing import Any, NamedTuple
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError as ParseError
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.text_encoding import CEscape
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, width
+from distributary.decode.protobuf.descriptors import OFFICIAL_MAX_DEPTH, find_message, open_pool
+from distributary.decode.protobuf.schema import TEXT_KINDS, Kind, Value
+from distributary.errors import DecodeError, ErrorCode
+
+VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
+_MAX_TAG = 0xFFFF_FFFF
+_PACKED = {
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_FIXED64,
+            FieldDescriptor.TYPE_SFIXED64,
+            FieldDescriptor.TYPE_DOUBLE,
+        ),
+        8,
+    ),
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT),
+        4,
+    ),
+}
+_NEVER_PACKED = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_GROUP)
+_WIRE_NAMES = ("a varint", "8 bytes", "a length and bytes", "a group", "a group's end", "4 bytes")
+_WIRES = {
+    FieldDescriptor.TYPE_GROUP: START_GROUP,
+    **{type_: FIXED64 if width == 8 else FIXED32 for type_, width in _PACKED.items()},
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_BYTES,
+            FieldDescriptor.TYPE_STRING,
+            FieldDescriptor.TYPE_MESSAGE,
+        ),
+        BYTES,
+    ),
+}
+"""How a field of a type is written; all others as a varint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a payload, and where."""
+
+    code: ErrorCode
+    reason: str
+    position: int | None
+
+
+class StoppedAtError(Exception):
+    """The walk cannot go on."""
+
+    def __init__(
+        self, position: int, reason: str, code: ErrorCode = ErrorCode.PAYLOAD_MISMATCH
+    ) -> None:
+        super().__init__(reason)
+        self.fault = Fault(code, reason, position)
+
+
+def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> Fault | None:
+    """The first thing in a payload that keeps it from being a message of this type, if any."""
+    try:
+        _Walk(payload, max_depth).message(0, len(payload), descriptor, 0)
+    except StoppedAtError as stopped:
+        return stopped.fault
+    return None
+
+
+class Foreign(NamedTuple):
+    """What a payload holds that its type does not account for; None: nothing of the kind."""
+
+    wire: Fault | None
+    """A field of the type, written as a field of its type never is."""
+    number: Fault | None
+    """A field that the type does not have."""
+
+
+def find_foreign(payload: bytes, descriptor: Descriptor) -> Foreign:
+    """The first fields of a payload that parses which are not those of the type.
+
+    Numbers that a message keeps free for extensions are nobody's fault.
+    """
+    walk = _Walk(payload, OFFICIAL_MAX_DEPTH, judges=True)
+    try:
+        walk.message(0, len(payload), descriptor, 0)
+    except StoppedAtError as stopped:
+        return Foreign(stopped.fault, walk.unknown)
+    return Foreign(None, walk.unknown)
+
+
+def read_varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
+    """A varint and the position behind it."""
+    value = shift = 0
+    for at in range(position, min(end, position + 10)):
+        byte = payload[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
+        shift += 7
+    if position + 10 <= end:
+        raise StoppedAtError(position, "a number is longer than ten bytes")
+    raise StoppedAtError(position, "the payload ends inside a number")
+
+
+def read_tag(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Field number, wire type and the position behind them."""
+    tag, after = read_varint(payload, position, end)
+    number, wire = tag >> 3, tag & 7
+    if number == 0 or tag > _MAX_TAG or after - position > 5 or wire > FIXED32:
+        raise StoppedAtError(position, "this is not the start of a field")
+    return number, wire, after
+
+
+def read_span(payload: bytes, wire: int, position: int, end: int) -> tuple[int, int]:
+    """Where the content of a value that is not a group starts and ends."""
+    if wire == VARINT:
+        return position, read_varint(payload, position, end)[1]
+    start, length = position, 8 if wire == FIXED64 else 4
+    if wire == BYTES:
+        length, start = read_varint(payload, position, end)
+    if start + length > end:
+        raise StoppedAtError(
+            position, f"a value of {length} bytes is announced, {end - start} are left"
+        )
+    return start, start + length
+
+
+class _Walk:
+    def __init__(self, payload: bytes, max_depth: int, *, judges: bool = False) -> None:
+        self._payload = payload
+        self._max_depth = max_depth
+        self._judges = judges
+        self.unknown: Fault | None = None
+
+    def message(
+        self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
+    ) -> int:
+        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        if depth > self._max_depth:
+            reason = f"messages nest deeper than {self._max_depth} levels"
+            raise StoppedAtError(position, reason, ErrorCode.NESTING_TOO_DEEP)
+        while position < end:
+            number, wire, after = read_tag(self._payload, position, end)
+            if wire == END_GROUP:
+                if number != group:
+                    raise StoppedAtError(position, f"a group #{number} ends that was not started")
+                return after
+            field = descriptor.fields_by_number.get(number) if descriptor is not None else None
+            if self._judges and descriptor is not None:
+                self._judge(position, number, wire, field, descriptor)
+            if wire == START_GROUP:
+                below = _group_type(field)
+                position = self.message(after, end, below, depth + 1, number)
+            else:
+                start, position = read_span(self._payload, wire, after, end)
+                if wire == BYTES and field is not None:
+                    self._content(start, position, field, depth)
+        if group:
+            raise StoppedAtError(position, f"the group #{group} does not end")
+        return position
+
+    def _judge(
+        self,
+        position: int,
+        number: int,
+        wire: int,
+        field: FieldDescriptor | None,
+        descriptor: Descriptor,
+    ) -> None:
+        if field is not None:
+            usual = _WIRES.get(field.type, VARINT)
+            packed = wire == BYTES and field.is_repeated and field.type not in _NEVER_PACKED
+            if wire != usual and not packed:
+                reason = (
+                    f"field {field.full_name} (#{number}) comes as {_WIRE_NAMES[wire]},"
+                    f" and is written as {_WIRE_NAMES[usual]}"
+                )
+                raise StoppedAtError(position, reason)
+        elif self.unknown is None and not may_be_extended(descriptor, number):
+            reason = f"{descriptor.full_name} has no field #{number}"
+            self.unknown = Fault(ErrorCode.PAYLOAD_MISMATCH, reason, position)
+
+    def _content(self, start: int, end: int, field: FieldDescriptor, depth: int) -> None:
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            self.message(start, end, field.message_type, depth + 1)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            self._text(start, end, field)
+        elif field.is_repeated and field.type not in _NEVER_PACKED:
+            self._packed(start, end, field)
+
+    def _text(self, start: int, end: int, field: FieldDescriptor) -> None:
+        try:
+            self._payload[start:end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            reason = f"field {field.full_name} holds text that is not UTF-8"
+            position = start + error.start
+            raise StoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
+
+    def _packed(self, start: int, end: int, field: FieldDescriptor) -> None:
+        width = _PACKED.get(field.type)
+        if width is None:
+            while start < end:
+                _, start = read_varint(self._payload, start, end)
+        elif (end - start) % width:
+            reason = f"field {field.full_name} has {end - start} bytes of items of {width} bytes"
+            raise StoppedAtError(start, reason)
+
+
+def _group_type(field: FieldDescriptor | None) -> Descriptor | None:
+    if field is not None and field.type == FieldDescriptor.TYPE_GROUP:
+        return field.message_type
+    return None
+
+
+def may_be_extended(descriptor: Descriptor, number: int) -> bool:
+    """Whether a message keeps a number for fields that others declare."""
+    if any(start <= number < end for start, end in descriptor.extension_ranges):
+        return True
+    # the old form in which extensions come as groups of type and content
+    return bool(descriptor.GetOptions().message_set_wire_format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """What a field adds to the size of a payload."""
+
+    width: int
+    """Bytes of columns for each time that it comes; 0 for a single message."""
+    packed: int
+    """Bytes of an item where many come in one, 1 for varints; 0: each comes by itself."""
+    below: Mapping[int, _Items]
+    """Fields of a message that add something."""
+    group: bool = False
+
+
+_NO_ITEMS = _Items(0, 0, {})
+_VARINT_ENDS = bytes(range(0x80, 0x100))
+"""Every varint has one byte that is none of these."""
+
+
+def expansion_of(message: Value) -> Expansion:
+    """How large payloads of a planned message become."""
+    fields = _items(message)
+    row = width(message.type)
+    known = list(_every(fields))
+    # a tag begins with these seven bits however it is written; an item has its length behind it
+    first: dict[int, int] = {}
+    plain = JSON_GROWTH if _has_text(message) else 1
+    factor = 1
+    for number, items in known:
+        if items.packed:
+            plain = max(plain, _per_byte(number, items))
+        elif items.width:
+            low = (number << 3 | (START_GROUP if items.group else BYTES)) & 0x7F
+            first[low] = max(first.get(low, 0), items.width)
+            factor = max(factor, _per_byte(number, items))
+
+    def measure(payload: bytes, limit: int) -> int:
+        most = row + plain * len(payload)
+        for low, size in first.items():
+            most += size * (payload.count(low) + payload.count(low | 0x80))
+        if most <= limit:
+            return most
+        counted = _Count(payload, limit, row + len(payload))
+        # no parser reads on where this one stops
+        with suppress(StoppedAtError):
+            counted.message(0, len(payload), fields, 0)
+        return counted.size
+
+    return Expansion(row, max(plain, factor), measure)
+
+
+def _items(message: Value) -> dict[int, _Items]:
+    """The fields of a message that come several times, or have such fields below them."""
+    found: dict[int, _Items] = {}
+    for field in message.fields:
+        below: Mapping[int, _Items] = _items(field.value)
+        size = packed = 0
+        if field.key is not None:
+            below = {2: _Items(0, 0, below)} if below else {}
+            size = width(field.key.type) + width(field.value.type)
+        elif field.value.kind in TEXT_KINDS:
+            size = TEXT
+        elif field.repeated:
+            size = width(field.value.type)
+            usual = _WIRES.get(field.value.wire, VARINT)
+            if field.value.kind is Kind.ENUM:
+                size += max(map(len, field.value.names.values()), default=0)
+            if field.value.wire and not field.value.wrapped and usual != BYTES:
+                packed = _PACKED.get(field.value.wire, 1)
+        if size or below:
+            found[field.number] = _Items(size, packed, below, field.group)
+    return found
+
+
+def _every(fields: Mapping[int, _Items]) -> Iterator[tuple[int, _Items]]:
+    for number, items in fields.items():
+        yield number, items
+        yield from _every(items.below)
+
+
+def _per_byte(number: int, items: _Items) -> int:
+    """The most bytes for each byte of an item."""
+    least = items.packed or 1 + ((number << 3).bit_length() + 6) // 7
+    return -(-items.width // least)
+
+
+def _has_text(message: Value) -> bool:
+    return any(f.value.kind in TEXT_KINDS or _has_text(f.value) for f in message.fields)
+
+
+class _Count:
+    """Counts the items in a payload, until there are too many."""
+
+    def __init__(self, payload: bytes, limit: int, size: int) -> None:
+        self._payload = payload
+        self._limit = limit
+        self.size = size
+
+    def message(self, position: int, end: int, fields: Mapping[int, _Items], depth: int) -> int:
+        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        payload = self._payload
+        if depth > OFFICIAL_MAX_DEPTH:
+            raise StoppedAtError(position, "messages nest too deep")
+        while position < end and self.size <= self._limit:
+            tag = payload[position]
+            if tag < 0x80 and tag & 7 == BYTES and position + 1 < end and not payload[position + 1]:
+                # an empty item, short: what a payload of many items is made of
+                items = fields.get(tag >> 3, _NO_ITEMS)
+                self.size += 0 if items.packed else items.width
+                position += 2
+                continue
+            number, wire, position = read_tag(payload, position, end)
+            items = fields.get(number, _NO_ITEMS)
+            if wire == END_GROUP:
+                return position
+            if wire == START_GROUP:
+                self.size += items.width
+                position = self.message(position, end, items.below, depth + 1)
+                continue
+            start, position = read_span(payload, wire, position, end)
+            if wire == BYTES and items.packed:
+                self.size += items.width * self._packed(start, position, items.packed)
+                continue
+            self.size += items.width
+            if wire == BYTES and items.below:
+                self.message(start, position, items.below, depth + 1)
+        return position
+
+    def _packed(self, start: int, end: int, size: int) -> int:
+        if size > 1:
+            return (end - start) // size
+        return len(self._payload[start:end].translate(None, _VARINT_ENDS))
+
+
+# The official parser as a judge: which payloads of an array are not messages of a type.
+
+_BYTES_PER_MESSAGE = 4 * 1024 * 1024
+_PAYLOADS_PER_MESSAGE = 4_096
+
+
+class Judged(NamedTuple):
+    """Indices of payloads that are out of the ordinary."""
+
+    rejected: list[int]
+    """They do not parse."""
+    foreign: dict[int, bool]
+    """They parse, and hold a field that the type does not have or has otherwise; False where it is
+    certain that it does not have it."""
+
+
+def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: int) -> Judged:
+    """Parse payloads, without looking at what comes out of it.
+
+    Args:
+        new_message: Makes an empty message of the type, or of one `with_nothing_replaced`.
+        payloads: What to parse.
+        size: About how many bytes they are together.
+    """
+    # one message takes many payloads, which is several times faster than a message for each, but
+    # it keeps the memory of all of them
+    share = _BYTES_PER_MESSAGE * len(payloads) // (size + 1)
+    step = max(1, min(_PAYLOADS_PER_MESSAGE, share))
+    judged = Judged([], {})
+    left = iter(payloads)
+    start = 0
+    while length_hint(left):
+        message = new_message()
+        try:
+            # merged, not parsed one after the other: so the unknown fields of all of them are there
+            deque(map(message.MergeFromString, islice(left, step)), maxlen=0)
+            parsed = end = len(payloads) - length_hint(left)
+        except ParseError:
+            end = len(payloads) - length_hint(left)
+            parsed = end - 1
+            judged.rejected.append(parsed)
+        if parsed > start and _holds_unknown(message):
+            message = new_message()
+            deque(map(message.MergeFromString, payloads[start:parsed]), maxlen=0)
+            doubtful = not _only_beyond(message)
+            for index in range(start, parsed):
+                message = new_message()
+                message.MergeFromString(payloads[index])
+                if _holds_unknown(message):
+                    judged.foreign[index] = doubtful
+        start = end
+    return judged
+
+
+def _holds_unknown(message: Any) -> bool:
+    """Whether there are unknown fields in a message, down to the 60th level; they are gone then."""
+    size = len(message.SerializePartialToString())
+    message.DiscardUnknownFields()
+    return size != len(message.SerializePartialToString())
+
+
+def _only_beyond(message: Any) -> bool:
+    """Whether all unknown fields of a message have numbers that mean nothing in its types."""
+    type_ = message.DESCRIPTOR
+    numbers = {field.field_number for field in UnknownFieldSet(message)}
+    if any(n in type_.fields_by_number or may_be_extended(type_, n) for n in numbers):
+        return False
+    below = [(f, content) for f, content in message.ListFields() if f.message_type is not None]
+    # of extensions nothing is asked, and lists are there only where nobody asks
+    return all(not (f.is_extension or f.is_repeated) and _only_beyond(c) for f, c in below)
+
+
+# A payload for human eyes, as far as it can be read.
+
+MAX_CHARACTERS = 200_000
+"""A longer text is cut; a person reads the beginning."""
+
+_ZIGZAG = (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64)
+_SIGNED = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
+_FIXED = {
+    FieldDescriptor.TYPE_DOUBLE: "<d",
+    FieldDescriptor.TYPE_FLOAT: "<f",
+    FieldDescriptor.TYPE_SFIXED64: "<q",
+    FieldDescriptor.TYPE_SFIXED32: "<i",
+}
+
+
+def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
+    """The payload in protobuf's text format, or field by field up to the byte that is wrong.
+
+    Args:
+        body: The compiled schema, where there is one that can be used.
+        message: The full name of the payload's type.
+        payload: The bytes, whatever they are.
+
+    Returns:
+        Printable text; everything else in it is escaped.
+    """
+    pool, descriptor = _type(body, message)
+    text = _official(pool, descriptor, payload) if descriptor is not None else None
+    if text is None:
+        text = _fields(descriptor, payload)
+    if len(text) > MAX_CHARACTERS:
+        text = f"{text[:MAX_CHARACTERS]}\n# {len(text) - MAX_CHARACTERS} more characters\n"
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _type(body: bytes | None, message: str) -> tuple[DescriptorPool | None, Descriptor | None]:
+    if body is None:
+        return None, None
+    try:
+        pool = open_pool(body, message)
+        return pool, find_message(pool, message)
+    except DecodeError:
+        return None, None
+
+
+def _official(pool: DescriptorPool | None, descriptor: Descriptor, payload: bytes) -> str | None:
+    try:
+        parsed = GetMessageClass(descriptor).FromString(payload)
+        return str(
+            text_format.MessageToString(
+                parsed, as_utf8=False, descriptor_pool=pool, print_unknown_fields=True
+            )
+        )
+    except (ParseError, RecursionError, ValueError, TypeError):
+        return None
+
+
+def _fields(descriptor: Descriptor | None, payload: bytes) -> str:
+    dump = _Dump(payload)
+    try:
+        dump.message(0, len(payload), descriptor, 0)
+    except StoppedAtError as stopped:
+        fault = stopped.fault
+        dump.lines.append(f"# stops to make sense at byte {fault.position}: {fault.reason}")
+    return "".join(f"{line}\n" for line in dump.lines)
+
+
+class _Dump:
+    """One line per field, with its name where the schema knows it and its number elsewhere."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self.lines: list[str] = []
+
+    def message(
+        self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
+    ) -> int:
+        """Write the fields up to `end`, or up to the end of a group; where that was."""
+        while position < end:
+            number, wire, after = read_tag(self._payload, position, end)
+            if wire == END_GROUP:
+                if number != group:
+                    raise StoppedAtError(position, f"a group #{number} ends that was not started")
+                return after
+            field = descriptor.fields_by_number.get(number) if descriptor is not None else None
+            name = field.name if field is not None else str(number)
+            if wire == START_GROUP:
+                below = field.message_type if field is not None else None
+                position = self._nested(name, after, end, below, depth, number)
+            else:
+                start, position = read_span(self._payload, wire, after, end)
+                self._value(name, wire, start, position, field, depth)
+        if group:
+            raise StoppedAtError(position, f"the group #{group} does not end")
+        return position
+
+    def _nested(
+        self,
+        name: str,
+        position: int,
+        end: int,
+        descriptor: Descriptor | None,
+        depth: int,
+        group: int = 0,
+    ) -> int:
+        if depth >= OFFICIAL_MAX_DEPTH:
+            raise StoppedAtError(position, f"nested deeper than {OFFICIAL_MAX_DEPTH} levels")
+        self._line(depth, f"{name} {{")
+        position = self.message(position, end, descriptor, depth + 1, group)
+        self._line(depth, "}")
+        return position
+
+    def _value(
+        self,
+        name: str,
+        wire: int,
+        start: int,
+        end: int,
+        field: FieldDescriptor | None,
+        depth: int,
+    ) -> None:
+        if wire != BYTES:
+            self._line(depth, f"{name}: {_number(self._payload, wire, start, end, field)}")
+        elif field is not None and field.type == FieldDescriptor.TYPE_MESSAGE:
+            self._nested(name, start, end, field.message_type, depth)
+        elif field is not None or not self._guess(name, start, end, depth):
+            self._line(depth, f'{name}: "{CEscape(self._payload[start:end], as_utf8=False)}"')
+
+    def _guess(self, name: str, start: int, end: int, depth: int) -> bool:
+        """Write bytes of an unknown field as a message, if they are one and are not a text."""
+        content = self._payload[start:end]
+        if not content or (content.isascii() and content.decode("ascii").isprintable()):
+            return False
+        inner = _Dump(self._payload)
+        try:
+            inner._nested(name, start, end, None, depth)
+        except StoppedAtError:
+            return False
+        self.lines.extend(inner.lines)
+        return True
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("  " * depth + text)
+
+
+def _number(payload: bytes, wire: int, start: int, end: int, field: FieldDescriptor | None) -> str:
+    if wire != VARINT:
+        raw = payload[start:end]
+        code = _FIXED.get(field.type) if field is not None else None
+        if code is not None and struct.calcsize(code) == len(raw):
+            return str(struct.unpack(code, raw)[0])
+        return str(int.from_bytes(raw, "little"))
+    value, _ = read_varint(payload, start, end)
+    if field is None:
+        return str(value)
+    if field.type in _ZIGZAG:
+        return str((value >> 1) ^ -(value & 1))
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return "true" if value else "false"
+    signed = value - (1 << 64) if value >> 63 else value
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(signed)
+        return known.name if known is not None else str(signed)
+    return str(signed if field.type in _SIGNED else value)

@@ -1,0 +1,562 @@
+"""Small files of one table become large ones; rows, columns, marks and order stay what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distributary.delta.columns import UnsupportedTypeError, columns_of, fields_in
+from distributary.delta.commit import commit_lines, commit_path, create_commit
+from distributary.delta.parquet import statistics
+from distributary.delta.snapshot import DataFile, TableState, conform, follow
+from distributary.delta.tables import OvertakenError, until_not_overtaken
+from distributary.store.bucket import stay_inside
+from distributary.store.disk import sync
+
+# Which files of a table are put together. Pure.
+#
+# Only neighbours become one file, in their own order: a file goes on holding one stretch of time,
+# so that readers can skip it, and the order in which a table was written can still be told from
+# it.
+
+Bin = tuple[DataFile, ...]
+
+_ALMOST = 0.75
+"""A file of this part of the target is as large as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """When files are too small, and how large they should be."""
+
+    target: int
+    min_files: int
+
+
+def bins(files: Iterable[DataFile], sizes: Sizes) -> list[Bin]:
+    """Files to be put together, each group into one."""
+    groups: dict[tuple[object, ...], list[DataFile]] = {}
+    for file in in_order(list(files)):
+        kind = file.path.rpartition("/")[2].partition("-")[0]
+        groups.setdefault((kind, tuple(sorted(file.values.items()))), []).append(file)
+    found = (run for group in groups.values() for run in _runs(group, sizes))
+    return [each for each in found if len(each) >= max(2, sizes.min_files)]
+
+
+def in_order(files: Sequence[DataFile]) -> list[DataFile]:
+    """As they were written: by their batches if all of them tell, else by their times."""
+    batches = [_batch(file) for file in files]
+    known = all(batch is not None for batch in batches)
+    keys = [
+        (batch if known and batch is not None else 0, file.modified_ms, file.path)
+        for file, batch in zip(files, batches, strict=True)
+    ]
+    return [files[at] for at in sorted(range(len(files)), key=keys.__getitem__)]
+
+
+def _batch(file: DataFile) -> int | None:
+    found = (file.told().get("minValues") or {}).get("_batch")
+    return found if isinstance(found, int) else None
+
+
+def _runs(group: Sequence[DataFile], sizes: Sizes) -> Iterator[Bin]:
+    """Small files that follow each other, cut where they make a large one."""
+    run: list[DataFile] = []
+    size = 0
+    for file in group:
+        if run and (file.size >= sizes.target * _ALMOST or size + file.size > sizes.target):
+            yield _worth_it(run)
+            run, size = [], 0
+        if file.size < sizes.target * _ALMOST:
+            run.append(file)
+            size += file.size
+    yield _worth_it(run)
+
+
+def _worth_it(run: Sequence[DataFile]) -> Bin:
+    """Without what was put together before, as long as that is larger than all that came since.
+
+    Else each turn would write the same rows again: so a row is written a few times in all.
+    """
+    kept, rest = list(run), sum(file.size for file in run)
+    while kept and kept[0].size * 2 > rest:
+        rest -= kept.pop(0).size
+    return tuple(kept)
+
+
+# Several files become one, piece by piece, with the columns that the table has now.
+
+Keep = Callable[[pa.Table], pa.Table]
+"""The rows of a piece that stay."""
+
+_READ_ROWS = 65_536
+_GROUP_BYTES = 64 * 2**20
+"""In memory: then what was read is written, so that a file of any size can be made."""
+_MADE_BY_US = re.compile(r"-c[0-9a-f]{12}$")
+_LONGEST_STEM = 150
+_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+
+
+class RowsLostError(Exception):
+    """What would be written is not what was read: nothing is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that no commit names yet."""
+
+    path: str
+    size: int
+    rows: int
+    stats: str
+    values: Mapping[str, str | None]
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of some files."""
+
+    file: NewFile | None
+    """None: no row of theirs stays."""
+    read: int
+
+
+def stored_schema(state: TableState) -> pa.Schema:
+    """The columns that are in a table's files: all but those that it is partitioned by."""
+    columns = columns_of(fields_in(state.metadata["schemaString"]))
+    apart = set(state.partition_columns)
+    return pa.schema([pa.field(c.name, c.type) for c in columns if c.name not in apart])
+
+
+def write_together(
+    state: TableState, files: Sequence[DataFile], schema: pa.Schema, *, keep: Keep | None = None
+) -> Written:
+    """Write the rows of files, in their order, to one file; on disk for good when it returns."""
+    stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
+    path = name_after(files[0].path)
+    target = _Target(f"{state.folder}/{path}", schema)
+    read = 0
+    try:
+        for file in files:
+            rows = 0
+            for piece in _pieces(f"{state.folder}/{file.path}", schema):
+                rows += piece.num_rows
+                target.add(piece if keep is None else keep(piece))
+            _check(file, rows)
+            read += rows
+        rows, size = target.close()
+        if keep is None and rows != read:
+            raise RowsLostError(f"{read} rows were read, {rows} written")
+    except BaseException:
+        target.drop()
+        raise
+    if not rows:
+        target.drop()
+        return Written(None, read)
+    # it stands where the files stood among the others that are sorted by their times
+    modified = max(file.modified_ms for file in files)
+    new = NewFile(path, size, rows, target.statistics(), files[0].values, modified)
+    return Written(new, read)
+
+
+def name_after(path: str) -> str:
+    """A new name beside an old one that sorts like it, and begins like it.
+
+    How names begin tells files of a history apart, and how they sort is the order of a log.
+    """
+    folder, slash, name = path.rpartition("/")
+    stem = _MADE_BY_US.sub("", name.removesuffix(".parquet"))[:_LONGEST_STEM]
+    return f"{folder}{slash}{stem}-c{uuid.uuid4().hex[:12]}.parquet"
+
+
+def _pieces(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    # Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
+            raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
+        have = set(file.schema_arrow.names)
+        names = [name for name in schema.names if name in have]
+        for batch in file.iter_batches(batch_size=_READ_ROWS):
+            rows = pa.Table.from_batches([batch])
+            yield conform(rows.select(names), schema, rows=batch.num_rows)
+
+
+def _check(file: DataFile, rows: int) -> None:
+    told = file.told().get("numRecords")
+    if isinstance(told, int) and told != rows:
+        raise RowsLostError(f"{file.path} has {rows} rows; by the log it should have {told}")
+
+
+class _Target:
+    """A Parquet file that is being written, and the bounds of what is in it."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._told: list[dict[str, Any]] = []
+
+    def add(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._waiting.append(rows)
+        if sum(table.nbytes for table in self._waiting) >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> tuple[int, int]:
+        """Rows and bytes of the file, which is complete now."""
+        self._flush()
+        if self._writer is None:
+            return 0, 0
+        self._writer.close()
+        handle = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+            size = os.fstat(handle).st_size
+        finally:
+            os.close(handle)
+        sync(os.path.dirname(self._path))
+        return sum(told["numRecords"] for told in self._told), size
+
+    def drop(self) -> None:
+        if self._writer is not None:
+            if self._writer.is_open:
+                self._writer.close()
+            os.unlink(self._path)
+            self._writer = None
+
+    def statistics(self) -> str:
+        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+        return json.dumps(joined(self._told), separators=(",", ":"), ensure_ascii=False)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting = []
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path,
+                self._schema,
+                compression="zstd",
+                compression_level=1,
+                write_statistics=_bounded(self._schema),
+                store_schema=False,
+            )
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._told.append(json.loads(statistics(rows)))
+
+
+def _bounded(schema: pa.Schema) -> list[str] | bool:
+    """Columns whose bounds a reader may trust: NaN is in no bound of floating point."""
+    names = [
+        field.name
+        for field in schema
+        if not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type)
+    ]
+    # a name with a dot in it means a field of a struct here
+    return [name for name in names if "." not in name] or False
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of a file from those of its pieces.
+
+    A column has bounds only if each piece with a value in it has: a bound that is missing may be
+    anything.
+    """
+    rows = sum(part["numRecords"] for part in parts)
+    nulls: dict[str, int] = {}
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    for name in parts[0]["nullCount"] if parts else ():
+        nulls[name] = sum(part["nullCount"][name] for part in parts)
+        valued = [part for part in parts if part["nullCount"][name] < part["numRecords"]]
+        if valued and all(name in part["minValues"] for part in valued):
+            lowest[name] = min(part["minValues"][name] for part in valued)
+            highest[name] = max(part["maxValues"][name] for part in valued)
+    return {"numRecords": rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+
+
+# One commit that takes files out of a table and puts others in, beside whoever else writes.
+#
+# Commits that only add files do not stand in the way: they come in between, and the swap goes on
+# top of them. One that took a file away, or changed the columns, has changed what the swap was
+# made of: that part of it is dropped, and nothing has happened.
+
+
+class BusyError(Exception):
+    """Another writer needs the table now; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Files that go, and the one that stands for them."""
+
+    removed: tuple[DataFile, ...]
+    added: NewFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a commit says of itself."""
+
+    operation: str
+    data_change: bool
+    """Whether rows are other ones than before."""
+    ready: Callable[[], None] = field(default=lambda: None)
+    """Asked before every try; may raise BusyError."""
+    patient: bool = True
+    """Whether to try again when another commit was faster."""
+
+
+def exchange(
+    state: TableState, swaps: Sequence[Swap], about: Exchange
+) -> tuple[TableState, list[Swap]]:
+    """Commit what can still be swapped; files that were written for the rest are removed.
+
+    Returns the table as it is then, and what was done. Raises BusyError and OvertakenError.
+    """
+    done: list[Swap] = []
+
+    def attempt() -> TableState:
+        about.ready()
+        newest = follow(state)
+        done[:] = [] if _is_other(state, newest) else _possible(newest, swaps)
+        if done:
+            _commit(newest, done, about)
+            newest = follow(newest)
+        return newest
+
+    try:
+        after = until_not_overtaken(attempt) if about.patient else attempt()
+    except (BusyError, OvertakenError):
+        drop(state.folder, swaps)
+        raise
+    drop(state.folder, [swap for swap in swaps if swap not in done])
+    return after, done
+
+
+def drop(folder: str, swaps: Sequence[Swap]) -> None:
+    """Remove files that no commit names."""
+    for swap in swaps:
+        if swap.added is not None:
+            try:
+                os.unlink(f"{folder}/{swap.added.path}")
+            except FileNotFoundError:
+                continue
+
+
+def _is_other(before: TableState, now: TableState) -> bool:
+    return before.metadata is not now.metadata or before.protocol is not now.protocol
+
+
+def _possible(now: TableState, swaps: Sequence[Swap]) -> list[Swap]:
+    return [s for s in swaps if all(now.files.get(f.path) == f for f in s.removed)]
+
+
+def _commit(state: TableState, swaps: Sequence[Swap], about: Exchange) -> None:
+    text = _text(swaps, about)
+    path = commit_path(state.folder, state.version + 1)
+    try:
+        create_commit(path, text)
+    except OSError:
+        # it may have landed all the same: the log decides
+        if not _is_ours(path, text):
+            raise
+
+
+def _is_ours(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except OSError:
+        return False
+
+
+def _text(swaps: Sequence[Swap], about: Exchange) -> str:
+    now = time.time_ns() // 1_000_000
+    gone = [file for swap in swaps for file in swap.removed]
+    new = [swap.added for swap in swaps if swap.added is not None]
+    actions: list[dict[str, Any]] = [{"commitInfo": _info(gone, new, about, now)}]
+    actions += [{"remove": _remove(file, about, now)} for file in gone]
+    actions += [{"add": _add(file, about)} for file in new]
+    return commit_lines(actions)
+
+
+def _info(
+    gone: Sequence[DataFile], new: Sequence[NewFile], about: Exchange, now: int
+) -> Mapping[str, Any]:
+    return {
+        "timestamp": now,
+        "operation": about.operation,
+        "operationParameters": {},
+        "operationMetrics": {
+            "numRemovedFiles": str(len(gone)),
+            "numRemovedBytes": str(sum(file.size for file in gone)),
+            "numAddedFiles": str(len(new)),
+            "numAddedBytes": str(sum(file.size for file in new)),
+        },
+        "isBlindAppend": False,
+        "engineInfo": "Distributary",
+    }
+
+
+def _remove(file: DataFile, about: Exchange, now: int) -> Mapping[str, Any]:
+    return {
+        "path": file.spelled,
+        "deletionTimestamp": now,
+        "dataChange": about.data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(file.values),
+        "size": file.size,
+    }
+
+
+def _add(file: NewFile, about: Exchange) -> Mapping[str, Any]:
+    return {
+        "path": quote(file.path, safe="/="),
+        "partitionValues": dict(file.values),
+        "size": file.size,
+        "modificationTime": file.modified_ms,
+        "dataChange": about.data_change,
+        "stats": file.stats,
+    }
+
+
+_COMMIT_BYTES = 2**30
+"""Of files that are replaced: then a commit is made, so that little is lost when it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compaction did to a table, or would do."""
+
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    """Not known before it is done: the same as before then."""
+    rows: int = 0
+    """Rows that were written again."""
+    version: int | None = None
+    """Of the table, by its last commit; None: nothing was committed."""
+    seconds: float = 0.0
+    left: str = ""
+    """Why something that could be put together was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How much compaction may ask of others who write to the table."""
+
+    ready: Callable[[], None] = field(default=lambda: None)
+    patient: bool = True
+
+
+def planned(state: TableState, sizes: Sizes) -> Compacted | None:
+    """What could be put together; None where there is nothing."""
+    found = bins(state.files.values(), sizes)
+    if not found:
+        return None
+    after = len(state.files) - sum(len(each) - 1 for each in found)
+    return Compacted(len(state.files), after, state.bytes, state.bytes)
+
+
+def compact(
+    state: TableState, sizes: Sizes, manners: Manners | None = None
+) -> tuple[TableState, Compacted | None]:
+    """Put small files together; None where there is nothing to do.
+
+    Raises UnsupportedTypeError for a table with columns that cannot be written again, and OSError.
+    """
+    found = bins(state.files.values(), sizes)
+    if not found:
+        return state, None
+    started = time.perf_counter()
+    manners = manners or Manners()
+    about = Exchange("OPTIMIZE", False, manners.ready, manners.patient)
+    before, now = state, state
+    done: list[Swap] = []
+    left = ""
+    try:
+        for share in _shares(found):
+            swaps = _written(now, share, manners)
+            now, swapped = exchange(now, swaps, about)
+            done += swapped
+            if len(swapped) < len(share):
+                left = "another writer replaced some of its files meanwhile"
+    except (BusyError, OvertakenError) as error:
+        left = str(error) or "other writers were faster"
+    return now, Compacted(
+        files_before=len(before.files),
+        files_after=len(before.files) - sum(len(swap.removed) - 1 for swap in done),
+        bytes_before=before.bytes,
+        bytes_after=before.bytes - sum(_saved(swap) for swap in done),
+        rows=sum(swap.added.rows for swap in done if swap.added),
+        version=now.version if done else None,
+        seconds=time.perf_counter() - started,
+        left=left,
+    )
+
+
+def refusal(state: TableState) -> str:
+    """Why this table cannot be compacted; empty when it can."""
+    beyond = state.beyond_us()
+    if beyond:
+        return f"needs another engine, {beyond}"
+    try:
+        stored_schema(state)
+    except UnsupportedTypeError as error:
+        return str(error)
+    return ""
+
+
+def _shares(found: Sequence[Bin]) -> Iterator[list[Bin]]:
+    share: list[Bin] = []
+    for each in found:
+        share.append(each)
+        if sum(file.size for files in share for file in files) >= _COMMIT_BYTES:
+            yield share
+            share = []
+    if share:
+        yield share
+
+
+def _written(state: TableState, share: Sequence[Bin], manners: Manners) -> list[Swap]:
+    manners.ready()
+    schema = stored_schema(state)
+    swaps: list[Swap] = []
+    try:
+        for files in share:
+            made = _together(state, files, schema)
+            swaps += [] if made is None else [made]
+    except BaseException:
+        drop(state.folder, swaps)
+        raise
+    return swaps
+
+
+def _together(state: TableState, files: Bin, schema: pa.Schema) -> Swap | None:
+    try:
+        return Swap(files, write_together(state, files, schema).file)
+    except FileNotFoundError:
+        newest = follow(state).files
+        if all(file.path in newest for file in files):
+            raise
+        # replaced, and cleaned away, since the table was looked at
+        return None
+
+
+def _saved(swap: Swap) -> int:
+    return sum(file.size for file in swap.removed) - (swap.added.size if swap.added else 0)

@@ -1,0 +1,230 @@
+"""A table's rows become one Parquet file that no commit names yet, and the facts about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from distributary.model.manifest import StagedFile, compact
+from distributary.store.bucket import Uploads, file_system, is_remote
+
+_STATISTICS_COLUMNS = 32
+_LONGEST_TEXT = 64
+_MANY_ROWS = 20_000
+_EPOCH = datetime(1970, 1, 1)
+
+UPLOADS = Uploads()
+"""Of this process: a worker has one task at a time, which must wait for them before it answers."""
+
+
+class AbandonedError(Exception):
+    """Nobody waits any more for what a task writes: its job was cancelled, or has failed."""
+
+
+class Written:
+    """The files of one task. Spark stops waiting for a task long before its process notices."""
+
+    def __init__(self) -> None:
+        self._ticket = ""
+        self._paths: list[str] = []
+
+    def begin(self, ticket: str) -> None:
+        """A task that is wanted as long as the ticket is there."""
+        self._ticket, self._paths = ticket, []
+
+    def end(self) -> None:
+        """What is written from here on is nobody's task, or another kind of one."""
+        self.begin("")
+
+    def add(self, path: str) -> None:
+        """Before a file is written."""
+        if self._ticket:
+            self.check()
+            self._paths.append(path)
+
+    def check(self) -> None:
+        """Raises AbandonedError; what was written until now is found by whoever took the ticket."""
+        if self._ticket and not os.path.exists(self._ticket):
+            raise AbandonedError(os.path.basename(self._ticket))
+
+    def take_back(self) -> None:
+        """Remove the files."""
+        UPLOADS.forget()
+        for path in self._paths:
+            with suppress(OSError):
+                system, inside = file_system(path)
+                system.delete_file(inside)
+        self.end()
+
+
+WRITTEN = Written()
+"""Of this process, likewise."""
+
+
+def write_file(
+    table: pa.Table,
+    folder: str,
+    name: str,
+    *,
+    partition_values: Mapping[str, str | None] | None = None,
+    first_offset: int = -1,
+    last_offset: int = -1,
+    schema_ids: Sequence[int] = (),
+) -> StagedFile:
+    """Write rows below a table's folder, with the bounds that a reader may skip the file by."""
+    if table.num_rows < _MANY_ROWS:
+        # pieces of a few rows each cost more to write than to put together
+        table = table.combine_chunks()
+    size = _write(table, f"{folder}/{name}")
+    return StagedFile(
+        path=name,
+        size=size,
+        rows=table.num_rows,
+        stats=statistics(table),
+        partition_values=dict(partition_values or {}),
+        first_offset=first_offset,
+        last_offset=last_offset,
+        schema_ids=tuple(sorted(set(schema_ids))),
+    )
+
+
+def _write(table: pa.Table, path: str) -> int:
+    """Write the file; returns its size."""
+    large = table.num_rows >= _MANY_ROWS
+    # a small file is one row group: what could be skipped by statistics inside of it is skipped by
+    # those in the table's log; compressing and writing it column by column costs more than it is
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd" if large else "snappy",
+        compression_level=1 if large else None,
+        use_dictionary=large,
+        write_statistics=large,
+        store_schema=False,
+        write_page_index=False,
+    )
+    content = sink.getvalue()
+    WRITTEN.add(path)
+    if is_remote(path):
+        UPLOADS.put(path, content)
+        return len(content)
+    try:
+        file = open(path, "wb")
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "wb")
+    with file:
+        file.write(content)
+    return len(content)
+
+
+def statistics(table: pa.Table) -> str:
+    """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    numbers: list[tuple[pa.Field, np.ndarray[Any, Any]]] = []
+    wide = table.num_columns > _STATISTICS_COLUMNS
+    for index, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        # the coordinates come last and are what a search for a record needs
+        if wide and index >= _STATISTICS_COLUMNS and not field.name.startswith("_"):
+            continue
+        if pa.types.is_nested(field.type):
+            continue
+        nulls[field.name] = column.null_count
+        if not _has_bounds(field.type) or column.null_count == len(column):
+            continue
+        if _is_number(field.type) and column.num_chunks == 1 and not column.null_count:
+            numbers.append((field, column.chunk(0).to_numpy().astype(np.int64, copy=False)))
+            continue
+        low, high = _bounds(column)
+        if low is not None and high is not None:
+            lowest[field.name], highest[field.name] = low, high
+    for field, low, high in _bounds_of_numbers(numbers):
+        lowest[field.name], highest[field.name] = low, high
+    found = {
+        "numRecords": table.num_rows,
+        "minValues": lowest,
+        "maxValues": highest,
+        "nullCount": nulls,
+    }
+    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+    return compact(found, escaped=False)
+
+
+def _bounds_of_numbers(
+    columns: Sequence[tuple[pa.Field, np.ndarray[Any, Any]]],
+) -> Iterator[tuple[pa.Field, Any, Any]]:
+    """Of all at once: with few rows and many tables each call costs more than its work."""
+    if not columns:
+        return
+    values = np.stack([values for _, values in columns])
+    lows, highs = values.min(axis=1).tolist(), values.max(axis=1).tolist()
+    for (field, _), low, high in zip(columns, lows, highs, strict=True):
+        if pa.types.is_timestamp(field.type):
+            low, high = _moment(low), _moment(high)
+            if low is None or high is None:
+                continue
+        yield field, low, high
+
+
+def _moment(microseconds: int) -> str | None:
+    try:
+        found: str | None = _json(_EPOCH + timedelta(microseconds=microseconds))
+    except OverflowError:
+        # beyond the years that Python knows
+        return None
+    return found
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    found = pc.min_max(column)
+    try:
+        return _json(found["min"].as_py()), _json(found["max"].as_py())
+    except (OverflowError, ValueError):
+        # a moment beyond the years that Python knows
+        return None, None
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    """Whether it is a whole number, or a moment as one, that fits in 64 bits with a sign."""
+    if pa.types.is_timestamp(type_):
+        return bool(type_.unit == "us")
+    return bool(pa.types.is_integer(type_) and type_ != pa.uint64())
+
+
+def _has_bounds(type_: pa.DataType) -> bool:
+    """Floating point has none, because NaN has no place between them for every reader alike."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_string(type_)
+        or pa.types.is_timestamp(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_boolean(type_)
+    )
+
+
+def _json(value: Any) -> Any:
+    """A bound as JSON, or None where a bound cannot be written exactly."""
+    match value:
+        case bool() | int():
+            return value
+        case str():
+            return value if len(value) <= _LONGEST_TEXT else None
+        case datetime():
+            if value.year < 1000:
+                return None
+            return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+        case date():
+            return value.isoformat()
+    return None

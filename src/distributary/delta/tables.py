@@ -1,0 +1,253 @@
+"""Delta tables without a JVM: read only what is needed, try again when others write too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+import stamina
+from deltalake import DeltaTable
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    TableNotFoundError,
+)
+from deltalake.fs import DeltaStorageHandler
+
+from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
+from distributary.errors import LakeUnavailableError, PublishError, clean
+from distributary.store.bucket import local_folder, stay_inside
+
+StorageOptions = dict[str, str]
+
+CONFLICT_ATTEMPTS = 20
+_FOREIGN = (DeltaError, OSError, pa.ArrowException)
+
+
+@contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Turns what storage and the table format raise into our own errors."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise PublishError(
+            "another writer kept changing the table first",
+            where=path,
+            evidence=_first_line(error),
+            next_step="run it again: nothing was changed by this try",
+        ) from error
+    except Exception as error:
+        # the engine inside deltalake has no exceptions of its own
+        if type(error) is not Exception and not isinstance(error, _FOREIGN):
+            raise
+        raise LakeUnavailableError(
+            "the lake cannot be read or written",
+            where=path,
+            evidence=_first_line(error),
+            next_step="check that the lake's path, rights and credentials are right: `doctor`",
+        ) from error
+
+
+def conflict_attempts() -> Iterable[stamina.Attempt]:
+    """Tries a change again while other writers commit first."""
+    return stamina.retry_context(
+        on=CommitFailedError,
+        attempts=CONFLICT_ATTEMPTS,
+        timeout=60.0,
+        wait_initial=0.02,
+        wait_max=1.0,
+        wait_jitter=0.1,
+    )
+
+
+def open_table(path: str, storage_options: StorageOptions | None = None) -> DeltaTable | None:
+    """The table at its newest version, or None where there is no table."""
+    try:
+        with reaching(path):
+            return DeltaTable(path, storage_options=storage_options)
+    except LakeUnavailableError as error:
+        if isinstance(error.__cause__, TableNotFoundError):
+            return None
+        raise
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The table's columns in pyarrow's own words."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def dataset(table: DeltaTable) -> ds.Dataset | None:
+    """The live files as a dataset, or None for a table that only the built-in engine can read."""
+    folder = local_folder(table.table_uri)
+    # what reads ahead must not need Python: it may still do so when the process ends, and crash
+    files = pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem()) if folder else None
+    try:
+        found = table.to_pyarrow_dataset(filesystem=files)
+    except DeltaProtocolError:
+        return None
+    if folder:
+        only_below(folder, found.files)
+    return found
+
+
+def only_below(folder: str, files: Iterable[str]) -> None:
+    """OutsideLakeError where one of a table's files is not in its folder, or is a link."""
+    places = {os.path.dirname(file) for file in files}
+    links = (f"{folder}/{file}" for file in files if os.path.islink(f"{folder}/{file}"))
+    stay_inside(folder, *(f"{folder}/{place}" for place in places), *links)
+
+
+def read_rows(
+    table: DeltaTable,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected."""
+    with reaching(table.table_uri):
+        names = None if columns is None else list(columns)
+        found = scanner(table, names, where)
+        return found.to_table() if limit is None else found.head(limit)
+
+
+def scanner(
+    table: DeltaTable, columns: list[str] | None, where: pc.Expression | None = None
+) -> ds.Scanner:
+    """Reads the rows of a table bit by bit."""
+    files = dataset(table)
+    if files is not None:
+        return files.scanner(columns=columns, filter=where)
+    # deletion vectors or mapped columns: the engine reads, pyarrow filters, so that values
+    # from outside still never become part of a SQL text
+    target = arrow_schema(table)
+    folder = local_folder(table.table_uri)
+    if folder:
+        stay_inside(folder, *table.file_uris())
+    batches = pa.RecordBatchReader.from_stream(table.scan())
+    return ds.Scanner.from_batches(
+        (batch.cast(target) for batch in batches), schema=target, columns=columns, filter=where
+    )
+
+
+class Storage(DeltaStorageHandler):
+    """Small files below a folder of the lake, local or not, with the lake's own credentials."""
+
+    def filesystem(self) -> pa_fs.FileSystem:
+        """The same for pyarrow, to read from."""
+        return pa_fs.PyFileSystem(self)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a whole file; readers see the old one or the new one, nothing in between."""
+        # pyarrow would hand over its own buffers, of which this stream takes none
+        stream: Any = self._handler.open_output_stream(path, None)
+        stream.write(data)
+        stream.close()
+
+
+def lake_files(lake: str, storage_options: StorageOptions | None = None) -> pa_fs.FileSystem | None:
+    """The files of a lake by their paths in it, to read from; None where there is no lake."""
+    storage = open_storage(lake, storage_options)
+    if storage is None:
+        return None
+    if "://" in lake:
+        return storage.filesystem()
+    # four times faster than through the general handler
+    return pa_fs.SubTreeFileSystem(os.path.abspath(lake), pa_fs.LocalFileSystem())
+
+
+def open_storage(path: str, storage_options: StorageOptions | None = None) -> Storage | None:
+    """The files below a folder, or None where there is no such folder."""
+    try:
+        return Storage(path, storage_options)
+    except TableNotFoundError:
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+
+
+# Several writers, one table: whoever comes second looks at the table again and tries again.
+
+ATTEMPTS = 15
+"""How often a commit that was overtaken is made again."""
+
+T = TypeVar("T")
+
+
+class OvertakenError(Exception):
+    """Another commit took the place of this one; nothing was written."""
+
+
+def until_not_overtaken(attempt: Callable[[], T]) -> T:
+    """The result of the first attempt that is not overtaken. Raises OvertakenError in the end."""
+    try:
+        # nearly always enough: the machinery below is not paid for a thousand times a batch
+        return attempt()
+    except OvertakenError:
+        again = stamina.retry(
+            on=OvertakenError,
+            attempts=ATTEMPTS,
+            wait_initial=0.005,
+            wait_max=0.25,
+            wait_jitter=0.05,
+        )
+        return again(attempt)()
+
+
+# What went wrong while committing, in our words, and with nothing in it that should not leave.
+
+_LASTING = frozenset({"columns", "features", "format", "partitions", "store"})
+"""Reasons that somebody has to take away."""
+
+
+def may_pass(error: PublishError) -> bool:
+    """Whether the same commit may succeed a moment later, with nobody doing anything about it."""
+    return error.retryable and error.context.get("reason") not in _LASTING
+
+
+def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError:
+    """The error of ours that fits an exception of the libraries below."""
+    evidence = clean(f"{error}") or type(error).__name__
+    what = f"cannot {doing}"
+    if isinstance(error, PublishError):
+        return error
+    if isinstance(error, OvertakenError):
+        return PublishError(
+            what,
+            where=path,
+            evidence=f"other writers were faster, again and again: {evidence}",
+            next_step="let fewer writers commit to this table at the same time",
+            reason="overtaken",
+        )
+    if isinstance(error, ColumnConflictError | UnsupportedTypeError):
+        return PublishError(
+            what,
+            where=path,
+            evidence=evidence,
+            next_step="the table has changed since the batch was planned: plan it again, or give "
+            "the column another name",
+            reason="columns",
+        )
+    if isinstance(error, OSError):
+        return LakeUnavailableError(
+            what,
+            where=path,
+            evidence=evidence,
+            next_step="check that the lake can be reached and written to, and has room",
+        )
+    return PublishError(
+        what,
+        where=path,
+        evidence=evidence,
+        next_step="if the table uses features that this way of committing does not know, publish "
+        "it with Spark",
+    )

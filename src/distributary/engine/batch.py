@@ -1,0 +1,449 @@
+"""The batch, on one screen: source, plan, stage, manifest, publish, settle."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from py4j.protocol import Py4JError
+from pyspark import Broadcast
+from pyspark.errors import PySparkException
+
+from distributary.engine.parts import Moment, RunContext, reached
+from distributary.engine.publish import (
+    DERIVED,
+    Reach,
+    forget_merged,
+    publish_all,
+    reach_of,
+    refuse_foreign_marks,
+)
+from distributary.engine.stage import (
+    Begun,
+    Stages,
+    drop_entries,
+    drop_files,
+    hop_one,
+    stage_order,
+    stage_records,
+)
+from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
+from distributary.model.manifest import Counts, Manifest, source_hash
+from distributary.model.plan import Catalog, StageOrder
+from distributary.model.table import Role
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    RuleBroken,
+    SchemaSeen,
+    StepFinished,
+    TableWritten,
+)
+from distributary.observe.recording import BatchTimes
+from distributary.publish.base import Outcome, Published
+from distributary.publish.parking import in_lake, parked
+from distributary.source.base import BatchInput, Position
+from distributary.stage.job import Staged
+from distributary.store.disk import sync_file_system
+
+# While a batch is decided and committed, the records of the next one are read and sorted.
+#
+# Both are the driver's work: the workers would have nothing to do. What is sorted ahead shows
+# nowhere, so a batch that fails, or a run that stops, just drops it.
+
+Following = Callable[[int, Position], BatchInput | None]
+"""The records of a batch that begins at a position; None where there are none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    batch: int
+    source: BatchInput
+    begun: Begun
+
+
+class ReadAhead:
+    """At most one batch ahead. Used by the thread that runs the batches."""
+
+    def __init__(self, context: RunContext, following: Following) -> None:
+        self._context = context
+        self._following = following
+        self._ahead: _Ahead | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="distributary-ahead")
+
+    def begin(self, batch: int, start: Position) -> None:
+        """Begin to sort this batch, if there is anything in it."""
+        context = self._context
+        if context.config.cdc is not None or context.config.shard is not None:
+            # tables of changes are brought up to date by the workers, who have enough to do; jobs
+            # that share a stream wait for each other where it is divided anew
+            return
+        try:
+            source = self._following(batch, start)
+        except (DistributaryError, PySparkException):
+            # it is asked again when it is the batch's turn, and told then
+            return
+        if source is None:
+            return
+        order = stage_order(context, batch, source)
+        catalog = context.planner.catalog()
+        sent = context.broadcast(catalog)
+        sorting = self._pool.submit(self._sort, source, sent, catalog, order)
+        self._ahead = _Ahead(batch, source, Begun(order, sorting))
+
+    def input(self, batch: int, end: Position) -> BatchInput | None:
+        """The records of a batch as they were opened, if it was begun and ends there."""
+        ahead = self._ahead
+        if ahead is None or ahead.batch != batch or ahead.source.end != end:
+            return None
+        return ahead.source
+
+    def take(self, source: BatchInput) -> Begun | None:
+        """What was begun with these records; work on others is dropped."""
+        ahead = self._ahead
+        if ahead is None or ahead.source is not source:
+            self.drop()
+            return None
+        self._ahead = None
+        return ahead.begun
+
+    def drop(self) -> None:
+        """Stop what was begun, and remove what it wrote."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        order, sorting = ahead.begun.order, ahead.begun.sorting
+        if not sorting.done():
+            # where the JVM is gone, so is the job
+            with suppress(Py4JError, OSError):
+                self._context.spark.sparkContext.cancelJobsWithTag(_tag(order))
+        wait([sorting])
+        if sorting.exception() is None:
+            drop_files(self._context, sorting.result())
+        shutil.rmtree(order.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """The run is over."""
+        self.drop()
+        self._pool.shutdown()
+
+    def _sort(
+        self, source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
+    ) -> Staged:
+        spark = self._context.spark.sparkContext
+        spark.addJobTag(_tag(order))
+        try:
+            return hop_one(source, sent, catalog, order)
+        finally:
+            spark.removeJobTag(_tag(order))
+
+
+def _tag(order: StageOrder) -> str:
+    return f"distributary-ahead-{order.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A batch that is done: where its records are."""
+
+    manifest: Manifest
+    counts: Counts
+    published: tuple[Published, ...]
+    seconds: float
+
+
+def _known(context: RunContext, batch: int) -> Manifest | None:
+    """A batch that was decided before; its checkpoint may lie in the lake, where others write."""
+    found = context.manifests.read(batch)
+    if found is None:
+        return None
+    lake = context.config.lake.address
+    return replace(found, tables=tuple(in_lake(entry, lake) for entry in found.tables))
+
+
+def run_batch(
+    context: RunContext, batch: int, source: BatchInput, ahead: ReadAhead | None = None
+) -> Settled:
+    """Bring one batch from the source to the tables, exactly once, whatever happened before."""
+    clock = _Clock(context, batch, source.expected)
+    manifest = _known(context, batch)
+    fresh = manifest is None
+    if manifest is None:
+        _refuse_other_records(context, batch, source)
+        manifest = _decide(context, batch, source, clock, ahead=ahead)
+    else:
+        _same_records(manifest, source)
+        refuse_foreign_marks(context, manifest, fresh=False)
+    try:
+        published = publish_all(context, manifest, fresh=fresh)
+    except StagedFileError:
+        # the records are still at the source: stage them again, tables that have them will skip;
+        # files that are gone once more are a matter for the run's patience
+        reach = reach_of(context, manifest)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach)
+        if context.config.lake.local_path is not None:
+            # a commit whose answer was lost may still be on its way to a store
+            drop_entries(reach.free)
+        published = publish_all(context, manifest, fresh=True)
+    clock.step("publish")
+    settled = _settle(context, manifest, published, source, clock)
+    forget_merged(context, [e.table.name for e in manifest.tables if e.table.role is Role.LOG])
+    return settled
+
+
+def _decide(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    clock: _Clock,
+    *,
+    ahead: ReadAhead | None,
+    reach: Reach | None = None,
+) -> Manifest:
+    """Plan and stage until every record has a place, then write that down.
+
+    With `reach` the batch was decided before, and has come so far.
+    """
+    context.planner.begin_batch()
+    clock.step("plan")
+    reached(Moment.AFTER_PLAN, batch)
+
+    begun = ahead.take(source) if ahead is not None else None
+    stages: Stages = stage_records(context, batch, source, begun)
+    clock.stages = stages.tries
+    clock.step("stage")
+    if ahead is not None:
+        # what follows is the driver's work
+        ahead.begin(batch + 1, source.end)
+    reached(Moment.AFTER_STAGE, batch)
+
+    try:
+        return _decided(context, batch, source, clock, stages, reach)
+    except Exception:
+        drop_files(context, stages.staged)
+        raise
+
+
+def _decided(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    clock: _Clock,
+    stages: Stages,
+    reach: Reach | None,
+) -> Manifest:
+    """Check the source, the equation and the tables, write the manifest."""
+    source.verify(decided=reach is not None)
+    pending = context.planner.book.take_pending()
+    manifest = stages.manifest(context, batch, source, pending, reach)
+    if not manifest.counts.balanced:
+        context.planner.book.give_back(pending)
+        raise AccountingError(
+            "the batch does not add up and was not committed",
+            where=f"pipeline {context.config.name}, batch {batch}",
+            evidence=manifest.counts.equation().replace("=", "!="),
+            next_step="run it again; if it stays, this is a defect: report it with this line",
+        )
+    # whatever speaks against this batch does so before it is decided
+    refuse_foreign_marks(context, manifest, fresh=True)
+    context.claim.check()
+    # the manifest promises these files: they must not be lost when it is not
+    if context.config.lake.local_path is not None:
+        sync_file_system(context.config.lake.local_path)
+    if reach is None:
+        context.manifests.create(manifest)
+    else:
+        context.manifests.replace(manifest)
+    clock.step("manifest")
+    reached(Moment.AFTER_MANIFEST, batch)
+    return manifest
+
+
+def _settle(
+    context: RunContext,
+    manifest: Manifest,
+    published: tuple[Published, ...],
+    source: BatchInput,
+    clock: _Clock,
+) -> Settled:
+    """Write the accounting row, tell whoever listens, forget what is no longer needed."""
+    reached(Moment.BEFORE_SETTLE, manifest.batch)
+    context.claim.check()
+    parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
+    counts = manifest.with_parked(parked_records(manifest, parked_tables))
+    context.ledger.record(
+        manifest,
+        published,
+        times=clock.times(),
+        counts=counts,
+        lag_records=source.lag,
+        lag_seconds=source.age_seconds(manifest.newest_us),
+        stages=clock.stages,
+    )
+    context.manifests.settle(manifest.batch)
+    context.manifests.prune(keep=context.config.run.keep_manifests)
+    # what is made of a log is not there as long as no event has a key
+    derived = {e.table.name for e in manifest.tables if e.table.role in DERIVED}
+    done = [
+        p.table
+        for p in published
+        if p.outcome is not Outcome.PARKED and (p.version is not None or p.table not in derived)
+    ]
+    if clock.stages:
+        context.planner.committed(done)
+    else:
+        context.planner.reread(done)
+    clock.step("settle")
+    seconds = time.monotonic() - clock.began
+    settled = Settled(manifest, counts, published, seconds)
+    _announce(context, settled, source, clock)
+    return settled
+
+
+def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: _Clock) -> None:
+    manifest, name = settled.manifest, context.config.name
+    for use in manifest.schemas:
+        context.bus.publish(
+            SchemaSeen(
+                pipeline=name,
+                batch=manifest.batch,
+                type=use.type,
+                table=use.table,
+                schema_id=use.schema_id,
+                label=use.label,
+                changes=tuple(change.describe() for change in use.changes),
+            )
+        )
+    context.tell_registry_calls()
+    context.bus.publish(
+        BatchSettled(
+            pipeline=name,
+            batch=manifest.batch,
+            counts=settled.counts,
+            rows=sum(entry.rows for entry in manifest.tables),
+            tables=len(manifest.tables),
+            seconds=settled.seconds,
+            lane=manifest.lane,
+            lag_records=source.lag,
+            lag_seconds=source.age_seconds(manifest.newest_us),
+            dead_letters=dict(manifest.dead_letters),
+            steps=clock.seconds,
+            written=_written(settled),
+            broken_rules=_broken_rules(manifest),
+            lag_by_partition=source.lag_by_partition,
+            life=manifest.life,
+            bytes_read=manifest.bytes_read,
+            topics=tuple(dict.fromkeys(r.topic for r in manifest.ranges)),
+            parked_tables=tuple(dict.fromkeys(p.table for p in parked(context.parking))),
+        )
+    )
+
+
+def _written(settled: Settled) -> tuple[TableWritten, ...]:
+    done = {p.table: p for p in settled.published}
+    return tuple(
+        TableWritten(
+            table=entry.table.name,
+            role=str(entry.table.role),
+            rows=entry.rows,
+            bytes=sum(file.size for file in entry.files),
+            files=len(entry.files),
+            outcome=str(result.outcome),
+            version=result.version,
+            created=not entry.table.exists and result.version == 0,
+        )
+        for entry in settled.manifest.tables
+        if (result := done.get(entry.table.name)) is not None
+    )
+
+
+def _broken_rules(manifest: Manifest) -> tuple[RuleBroken, ...]:
+    return tuple(
+        RuleBroken(
+            table=entry.table.name,
+            rule=count.rule,
+            action=str(count.action),
+            checked=count.checked,
+            violated=count.violated,
+            example=count.example,
+        )
+        for entry in manifest.tables
+        for count in entry.rules
+        if count.violated
+    )
+
+
+def parked_records(manifest: Manifest, parked: set[str]) -> int:
+    """Source records whose own table is parked."""
+    return sum(e.records for e in manifest.primary() if e.table.name in parked)
+
+
+def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -> None:
+    """A batch number that the ledger has settled may come again only with the same records."""
+    if batch > context.newest_settled:
+        return
+    done = context.ledger.settled(context.config.name, context.checkpoint.life, context.lane, batch)
+    if done is not None and done != source_hash(source.ranges):
+        raise DivergedError(
+            f"batch {batch} was settled before, with other records than it has now",
+            where=str(context.checkpoint.folder),
+            evidence=f"the ledger has settled batches up to {context.newest_settled}; "
+            "the checkpoint is older and would read them in other portions",
+            next_step="put the newest copy of the checkpoint back, or start a new life with "
+            "`distributary reset`, which reads the source again",
+        )
+
+
+def _same_records(manifest: Manifest, source: BatchInput) -> None:
+    """A manifest that is found must be about the records that Spark gives under this number."""
+    if source.ranges and manifest.source_hash != source_hash(source.ranges):
+        raise DivergedError(
+            f"the manifest of batch {manifest.batch} is about other records",
+            evidence=f"manifest {manifest.source_hash}, source {source_hash(source.ranges)}",
+            next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+        )
+
+
+class _Clock:
+    """Times of the steps, told to whoever listens."""
+
+    def __init__(self, context: RunContext, batch: int, records: int | None) -> None:
+        self.began = self._last = time.monotonic()
+        self.started_at = datetime.now(UTC)
+        self.stages = 0
+        self._context, self._batch = context, batch
+        self.seconds: dict[str, float] = {}
+        context.bus.publish(
+            BatchStarted(
+                pipeline=context.config.name, batch=batch, lane=context.lane, records=records
+            )
+        )
+
+    def step(self, name: str) -> None:
+        """The step `name` is finished."""
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+        self._context.bus.publish(
+            StepFinished(
+                pipeline=self._context.config.name,
+                batch=self._batch,
+                step=name,
+                seconds=self.seconds[name],
+            )
+        )
+
+    def times(self) -> BatchTimes:
+        """For the ledger."""
+        return BatchTimes(
+            started_at=self.started_at,
+            plan=self.seconds.get("plan", 0.0),
+            stage=self.seconds.get("stage", 0.0),
+            manifest=self.seconds.get("manifest", 0.0),
+            publish=self.seconds.get("publish", 0.0),
+        )

@@ -1,0 +1,363 @@
+"""The one loop of a pipeline: batch after batch, watched, retried, stopped.
+
+The engine keeps the time itself. Spark's streaming query would do it too, but starting one costs 10
+to 25 seconds of a core in a fresh JVM, and its offset log would be a second record of what the
+manifests say already.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import stamina
+from pyspark.errors import PySparkException
+
+from distributary.config.engine import Trigger, TriggerKind
+from distributary.engine.batch import ReadAhead, run_batch
+from distributary.engine.parts import RunContext
+from distributary.engine.publish import forget_all_merged
+from distributary.engine.requests import (
+    Patience,
+    answer_requests,
+    answered,
+    drained,
+    requests,
+    wanted,
+)
+from distributary.engine.tables import primary_role
+from distributary.errors import CheckpointError, DistributaryError, ErrorCode
+from distributary.model.manifest import Counts
+from distributary.model.table import Role
+from distributary.observe.events import Failed, Idle, Stopped, TableResumed
+from distributary.observe.pipelines import clear_failure
+from distributary.publish.base import Outcome, Published
+from distributary.publish.parking import ParkedBatch, parked
+from distributary.source.base import BatchInput, Position, Source
+from distributary.spark.session import disk_failed, spark_failed, too_few_files
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2
+_HEARTBEAT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StillParked:
+    """What waits for tables that cannot be written, whichever run has parked it."""
+
+    records: int = 0
+    tables: int = 0
+
+    def describe(self) -> str:
+        """`120 records of 2 tables still parked`."""
+        records = "record" if self.records == 1 else "records"
+        tables = "table" if self.tables == 1 else "tables"
+        return f"{self.records:,} {records} of {self.tables:,} {tables} still parked"
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What a run did, counted over its batches."""
+
+    pipeline: str
+    counts: Counts = field(default_factory=Counts)
+    batches: int = 0
+    seconds: float = 0.0
+    query_id: str = ""
+    """Stays the same as long as the checkpoint lives."""
+    stopped: str = ""
+    """Why it ended: `done`, `stopped`."""
+    still_parked: StillParked = field(default_factory=StillParked)
+    """Also of earlier runs."""
+
+    def equation(self) -> str:
+        """The sum of the batches, and behind it what waits."""
+        still = f"; {self.still_parked.describe()}" if self.still_parked.tables else ""
+        return f"{self.counts.equation()}{still}"
+
+
+class StreamRun:
+    """Drives a pipeline until it is done, is told to stop, or cannot go on."""
+
+    def __init__(self, context: RunContext, source: Source, *, stop: threading.Event) -> None:
+        self._context = context
+        self._source = source
+        self._stop = stop
+        self._summary = RunSummary(context.config.name, query_id=context.checkpoint.life)
+        # the first round that finds nothing is told at once: the pipeline is up
+        self._last_event = -math.inf
+        self._end: tuple[int, Position] | None = None
+        """The batch that this process settled last, and where it ended."""
+        self._until: Position | None = None
+        """Where the source ended when the draining under way began: no batch goes further."""
+        self._ahead = ReadAhead(context, self._opened)
+        self._patience = Patience(context.parking, context.config)
+        self._since: int | None = None
+        """The first batch of this run."""
+
+    def run(self, trigger: Trigger) -> RunSummary:
+        """Run to the end; after a failure that may pass, try again, with back-off."""
+        began = time.monotonic()
+        try:
+            self._with_retries(trigger)
+        finally:
+            self._ahead.close()
+        self._look_at_parked()
+        self._summary.seconds = time.monotonic() - began
+        self._summary.stopped = "stopped" if self._stop.is_set() else "done"
+        self._context.bus.publish(
+            Stopped(
+                pipeline=self._context.config.name,
+                batches=self._summary.batches,
+                counts=self._summary.counts,
+                seconds=self._summary.seconds,
+                reason=self._summary.stopped,
+            )
+        )
+        return self._summary
+
+    def _look_at_parked(self) -> None:
+        """Say what waits; a table that was parked and resumed in this run has its records."""
+        context, summary = self._context, self._summary
+        left = parked(context.parking)
+        records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
+        summary.still_parked = StillParked(records, tables)
+        if self._since is not None and summary.counts.parked:
+            role = primary_role(context.config)
+            summary.counts = settled_now(
+                summary.counts, left, app_id=context.app_id, since=self._since, role=role
+            )
+
+    def _with_retries(self, trigger: Trigger) -> None:
+        """A run that goes on retries for ever; one that ends by itself gives up after a while."""
+        attempts = self._context.config.run.batch_attempts
+        endless = trigger.kind is not TriggerKind.AVAILABLE_NOW
+        while True:
+            done_before = self._summary.batches
+
+            def stuck(error: Exception, done: int = done_before) -> bool:
+                return self._worth_a_retry(error) and self._summary.batches == done
+
+            try:
+                for attempt in stamina.retry_context(
+                    on=stuck,
+                    attempts=None if endless else attempts,
+                    timeout=None,
+                    wait_initial=1.0,
+                    wait_max=60.0,
+                ):
+                    with attempt:
+                        last = not endless and attempt.num == attempts
+                        self._told(trigger, None if last else attempt.next_wait)
+                        return
+            except DistributaryError as error:
+                # patience is counted per batch, not per run: after progress it begins anew
+                if not self._worth_a_retry(error) or self._summary.batches == done_before:
+                    raise
+
+    def _told(self, trigger: Trigger, wait: float | None) -> None:
+        try:
+            self._looped(trigger)
+        except DistributaryError as error:
+            again = wait if self._worth_a_retry(error) else None
+            name = self._context.config.name
+            self._context.tell_registry_calls()
+            self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
+            raise
+
+    def _worth_a_retry(self, error: Exception) -> bool:
+        return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
+
+    def _looped(self, trigger: Trigger) -> None:
+        try:
+            self._loop(trigger)
+        except OSError as error:
+            # between two batches: the checkpoint or the parking folder
+            raise disk_failed(error) or error from error
+
+    def _loop(self, trigger: Trigger) -> None:
+        self._finish_decided()
+        forget_all_merged(self._context)
+        while not self._stop.is_set():
+            # one that has nothing to do stops too when its claim is lost
+            self._context.claim.check()
+            began = time.monotonic()
+            self._drain(self._source.newest())
+            if trigger.kind is TriggerKind.AVAILABLE_NOW:
+                self._resume_parked(everything=True)
+                return
+            self._wait(began + trigger.interval.total_seconds() if trigger.interval else 0.0)
+
+    def _drain(self, until: Position) -> None:
+        """Batches up to a position, which is where the source ended when this began."""
+        self._until = until
+        while not self._stop.is_set():
+            self._resume_on_request()
+            self._resume_parked()
+            batch = self._context.manifests.newest() + 1
+            start = self._position_after(batch - 1)
+            end = self._end_of(batch, start, until)
+            if end is None:
+                return
+            self._run(batch, start, end)
+
+    def _opened(self, batch: int, start: Position) -> BatchInput | None:
+        """The records of the batch that begins there, if there are any and they are wanted."""
+        if self._until is None or self._stop.is_set():
+            return None
+        end = self._end_of(batch, start, self._until)
+        return None if end is None else self._open(start, end)
+
+    def _open(self, start: Position, end: Position) -> BatchInput:
+        return replace(self._source.open(self._context.spark, start, end), start=start)
+
+    def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
+        """A batch that the ledger has settled ends where it ended then: its tables have it."""
+        settled = self._context.settled_ranges(batch)
+        if settled is not None:
+            return self._source.retrace(start, settled)
+        return self._source.advance(start, until)
+
+    def _finish_decided(self) -> None:
+        """What was decided and not settled, because the process ended in between."""
+        manifests = self._context.manifests
+        settled, newest = manifests.settled(), manifests.newest()
+        if settled > newest:
+            raise self._missing(settled)
+        # what the ledger has settled is done, whatever became of the checkpoint's own marks
+        for batch in range(max(settled, self._context.newest_settled) + 1, newest + 1):
+            manifest = manifests.read(batch)
+            if manifest is not None:
+                start = manifest.source_start or self._position_after(batch - 1)
+                self._run(batch, start, manifest.source_state)
+
+    def _run(self, batch: int, start: Position, end: Position) -> None:
+        context = self._context
+        context.claim.check()
+        if self._since is None:
+            self._since = batch
+        try:
+            source = self._ahead.input(batch, end)
+            if source is None:
+                source = self._open(start, end)
+            settled = run_batch(context, batch, source, self._ahead)
+        except DistributaryError:
+            raise
+        except PySparkException as error:
+            raise self._source.explain(error) or spark_failed(error) from error
+        except OSError as error:
+            raise disk_failed(error) or _unexpected(error, batch) from error
+        except Exception as error:
+            raise _unexpected(error, batch) from error
+        finally:
+            self._last_event = time.monotonic()
+        # as the manifest has it on disk, which takes long to read with a thousand tables
+        self._end = batch, json.loads(json.dumps(settled.manifest.source_state, default=str))
+        clear_failure(context.checkpoint.folder)
+        self._summary.batches += 1
+        self._summary.counts += settled.counts
+
+    def _position_after(self, batch: int) -> Position:
+        """Where a batch ended; before the first one, where the pipeline has begun."""
+        context = self._context
+        if self._end is not None and self._end[0] == batch:
+            return self._end[1]
+        if batch < 0:
+            return context.checkpoint.first_position(self._source.first)
+        manifest = context.manifests.read(batch)
+        if manifest is None:
+            raise self._missing(batch)
+        return manifest.source_state
+
+    def _missing(self, batch: int) -> CheckpointError:
+        return CheckpointError(
+            f"the manifest of batch {batch} is missing, so the next offset is unknown",
+            where=str(self._context.manifests.folder),
+            next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
+        )
+
+    def _wait(self, until: float) -> None:
+        """Until a moment, or until there may be something new."""
+        self._stop.wait(_POLL_SECONDS)
+        while time.monotonic() < until and not self._stop.is_set():
+            self._resume_on_request()
+            self._resume_parked()
+            self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
+        if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
+            self._last_event = time.monotonic()
+            newest = self._context.manifests.newest()
+            self._context.bus.publish(
+                Idle(pipeline=self._context.config.name, batch=newest if newest >= 0 else None)
+            )
+
+    def _resume_on_request(self) -> None:
+        context = self._context
+        for table in requests(context.parking):
+            done = self._resumed(table)
+            answered(context.parking, table)
+            waits = any(result.outcome is Outcome.PARKED for result in done)
+            self._tell_resumed(table, waits=waits)
+        if wanted(context.parking):
+            with context.publishing:
+                context.claim.check()
+                answer_requests(context.config, context.ledger, context.publisher, context.parking)
+
+    def _resume_parked(self, *, everything: bool = False) -> None:
+        """Try again, now and then, what waits for tables; only what changes is told."""
+        for name in self._patience.due(everything=everything):
+            if self._stop.is_set():
+                return
+            done = self._resumed(name)
+            self._patience.tried(name)
+            for table in dict.fromkeys(r.table for r in done if r.outcome is not Outcome.PARKED):
+                outcomes = {r.outcome for r in done if r.table == table}
+                self._tell_resumed(table, waits=Outcome.PARKED in outcomes)
+
+    def _resumed(self, table: str) -> list[Published]:
+        """Publish what waits for a table; however that fails, it waits on."""
+        context = self._context
+        with context.publishing:
+            context.claim.check()
+            try:
+                return drained(
+                    context.publisher,
+                    context.ledger,
+                    context.parking,
+                    config=context.config,
+                    table=table,
+                    spark=context.spark,
+                )
+            except Exception as error:
+                _log.info("table %s still waits: %s", table, error)
+                return [Published(table, Outcome.PARKED, error=type(error).__name__)]
+
+    def _tell_resumed(self, table: str, *, waits: bool) -> None:
+        name = self._context.config.name
+        self._context.bus.publish(TableResumed(pipeline=name, table=table, parked=waits))
+
+
+def settled_now(
+    counts: Counts, left: Sequence[ParkedBatch], *, app_id: str, since: int, role: Role
+) -> Counts:
+    """The equation of the batches since one of them, when this is what is left of what waited."""
+    mine = (p for p in left if p.mark.app_id == app_id and p.mark.batch >= since)
+    waiting = sum(p.entry.records for p in mine if p.entry.table.role is role)
+    resumed = counts.parked - min(counts.parked, waiting)
+    return counts + Counts(written=resumed, parked=-resumed)
+
+
+def _unexpected(error: Exception, batch: int) -> DistributaryError:
+    text = str(error).strip().splitlines()
+    return too_few_files(str(error)) or DistributaryError(
+        f"batch {batch} failed",
+        code=ErrorCode.BATCH_FAILED,
+        evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",
+        next_step="run again, with --debug for the traceback: what tables have of it already is "
+        "not written twice",
+    )

@@ -1,0 +1,694 @@
+"""`maintain`: the tables of a lake are looked after, many at once, beside running pipelines.
+
+One process at a time does it, under a claim of its own. It may be killed at any moment: what it had
+written and not committed is nobody's, and is deleted by a later one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
+from distributary.delta.columns import UnsupportedTypeError
+from distributary.delta.commit import commit_path
+from distributary.delta.compact import (
+    BusyError,
+    Compacted,
+    Manners,
+    Sizes,
+    compact,
+    planned,
+    refusal,
+)
+from distributary.delta.snapshot import TableState, load_state
+from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
+from distributary.delta.vacuum import (
+    ExpiredLetters,
+    Expiry,
+    Keepers,
+    LogCare,
+    Vacuumed,
+    care_for_log,
+    expire_letters,
+    retention_of,
+    vacuum,
+    vacuum_staging,
+)
+from distributary.engine.checkpoint import Checkpoint, Manifests
+from distributary.engine.claim import CLAIMS, Claim, current_owner, is_alive
+from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
+from distributary.model import layout
+from distributary.model.table import STAGING, Role
+from distributary.observe.health import DERIVED
+from distributary.observe.ledger import Expired, Ledger
+from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
+from distributary.publish.parquet import format_of
+from distributary.store.bucket import leads_outside
+
+# What is asked of a maintenance, and what it tells of each table.
+
+
+class Step(StrEnum):
+    """One kind of care."""
+
+    OPTIMIZE = "optimize"
+    CHECKPOINT = "checkpoint"
+    VACUUM = "vacuum"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be done, and how."""
+
+    steps: frozenset[Step]
+    sizes: Sizes
+    checkpoint_every: int
+    retention: timedelta
+    expire: Expire
+    skip: tuple[str, ...] = ()
+    given_retention: timedelta | None = None
+    """What was said for this one time: it goes before what a table says."""
+    force: bool = False
+    """Files may be deleted that readers might still look at."""
+    dry_run: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        settings: Maintain,
+        *,
+        steps: Collection[Step] = (),
+        retention: timedelta | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Wishes:
+        """By a pipeline file; with `steps`, these and no others."""
+        return cls(
+            steps=frozenset(steps or map(Step, settings.steps)),
+            sizes=Sizes(settings.optimize.target_size, settings.optimize.min_files),
+            checkpoint_every=settings.checkpoint.every,
+            retention=settings.vacuum.retention,
+            expire=settings.expire,
+            skip=settings.skip,
+            given_retention=retention,
+            force=force,
+            dry_run=dry_run,
+        )
+
+    def keep(self, state: TableState | None = None) -> timedelta:
+        """How long files of a table are kept that are no longer part of it."""
+        if self.given_retention is not None:
+            wanted = self.given_retention
+        else:
+            wanted = self.retention if state is None else retention_of(state, self.retention)
+        return wanted if self.force else max(wanted, LEAST_RETENTION)
+
+    def passes_over(self, table: str) -> bool:
+        """Whether the file says to leave a table alone."""
+        return any(fnmatchcase(table, pattern) for pattern in self.skip)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A table that is looked after."""
+
+    table: str
+    role: str
+    pipeline: str
+    folder: str
+    checkpoint: str = ""
+    """Where its pipeline's progress is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What was done to one table, or would be."""
+
+    table: str
+    role: str
+    pipeline: str
+    path: str
+    optimize: Compacted | None = None
+    checkpoint: LogCare | None = None
+    vacuum: Vacuumed | None = None
+    expire: ExpiredLetters | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Steps that were left out, and why."""
+    error: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was done."""
+        return bool(
+            (self.optimize and self.optimize.files_after < self.optimize.files_before)
+            or (self.checkpoint and (self.checkpoint.checkpoint is not None))
+            or (self.checkpoint and self.checkpoint.removed)
+            or (self.vacuum and (self.vacuum.removed or self.vacuum.orphans))
+            or (self.expire and self.expire.letters)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Over all tables."""
+
+    tables: int
+    changed: int
+    failed: int
+    files_before: int
+    """Of the tables that were compacted."""
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    checkpoints: int
+    log_files: int
+    files_deleted: int
+    bytes_deleted: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a maintenance did to a lake, or would do."""
+
+    lake: str
+    tables: tuple[TableReport, ...]
+    ledger: Expired | None = None
+    """Rows of detail that became sums."""
+    leftovers: int = 0
+    """Files beside the checkpoints that killed processes had left."""
+    notes: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
+    """What went wrong beside the tables."""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything went wrong."""
+        return self.error is not None or any(table.error for table in self.tables)
+
+    def totals(self) -> Totals:
+        """Over all tables."""
+        compacted = [t.optimize for t in self.tables if t.optimize]
+        logs = [t.checkpoint for t in self.tables if t.checkpoint]
+        vacuumed = [t.vacuum for t in self.tables if t.vacuum]
+        return Totals(
+            tables=len(self.tables),
+            changed=sum(t.changed for t in self.tables),
+            failed=sum(t.error is not None for t in self.tables),
+            files_before=sum(c.files_before for c in compacted),
+            files_after=sum(c.files_after for c in compacted),
+            bytes_before=sum(c.bytes_before for c in compacted),
+            bytes_after=sum(c.bytes_after for c in compacted),
+            checkpoints=sum(log.checkpoint is not None for log in logs),
+            log_files=sum(log.removed for log in logs),
+            files_deleted=sum(v.removed + v.orphans for v in vacuumed),
+            bytes_deleted=sum(v.bytes for v in vacuumed),
+            dead_letters=sum(t.expire.letters for t in self.tables if t.expire),
+        )
+
+
+# What the pipelines of a lake need to find there: asked before anything is taken away.
+
+_FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A pipeline whose source is a Delta table, and how far it has come."""
+
+    pipeline: str
+    folder: str
+    """The table, as its card says; empty when it does not."""
+    topic: str
+    """What it calls the table."""
+    version: int
+    whole: bool
+    """It still reads the table as it was at that version."""
+
+    def reads(self, folder: str) -> bool:
+        """Whether this table may be its source."""
+        if self.folder:
+            return os.path.realpath(folder) == self.folder
+        # before its first batch nobody knows what it calls the table: it may be any
+        return self.topic in ("", os.path.basename(folder))
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The pipelines of a lake at one moment."""
+
+    paths: frozenset[str]
+    running_since: float
+    readers: tuple[Reader, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be found out."""
+
+    def keepers(self, folder: str) -> Keepers:
+        """What must stay of one table."""
+        since = min((_time_of(folder, r) for r in self._of(folder)), default=_FOR_EVER)
+        return Keepers(self.paths, self.running_since, since)
+
+    def keep_from(self, folder: str) -> int | None:
+        """The oldest version of a table that a pipeline has still to read, if one reads it."""
+        return min((0 if r.whole else r.version for r in self._of(folder)), default=None)
+
+    def _of(self, folder: str) -> list[Reader]:
+        return [reader for reader in self.readers if reader.reads(folder)]
+
+
+def watch(lake: str) -> Watched:
+    """Look at all pipelines that have left a card in a lake on this machine."""
+    paths: set[str] = set()
+    since = time.time()
+    readers: list[Reader] = []
+    notes: list[str] = []
+    for card in registrations(lake):
+        folder = Path(card.checkpoint)
+        if not folder.is_dir():
+            notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
+            continue
+        for lane, manifests in lanes(folder):
+            since = min(since, _running_since(lane, manifests))
+            paths |= set(_decided(lake, manifests))
+        reader = _reader(card, Manifests(folder / "manifests"))
+        readers += [reader] if reader else []
+    return Watched(frozenset(paths), since, tuple(readers), tuple(notes))
+
+
+def lanes(checkpoint: Path) -> Iterator[tuple[Path, Manifests]]:
+    """The folders that are claimed for the stream and for each other lane, and their batches."""
+    yield checkpoint, Manifests(checkpoint / "manifests")
+    for folder in sorted(checkpoint.iterdir()):
+        if (folder / CLAIMS).is_dir():
+            yield folder, Manifests(folder)
+
+
+def is_owned(lane: Path) -> bool:
+    """Whether a process works on a lane now."""
+    owner = current_owner(lane) if (lane / CLAIMS).is_dir() else None
+    return owner is not None and is_alive(lane, owner)
+
+
+def batch_under_way(checkpoint: str) -> bool:
+    """Whether a running pipeline has decided a batch that its tables do not all have yet."""
+    folder = Path(checkpoint)
+    if not folder.is_dir() or not is_owned(folder):
+        return False
+    manifests = Manifests(folder / "manifests")
+    return manifests.settled() < manifests.newest()
+
+
+def _running_since(lane: Path, manifests: Manifests) -> float:
+    """When the batch that a running process works on can have begun at the earliest."""
+    owner = current_owner(lane) if (lane / CLAIMS).is_dir() else None
+    if owner is None or not is_alive(lane, owner):
+        return _FOR_EVER
+    newest = manifests.newest()
+    decided = manifests.folder / f"{newest:020d}.json"
+    try:
+        return max(owner.claimed_at, decided.stat().st_mtime)
+    except FileNotFoundError:
+        return owner.claimed_at
+
+
+def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
+    """Files of batches that are decided and not settled. Raises CheckpointError."""
+    settled = manifests.settled()
+    for number in (n for n in manifests.numbers() if n > settled):
+        manifest = manifests.read(number)
+        for entry in manifest.tables if manifest else ():
+            folder = layout.place(lake, entry.table.path)
+            yield from (f"{folder}/{file.path}" for file in entry.files)
+
+
+def _reader(card: Registration, manifests: Manifests) -> Reader | None:
+    position, topic = _position(Path(card.checkpoint), manifests)
+    whole = "snapshot" in position
+    version = position.get("snapshot" if whole else "version")
+    if "index" not in position or not isinstance(version, int):
+        return None
+    return Reader(card.name, card.reads, topic, version, whole)
+
+
+def _position(checkpoint: Path, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
+    """Where a pipeline would begin to read again, and what it calls its source."""
+    settled = manifests.settled()
+    manifest = manifests.read(settled) if settled >= 0 else None
+    if manifest is not None:
+        topics = [r.topic for r in manifest.ranges]
+        return manifest.source_state, topics[0] if topics else ""
+    try:
+        first: Mapping[str, Any] = json.loads((checkpoint / "first.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}, ""
+    return first, ""
+
+
+def _time_of(folder: str, reader: Reader) -> float:
+    """When the first commit was made that a reader has still to see."""
+    if reader.whole:
+        return 0.0
+    try:
+        return os.stat(commit_path(folder, reader.version)).st_mtime
+    except FileNotFoundError:
+        # behind the newest commit, or one that is gone
+        newer = os.path.exists(commit_path(folder, reader.version - 1))
+        return _FOR_EVER if newer else 0.0
+
+
+# One table, looked after: letters, files, log, and what is left over, in this order.
+
+TOMBSTONES = "tombstones"
+"""The role of the tables that remember what was removed from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What is wanted, and what must be minded."""
+
+    wishes: Wishes
+    watched: Watched
+    home: str
+    """The folder of the lake in which only pipelines keep tables."""
+    check: Callable[[], None]
+    """Raises FencedError when this process has been taken for dead."""
+
+    def look_after(self, job: Job) -> TableReport:
+        """Do what is wanted to one table; what goes wrong is told, not raised."""
+        started = time.perf_counter()
+        report = TableReport(job.table, job.role, job.pipeline, job.folder)
+        try:
+            report = self._steps(job, report)
+        except FencedError:
+            raise
+        except Exception as error:
+            told = as_publish_error(error, doing="look after a table", path=job.folder)
+            report = replace(report, error=_told(error, told))
+        return replace(report, seconds=time.perf_counter() - started)
+
+    def _steps(self, job: Job, report: TableReport) -> TableReport:
+        wishes = self.wishes
+        if wishes.passes_over(job.table):
+            return _without(report, wishes.steps, "the pipeline file says to leave it alone")
+        lake = os.path.dirname(self.home)
+        if any(leads_outside(lake, f"{job.folder}/{name}") for name in ("_delta_log", STAGING)):
+            return _without(report, wishes.steps, "it leads out of the lake")
+        kind = format_of(job.folder)
+        if kind is None:
+            return _without(report, wishes.steps, "there is no table")
+        if kind == "parquet":
+            return self._plain(job, report)
+        state = load_state(job.folder)
+        if state is None:
+            return _without(report, wishes.steps, "there is no table")
+        if Step.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
+            state, report = self._expire(state, report)
+        if Step.OPTIMIZE in wishes.steps:
+            state, report = self._optimize(job, state, report)
+        if Step.CHECKPOINT in wishes.steps:
+            report = self._checkpoint(job, state, report)
+        if Step.VACUUM in wishes.steps:
+            report = self._vacuum(job, report)
+        return report
+
+    def _plain(self, job: Job, report: TableReport) -> TableReport:
+        """A folder of Parquet files: its readers see files, so that none can be replaced."""
+        why = "a plain Parquet table: its readers would see rows twice, or not at all"
+        report = _without(report, self.wishes.steps & {Step.OPTIMIZE}, why)
+        if Step.VACUUM not in self.wishes.steps:
+            return report
+        kept = self.watched.keepers(job.folder)
+        done = vacuum_staging(job.folder, self.wishes.keep(), kept, dry_run=self.wishes.dry_run)
+        return replace(report, vacuum=done)
+
+    def _expire(self, state: TableState, report: TableReport) -> tuple[TableState, TableReport]:
+        total = ExpiredLetters()
+        for expiry in self._expiries():
+            try:
+                state, done = expire_letters(
+                    state, expiry, ready=self.check, dry_run=self.wishes.dry_run
+                )
+            except (BusyError, OvertakenError):
+                return state, _without(report, {Step.EXPIRE}, "other writers were faster")
+            total = ExpiredLetters(
+                total.letters + done.letters, done.version or total.version, total.left + done.left
+            )
+        return state, replace(report, expire=total)
+
+    def _expiries(self) -> list[Expiry]:
+        wanted = self.wishes.expire
+        ages = [(wanted.dead_letters, False), (wanted.open_dead_letters, True)]
+        return [Expiry(_ago(age), open_too) for age, open_too in ages if age is not None]
+
+    def _optimize(
+        self, job: Job, state: TableState, report: TableReport
+    ) -> tuple[TableState, TableReport]:
+        wishes = self.wishes
+        if job.folder.startswith(f"{self.home}{os.sep}"):
+            return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
+        plan = planned(state, wishes.sizes)
+        refused = refusal(state) if plan else ""
+        if plan is None or refused:
+            return state, _without(report, {Step.OPTIMIZE} if refused else (), refused)
+        if wishes.dry_run:
+            return state, replace(report, optimize=plan)
+        try:
+            state, done = compact(state, wishes.sizes, self._manners(job))
+        except UnsupportedTypeError as error:
+            return state, _without(report, {Step.OPTIMIZE}, str(error))
+        return state, _optimized(report, done)
+
+    def _manners(self, job: Job) -> Manners:
+        """A merge that is overtaken begins anew: tables that are merged into are not fought for."""
+        if job.role not in DERIVED:
+            return Manners(self.check)
+
+        def ready() -> None:
+            self.check()
+            if job.checkpoint and batch_under_way(job.checkpoint):
+                raise BusyError("a batch is being merged into it: next time")
+
+        return Manners(ready, patient=False)
+
+    def _checkpoint(self, job: Job, state: TableState, report: TableReport) -> TableReport:
+        done = care_for_log(
+            state,
+            every=self.wishes.checkpoint_every,
+            keep_from=self.watched.keep_from(job.folder),
+            dry_run=self.wishes.dry_run,
+        )
+        if done.failed:
+            return _without(report, {Step.CHECKPOINT}, done.failed)
+        return replace(report, checkpoint=done)
+
+    def _vacuum(self, job: Job, report: TableReport) -> TableReport:
+        self.check()
+        kept = self.watched.keepers(job.folder)
+        done = vacuum(job.folder, self.wishes.keep, kept, dry_run=self.wishes.dry_run)
+        if done.refused:
+            return _without(report, {Step.VACUUM}, done.refused)
+        return replace(report, vacuum=done)
+
+
+def _ago(age: timedelta) -> datetime:
+    return datetime.now(UTC) - age
+
+
+def _optimized(report: TableReport, done: Compacted | None) -> TableReport:
+    if done is None:
+        return report
+    if done.version is None:
+        return _without(report, {Step.OPTIMIZE}, done.left)
+    return replace(report, optimize=done)
+
+
+def _without(report: TableReport, steps: Iterable[Step], why: str) -> TableReport:
+    names = sorted(str(step) for step in steps)
+    return replace(report, skipped={**report.skipped, **dict.fromkeys(names, why)})
+
+
+def _told(error: Exception, known: DistributaryError) -> Mapping[str, Any]:
+    kind = "" if isinstance(error, DistributaryError) else f"{type(error).__name__}: "
+    return {**known.as_dict(), "evidence": f"{kind}{known.evidence}"}
+
+
+CLAIMED = "maintenance"
+"""The folder, in the lake's own one, that is claimed."""
+_LEASE_SECONDS = 60.0
+_THREADS = 4
+
+OnTable = Callable[[TableReport, int, int], None]
+"""Hears of each table that is done, how many are, and of how many."""
+
+
+def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
+    """The tables of a lake, or of one pipeline, and those that remember what these have lost."""
+    cards = {card.name: card.checkpoint for card in registrations(lake)}
+    found: dict[str, Job] = {}
+    for table in Ledger(lake).tables(pipeline, schema_ids=False):
+        folder = layout.place(lake, table.path)
+        checkpoint = cards.get(table.pipeline, "")
+        found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
+        memory = layout.tombstones(lake, table.table)
+        if os.path.isdir(memory):
+            found[memory] = Job(table.table, TOMBSTONES, table.pipeline, memory, checkpoint)
+    return tuple(found.values())
+
+
+def maintain(
+    lake: str,
+    jobs: Sequence[Job],
+    wishes: Wishes,
+    *,
+    whole_lake: bool = True,
+    on_table: OnTable = lambda report, done, total: None,
+) -> Report:
+    """Look after tables, and what is remembered of them. Raises OwnedError, CheckpointError.
+
+    Without `whole_lake` only the tables are looked at, and nothing of the ledger.
+    """
+    started = time.perf_counter()
+    with _claimed(lake, dry_run=wishes.dry_run) as check:
+        watched = watch(lake)
+        care = Care(wishes, watched, layout.join(lake, layout.HOME), check)
+        tables = _all(care, jobs, on_table)
+        ledger, leftovers, error = None, 0, None
+        if whole_lake and Step.EXPIRE in wishes.steps:
+            try:
+                check()
+                ledger = expire_ledger(lake, wishes)
+                leftovers = remove_leftovers(lake, wishes)
+            except DistributaryError as failure:
+                error = failure.as_dict()
+    return Report(
+        lake,
+        tables,
+        ledger,
+        leftovers,
+        _notes(watched, wishes),
+        error,
+        time.perf_counter() - started,
+    )
+
+
+def _notes(watched: Watched, wishes: Wishes) -> tuple[str, ...]:
+    return watched.notes if Step.VACUUM in wishes.steps else ()
+
+
+def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableReport, ...]:
+    done: dict[int, TableReport] = {}
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        waiting = {pool.submit(care.look_after, job): at for at, job in enumerate(jobs)}
+        try:
+            for future in as_completed(waiting):
+                done[waiting[future]] = future.result()
+                on_table(done[waiting[future]], len(done), len(jobs))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return tuple(done[at] for at in range(len(jobs)))
+
+
+@contextmanager
+def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
+    """Hold the right to maintain a lake; whoever only looks needs none."""
+    if dry_run:
+        yield lambda: None
+        return
+    home = Path(layout.join(lake, layout.HOME, CLAIMED))
+    try:
+        claim = Claim.take(home, lease=_LEASE_SECONDS)
+    except OwnedError as error:
+        holder = current_owner(home)
+        who = holder.describe() if holder else "another process"
+        raise OwnedError(
+            f"this lake is being maintained by {who}",
+            where=str(home),
+            evidence=error.evidence,
+            next_step="wait until it has ended; --dry-run can be used meanwhile",
+            owner=who,
+        ) from error
+    try:
+        yield claim.check
+    finally:
+        claim.release()
+
+
+def expire_ledger(lake: str, wishes: Wishes) -> Expired:
+    """Sum old rows of the ledger up, a whole day at a time: each time all sums are written anew."""
+    day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    moment = day - wishes.expire.ledger
+    old = _old_rows(lake, "batches", "finished_at", moment)
+    if not old or wishes.dry_run:
+        return Expired(old, _old_rows(lake, "tables", "at", moment)) if old else Expired(0, 0)
+    return Ledger(lake).expire(moment)
+
+
+def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
+    """Rows of detail from before a moment: sums of several batches are none any more."""
+    table = open_table(layout.ledger_table(lake, name))
+    if table is None:
+        return 0
+    where = (pc.field(column) < pc.scalar(moment)) & (pc.field("batches") == 1)
+    return len(read_rows(table, columns=["batches"], where=where))
+
+
+def remove_leftovers(lake: str, wishes: Wishes) -> int:
+    """What processes that were killed have left beside the checkpoints of this lake."""
+    before = time.time() - max(wishes.retention, timedelta(days=1)).total_seconds()
+    found = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
+    if not wishes.dry_run:
+        for path in found:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    return len(found)
+
+
+def _leftovers(lake: str, card: Registration, before: float) -> Iterator[Path]:
+    """What can go; nothing where only the lake says that it is a checkpoint."""
+    checkpoint = trusted_checkpoint(card, lake)
+    # and it must be that pipeline's own by its own word
+    if checkpoint is None or not _is_checkpoint(checkpoint, card.name):
+        return
+    for lane, manifests in lanes(checkpoint):
+        # batches that were staged again because their files were gone, and drafts of files
+        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
+        if any(leads_outside(str(checkpoint), str(path)) for path in (manifests.folder, runs)):
+            continue
+        for pattern in ("*.broken-*", ".*.draft"):
+            yield from (p for p in manifests.folder.glob(pattern) if _older(p, before))
+        if not is_owned(lane) and _older(runs, before):
+            yield runs
+
+
+def _is_checkpoint(folder: Path, pipeline: str) -> bool:
+    try:
+        return folder.is_dir() and Checkpoint.find(folder, pipeline=pipeline) is not None
+    except CheckpointError:
+        return False
+
+
+def _older(path: Path, moment: float) -> bool:
+    try:
+        return path.stat().st_mtime < moment
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,254 @@
+"""The implementation of each seam that a pipeline file asks for."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from pyspark import Broadcast
+from pyspark.sql import SparkSession
+
+from distributary.config.kafka import KafkaSource as KafkaSourceConfig
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import DeltaSource as DeltaSourceConfig
+from distributary.config.source import FilesSource as FilesSourceConfig
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
+from distributary.engine.claim import Claim
+from distributary.engine.plan import Planner
+from distributary.engine.shard_source import shard_source
+from distributary.engine.tables import table_folder
+from distributary.errors import ConfigError
+from distributary.model.manifest import SourceRange, app_id
+from distributary.model.plan import Catalog
+from distributary.observe.events import Asked, EventBus, RegistryAsked
+from distributary.observe.ledger import Ledger
+from distributary.publish.base import MixedPublisher, Publisher
+from distributary.publish.direct import DirectPublisher
+from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.spark import SparkPublisher
+from distributary.registry.base import RegistryCalls, SchemaRegistry
+from distributary.registry.cache import CachedRegistry
+from distributary.registry.folder import FileRegistry
+from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.record_schemas import CarriedSchemas, FileSchemas, InferredSchemas
+from distributary.source.base import Source
+from distributary.source.delta import DeltaSource
+from distributary.source.files.source import FilesSource
+from distributary.source.kafka import KafkaSource
+from distributary.store.bucket import introduce
+
+
+def make_registry(
+    config: PipelineConfig, *, calls: RegistryCalls | None = None
+) -> SchemaRegistry | None:
+    """The folder or server that keeps the schemas; None where records come without any.
+
+    What a server is asked is counted in `calls`.
+    """
+    settings = config.registry
+    if isinstance(config.source, FilesSourceConfig):
+        return FileSchemas(file_schemas(config)) if config.source.format == "avro" else None
+    if settings is None and config.infers:
+        return None
+    if settings is None:
+        raise ConfigError(
+            f"payloads of format {config.payload.format if config.payload else '?'} need schemas",
+            where="registry",
+            next_step="set registry.url, or registry.path for a folder of schemas",
+        )
+    if settings.path is not None:
+        return FileRegistry(Path(settings.path))
+    registry = HttpRegistry(settings)
+    if calls is not None:
+        registry.count_in(calls)
+    return CachedRegistry(
+        registry,
+        folder=schema_cache(config),
+        latest_seconds=settings.cache_ttl.total_seconds(),
+    )
+
+
+def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSchemas | None:
+    """What records without a schema have looked like; None where every record has one."""
+    if not config.infers:
+        return None
+    return InferredSchemas(local_folder(config.checkpoint_path) / "inferred", trial=trial)
+
+
+def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
+    """Schemas that records bring along; None where none do."""
+    if config.cdc is None or config.cdc.format != "debezium" or config.records.format != "json":
+        return None
+    return CarriedSchemas(file_schemas(config), trial=trial)
+
+
+def file_schemas(config: PipelineConfig) -> Path:
+    """Where the schemas in the heads of files are kept."""
+    return local_folder(config.checkpoint_path) / "file-schemas"
+
+
+def schema_cache(config: PipelineConfig) -> Path:
+    """Where schemas outlive a run: one folder per registry and context, because ids are its own."""
+    places = "\n".join(config.registry.places if config.registry else ())
+    registry = hashlib.sha256(places.encode()).hexdigest()[:16]
+    return local_folder(config.checkpoint_path) / "schemas" / registry
+
+
+def local_folder(path: str) -> Path:
+    """A folder of this machine; checkpoints on object stores need a conditional put."""
+    if "://" in path and not path.startswith("file://"):
+        raise ConfigError(
+            "the checkpoint must be on a file system",
+            where="lake.checkpoint",
+            evidence=path,
+            next_step="set lake.checkpoint to a folder that the driver can write to",
+        )
+    return Path(path.removeprefix("file://")).absolute()
+
+
+def make_source(config: PipelineConfig) -> Source:
+    """Where records come from."""
+    if config.shard is not None and not config.shard.lands:
+        return shard_source(config, config.shard)
+    if isinstance(config.source, DeltaSourceConfig):
+        return DeltaSource(config.source, storage_options=config.lake.options)
+    if isinstance(config.source, KafkaSourceConfig):
+        return KafkaSource(config.source)
+    return FilesSource(
+        config.source,
+        folder=local_folder(config.checkpoint_path) / "files",
+        schemas=file_schemas(config),
+        storage_options={**config.lake.options, **config.source.options},
+        max_payload_bytes=config.limits.max_payload_bytes,
+    )
+
+
+def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
+    """Who commits to the tables."""
+    introduce(config.lake.address, config.lake.options)
+    if config.cdc is not None and not config.lake.is_local:
+        raise ConfigError(
+            "change data needs a lake on a file system",
+            where="lake.path",
+            evidence="files of merged tables are read and written again, many at a time",
+            next_step="set lake.path to a folder, or a mounted volume",
+        )
+    direct = DirectPublisher(storage_options=config.lake.options)
+    if config.tables.format == "parquet":
+        if not config.lake.is_local:
+            raise ConfigError(
+                "tables of format parquet need a lake on a file system",
+                where="tables.format",
+                evidence="an object store has no links and no locks",
+                next_step="use format: delta, or a folder as lake.path",
+            )
+        letters = table_folder(config, config.tables.dead_letters)
+        return MixedPublisher(ParquetPublisher(), special={letters: direct})
+    # a log that is emptied again is nobody's but ours: it needs no features of Spark's
+    hidden = config.cdc is not None and not config.cdc.log
+    if config.tables.publisher == "spark" and spark is not None and not hidden:
+        return SparkPublisher(spark)
+    return direct
+
+
+# Everything a batch works with, gathered once per run.
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One lane of one pipeline: the stream itself, or a replay of dead letters."""
+
+    config: PipelineConfig
+    spark: SparkSession
+    checkpoint: Checkpoint
+    claim: Claim
+    planner: Planner
+    publisher: Publisher
+    ledger: Ledger
+    bus: EventBus
+    parking: str
+    """Folder for the files of parked tables."""
+    lane: str = "stream"
+    newest_settled: int = -1
+    """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
+    followed: set[str] = field(default_factory=set)
+    """Logs of change data whose tables have everything that was there when this run began."""
+    calls: RegistryCalls = field(default_factory=RegistryCalls)
+    """Questions to the registry that nobody was told of yet."""
+    marked: dict[str, int] = field(default_factory=dict)
+    """By table, the newest batch of this lane that its own log had when it was looked at."""
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while tables are committed: a batch and a `resume` must not overtake each other."""
+    _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
+
+    @property
+    def manifests(self) -> Manifests:
+        """The decided batches of this lane."""
+        return self.checkpoint.manifests(self.lane)
+
+    @property
+    def app_id(self) -> str:
+        """How this lane signs its commits."""
+        return app_id(self.config.name, self.checkpoint.life, self.lane)
+
+    @property
+    def manifest_copy(self) -> ManifestCopy:
+        """The newest decided batch, in the lake."""
+        return ManifestCopy(self.config.lake.address, self.config.name, self.lane)
+
+    def settled_ranges(self, batch: int) -> tuple[SourceRange, ...] | None:
+        """What a batch covered that was settled before, in this life; None if it was not."""
+        if batch > self.newest_settled:
+            return None
+        return self.ledger.settled_ranges(self.config.name, self.checkpoint.life, self.lane, batch)
+
+    def tell_registry_calls(self) -> None:
+        """Tell whoever listens what the registry was asked since the last time."""
+        calls = tuple(Asked(*kind, *sums) for kind, sums in self.calls.take().items())
+        if calls:
+            self.bus.publish(RegistryAsked(pipeline=self.config.name, calls=calls))
+
+    def broadcast(self, catalog: Catalog) -> Broadcast[Catalog]:
+        """Send the catalog to the executors, unless they have this one already."""
+        if self._sent is None or self._sent[0] is not catalog:
+            if self._sent is not None:
+                self._sent[1].destroy()
+            self._sent = (catalog, self.spark.sparkContext.broadcast(catalog))
+            # what is known of a thousand tables stays: to walk over it again and again, looking
+            # for garbage, costs more than the facts of a batch that set the collector off
+            gc.collect()
+            gc.freeze()
+        return self._sent[1]
+
+
+# Places in a batch at which a run can be told to kill or pause itself, to show what that does.
+
+KILL = "DISTRIBUTARY_KILL_AT"
+"""`after_stage`, or `after_stage:3` for batch 3 only: the process kills itself there (SIGKILL)."""
+PAUSE = "DISTRIBUTARY_PAUSE_AT"
+"""The same, but the process stops there (SIGSTOP) until somebody continues it (SIGCONT)."""
+
+
+class Moment(StrEnum):
+    """The moments of a batch, in order."""
+
+    AFTER_PLAN = "after_plan"
+    AFTER_STAGE = "after_stage"
+    AFTER_MANIFEST = "after_manifest"
+    AFTER_FIRST_COMMIT = "after_first_commit"
+    BEFORE_MERGE = "before_merge"
+    BEFORE_SETTLE = "before_settle"
+
+
+def reached(moment: Moment, batch: int) -> None:
+    """Die or pause here without a word, if that is what the environment asks for."""
+    for variable, kind in ((KILL, signal.SIGKILL), (PAUSE, signal.SIGSTOP)):
+        wanted, _, number = os.environ.get(variable, "").partition(":")
+        if wanted == moment and number in ("", str(batch)):
+            os.kill(os.getpid(), kind)

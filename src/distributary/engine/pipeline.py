@@ -1,0 +1,270 @@
+"""A pipeline, from its file to what a run of it did: the door for Python and for the CLI."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from distributary.config.engine import Trigger, TriggerKind
+from distributary.config.lake import local_path
+from distributary.config.load import Loaded, load
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import DeltaSource, FilesSource
+from distributary.engine.catalog import register_tables, told
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.claim import Claim, refuse_owned
+from distributary.engine.loop import RunSummary, StreamRun
+from distributary.engine.names import Entries, Names
+from distributary.engine.parts import (
+    RunContext,
+    local_folder,
+    make_carried,
+    make_inferred,
+    make_publisher,
+    make_registry,
+    make_source,
+)
+from distributary.engine.plan import Planner
+from distributary.engine.recovery import refuse_behind, refuse_lost
+from distributary.engine.removal import finish_removal
+from distributary.engine.shards import divide, family, refuse_replay
+from distributary.engine.stage import drop_undecided
+from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
+from distributary.model import layout
+from distributary.observe.events import EventBus
+from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import Registration, pin, register, write_failure
+from distributary.publish.base import Publisher
+from distributary.registry.base import RegistryCalls, SchemaRegistry
+from distributary.spark.session import spark_session
+from distributary.spark.settings import SparkSettings
+from distributary.store.bucket import introduce
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One pipeline file, ready to run."""
+
+    loaded: Loaded
+    bus: EventBus = field(default_factory=EventBus)
+    stop: threading.Event = field(default_factory=threading.Event)
+    log_file: Path | None = None
+    """Where Spark's log goes; a file in the user's log folder when left out."""
+    calls: RegistryCalls = field(default_factory=RegistryCalls)
+    """What the registry was asked."""
+
+    def __post_init__(self) -> None:
+        # whatever is asked of the lake from here on, by its address alone, needs the login
+        introduce(self.lake, self.config.lake.options)
+
+    @classmethod
+    def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
+        """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
+        return cls(load(file, overrides=overrides))
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The settings."""
+        return self.loaded.config
+
+    @property
+    def lake(self) -> str:
+        """The lake's folder, absolute, or its address."""
+        return self.config.lake.address
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where this pipeline's progress is kept."""
+        return local_folder(self.config.checkpoint_path)
+
+    @property
+    def parking(self) -> str:
+        """Where batches of tables that cannot be written wait, and where the owner is asked."""
+        if self.config.lake.is_local:
+            return layout.parked(self.lake, self.config.name)
+        # a store that does not take a table's files may not take copies of them either
+        return str(self.checkpoint_folder / "parked")
+
+    def ledger(self) -> Ledger:
+        """The lake's ledger."""
+        return Ledger(self.lake, storage_options=self.config.lake.options or None)
+
+    def registry(self) -> SchemaRegistry | None:
+        """The schemas, where they are written down."""
+        return make_registry(self.config, calls=self.calls)
+
+    def planner(
+        self,
+        publisher: Publisher | None = None,
+        *,
+        trial: bool = False,
+        registry: SchemaRegistry | None = None,
+    ) -> Planner:
+        """A plan of this pipeline's tables, with what the ledger knows of them.
+
+        With `trial` it leaves no trace; `registry` is asked in place of the pipeline's own.
+        """
+        publisher = publisher or make_publisher(self.config)
+        jobs = family(self.config, lake=self.lake)
+        known = self.ledger().tables(schema_ids=False)
+        entries = Entries(self.lake, self.config.lake.options or None, trial=trial)
+        return Planner(
+            self.config,
+            registry=registry or self.registry(),
+            publisher=publisher,
+            names=Names(entries, ledger={t.table: t.type for t in known}),
+            types=[t.type for t in known if t.type and t.pipeline in jobs],
+            inferred=make_inferred(self.config, trial=trial),
+            carried=make_carried(self.config, trial=trial),
+        )
+
+    def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
+        """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
+        ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
+        return SparkSettings.from_config(
+            self.config.spark,
+            sealed=self.loaded.sealed,
+            log_file=self.log_file,
+            short_lived=ends,
+        )
+
+    def run(
+        self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
+    ) -> RunSummary:
+        """Run until the trigger says that it is done, or `stop` is set."""
+        wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
+        session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
+        try:
+            with self.open(session) as context, told(context, wanted, mask=self.loaded.mask):
+                divide(
+                    self.config,
+                    lake=self.lake,
+                    manifests=context.manifests,
+                    parking=context.parking,
+                )
+                return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
+        except (FencedError, OwnedError):
+            # these are about this process, not about the pipeline
+            raise
+        except DistributaryError as error:
+            write_failure(self.checkpoint_folder, error)
+            raise
+
+    @contextmanager
+    def open(
+        self, spark: SparkSession | None = None, *, lane: str = "stream"
+    ) -> Iterator[RunContext]:
+        """Claim a lane of the checkpoint and gather what its batches need."""
+        self.ready(lane)
+        claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
+        try:
+            yield self._context(spark, self._checkpoint(lane), claim, lane)
+        finally:
+            claim.release()
+
+    def ready(self, lane: str = "stream") -> None:
+        """Finish what a reset has left, and raise what speaks against `open`; without Spark."""
+        if lane != "stream":
+            refuse_replay(self.config)
+        finish_removal(self)
+        refuse_owned(self._claimed(lane))
+        refuse_lost(self)
+
+    def _claimed(self, lane: str) -> Path:
+        """Lanes have owners of their own: letters can be replayed while the stream runs."""
+        return self.checkpoint_folder if lane == "stream" else self.checkpoint_folder / lane
+
+    def _checkpoint(self, lane: str) -> Checkpoint:
+        """The checkpoint, as new as the lake; begun where this pipeline has never run."""
+        name, folder = self.config.name, self.checkpoint_folder
+        checkpoint = Checkpoint.find(folder, pipeline=name)
+        if checkpoint is None:
+            return Checkpoint.begin(folder, pipeline=name)
+        newest = ManifestCopy(self.lake, name, lane).read()
+        if newest is not None and newest.life != checkpoint.life:
+            raise DivergedError(
+                "this checkpoint was replaced: another life of the pipeline has written since",
+                where=str(folder),
+                evidence=f"life {checkpoint.life}; the lake has batch {newest.batch} of life "
+                f"{newest.life}, decided {newest.created_at}",
+                next_step="put the checkpoint of that life back; to go on with neither, "
+                "`distributary reset` and read the source again",
+            )
+        manifests = checkpoint.manifests(lane)
+        # files are numbered by a catalogue in the checkpoint, which is as old as the rest of it
+        numbered = isinstance(self.config.source, FilesSource) and lane == "stream"
+        if newest is not None and newest.batch > manifests.newest() and not numbered:
+            # an older copy of the checkpoint was put back
+            manifests.adopt(newest)
+        return checkpoint
+
+    def _context(
+        self, spark: SparkSession | None, checkpoint: Checkpoint, claim: Claim, lane: str
+    ) -> RunContext:
+        session = spark or spark_session(self.spark_settings(), app_name=self.config.name)
+        publisher = make_publisher(self.config, session)
+        ledger = self.ledger()
+        refuse_behind(self.config, ledger, checkpoint.life)
+        planner = self.planner(publisher)
+        self._describe(checkpoint)
+        context = RunContext(
+            config=self.config,
+            spark=session,
+            checkpoint=checkpoint,
+            claim=claim,
+            planner=planner,
+            publisher=publisher,
+            ledger=ledger,
+            bus=self.bus,
+            calls=self.calls,
+            parking=self.parking,
+            lane=lane,
+            newest_settled=max(
+                (
+                    b.batch
+                    for b in ledger.batches(self.config.name)
+                    if b.life == checkpoint.life and b.lane == lane
+                ),
+                default=-1,
+            ),
+        )
+        drop_undecided(context)
+        register_tables(context)
+        return context
+
+    def _describe(self, checkpoint: Checkpoint) -> None:
+        """Leave a card in the lake, so that commands find the pipeline without its file."""
+        if self.config.lake.is_local:
+            Path(self.lake).mkdir(parents=True, exist_ok=True)
+        file = (self.loaded.path or Path(self.loaded.file)).resolve()
+        if self.loaded.sha256:
+            pin(
+                self.lake,
+                self.config.name,
+                file=file,
+                sha256=self.loaded.sha256,
+                checkpoint=checkpoint.folder,
+            )
+        register(
+            self.lake,
+            Registration(
+                name=self.config.name,
+                file=str(file),
+                checkpoint=str(checkpoint.folder),
+                reads=_table_read(self.config),
+            ),
+            storage_options=self.config.lake.options or None,
+        )
+
+
+def _table_read(config: PipelineConfig) -> str:
+    """The folder of the table that is the source; empty where it is something else."""
+    folder = local_path(config.source.path) if isinstance(config.source, DeltaSource) else None
+    return "" if folder is None else os.path.realpath(folder)

@@ -1,0 +1,497 @@
+"""Step `plan`: what executors are told, and the answers to the keys they could not place.
+
+The planner lives as long as the run. It asks the registry, which executors never do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.config.base import placeholders
+from distributary.config.lake import Evolution
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import Cdc
+from distributary.decode.base import DecodeLimits
+from distributary.decode.change.debezium.messages import Kind, schema_claim, schema_kind
+from distributary.decode.formats import change_decoder_for, decoder_for
+from distributary.engine.names import Names, Wanted
+from distributary.engine.schemas import SchemaLookup, envelope_message
+from distributary.engine.tables import (
+    HISTORY,
+    LOG,
+    TableBook,
+    change_settings,
+    derived_columns,
+    fixed_tables,
+    qualified,
+    source_columns,
+    source_table,
+    spoken,
+    table_folder,
+)
+from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
+from distributary.evolve.merge import merge
+from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import MAY_HEAL
+from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
+from distributary.model.plan import (
+    TOMBSTONE,
+    UNFRAMED,
+    Catalog,
+    EnvelopePlan,
+    Rejected,
+    Route,
+    RouteKey,
+)
+from distributary.model.record import TIMESTAMP, Format, WriterSchema
+from distributary.model.table import Column, Role
+from distributary.publish.base import Publisher
+from distributary.registry.base import SchemaRegistry
+from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, InferredSchemas
+from distributary.stage.exchange import Groups, group
+from distributary.stage.files import DATE
+from distributary.stage.job import Unresolved
+from distributary.stage.parts import sharded_columns
+from distributary.stage.sort import BAD_NAME, joined, shapes
+from distributary.stage.unwrap import Unwrapped
+
+# The planner's part for change data: a log for each source table, and what is made of it.
+
+_NEVER = -(2**63)
+
+
+class ChangePlan:
+    """Finds logs for the keys of change events, and columns for the tables made of them."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        cdc: Cdc,
+        settings: ChangeSettings,
+        *,
+        lookup: SchemaLookup,
+        book: TableBook,
+        limits: DecodeLimits,
+    ) -> None:
+        self._config = config
+        self._cdc = cdc
+        self._settings = settings
+        self._lookup = lookup
+        self._book = book
+        self._limits = limits
+        self._given: dict[RouteKey, tuple[Column, ...]] = {}
+        """The columns that events of a key have."""
+        self._newest: dict[str, int] = {}
+        """When the newest event was made whose columns a log's tables have."""
+
+    def place(
+        self, key: RouteKey, schema: WriterSchema
+    ) -> tuple[Route, tuple[WriterSchema, ...]] | Rejected:
+        """The log for events of a key, with room for their columns, and the schemas it takes."""
+        try:
+            claim = self._claim(key, schema)
+            if claim is None:
+                return Rejected(
+                    ErrorCode.NO_SOURCE_METADATA, "no change of a row", passed_over=True
+                )
+            source = source_table(self._config.tables, claim, reserved=fixed_tables(self._config))
+            keys = self._lookup.of_keys(key)
+            decoder = change_decoder_for(schema, self._settings, self._limits, keys=keys)
+        except SchemaNotFoundError as error:
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
+        except (DecodeError, InvalidSchemaError) as error:
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
+        columns = sharded_columns(decoder.columns) if source.shard else decoder.columns
+        label = f"since {schema.label()}"
+        columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
+        if self._book.origins is not None:
+            topic = key.claim if schema.format is Format.AVRO and key.claim != claim else ""
+            columns = tuple(qualified(columns, topic=topic, inside=spoken(claim)))
+        type_name = source.wanted.type
+        name = self._book.name(source.wanted, ending=LOG)
+        if isinstance(name, Rejected):
+            return name
+        log = name + LOG
+        refused = self._book.evolve(log, type_name, schema, columns, role=Role.LOG)
+        if refused is not None:
+            return refused
+        self._given[key] = columns
+        self._follow(log, type_name, columns)
+        route = Route(
+            log,
+            type_name,
+            schema.id,
+            schema.message,
+            shard=source.shard,
+            key_schema_id=UNFRAMED if keys is None else keys.id,
+        )
+        return route, (schema, *([] if keys is None else [keys]))
+
+    def follow_newest(
+        self, times: Mapping[RouteKey, int], routes: Mapping[RouteKey, Route | Rejected]
+    ) -> bool:
+        """Give tables the columns of their newest events, where that is asked for.
+
+        Files come in any order: what tells is when the source made the newest event of each key.
+        True if that changed a table.
+        """
+        if self._cdc.evolution != "overwriteSchema":
+            return False
+        changed = False
+        for key, newest in sorted(times.items(), key=lambda item: (item[1], item[0])):
+            route = routes.get(key)
+            if not isinstance(route, Route) or newest < self._seen_until(route.table):
+                continue
+            self._newest[route.table] = newest
+            changed |= self._overwrite(route.table, route.type, self._given.get(key, ()))
+        return changed
+
+    def _claim(self, key: RouteKey, schema: WriterSchema) -> str | None:
+        """The source's table; None for what is about none."""
+        if self._settings.format == "datastream" or schema.format is Format.JSON:
+            return key.claim
+        return schema_claim(schema, key.claim) if schema_kind(schema) is Kind.CHANGE else None
+
+    def _follow(self, log: str, type_name: str, columns: tuple[Column, ...]) -> None:
+        """The tables that are made of a log, with the columns that they shall have."""
+        table = log.removesuffix(LOG)
+        everything = self._book.tables[log].columns
+        known = self._book.planned(table, Role.MERGED, type_name)
+        if known is None and self._cdc.evolution == "overwriteSchema":
+            self._overwrite(log, type_name, columns)
+        elif known is None or self._cdc.evolution == "mergeSchema":
+            self._give(table, Role.MERGED, type_name, everything)
+        if not self._cdc.history:
+            return
+        known = self._book.planned(table + HISTORY, Role.HISTORY, type_name)
+        if known is None or self._cdc.evolution != "none":
+            # what a row was is not forgotten, whatever its table is now
+            self._give(table + HISTORY, Role.HISTORY, type_name, everything)
+
+    def _overwrite(self, log: str, type_name: str, columns: tuple[Column, ...]) -> bool:
+        """Of the log's columns, those that a schema has a part in."""
+        have = self._book.tables[log].columns
+        fills = merge(have, columns, self._config.evolution).fills
+        own = {fill.target for fill in fills if fill.source}
+        wanted = tuple(column for column in have if column.name in own)
+        return self._give(log.removesuffix(LOG), Role.MERGED, type_name, wanted)
+
+    def _give(self, name: str, role: Role, type_name: str, columns: Iterable[Column]) -> bool:
+        metadata = {column.name for column in (*self._book.metadata, DATE)}
+        source = source_columns(tuple(columns), metadata)
+        return self._book.follow(name, role, type_name, derived_columns(source, role, self._cdc))
+
+    def _seen_until(self, log: str) -> int:
+        if log not in self._newest:
+            self._newest[log] = _newest_row(table_folder(self._config, log.removesuffix(LOG)))
+        return self._newest[log]
+
+
+def _newest_row(path: str) -> int:
+    """When the newest row of a merged table was made, as its log tells; else before all times."""
+    try:
+        facts = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    except (DeltaError, OSError):
+        return _NEVER
+    name = "max._source_ts"
+    if name not in facts.column_names:
+        return _NEVER
+    newest = pc.max(facts.column(name).cast(TIMESTAMP)).cast(pa.int64()).as_py()
+    return _NEVER if newest is None else int(newest)
+
+
+_RECHECK_SECONDS = 5.0
+_MOST_RECHECKED = 1000
+_ALL_VERSIONS = Evolution()
+"""How the versions of one type come together for the unified table."""
+
+
+class Planner:
+    """Keeps the catalog, and extends it when a batch brings something new."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        registry: SchemaRegistry | None,
+        publisher: Publisher,
+        names: Names | None = None,
+        types: Iterable[str] = (),
+        inferred: InferredSchemas | None = None,
+        carried: CarriedSchemas | None = None,
+    ) -> None:
+        self._config = config
+        self._payload = config.records
+        self._lookup = SchemaLookup(config, registry, inferred, carried)
+        self._infers = inferred is not None
+        self._changes = change_settings(config)
+        self._rules = tuple(expectation.rule() for expectation in config.expectations)
+        self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())
+        self._schemas: dict[int, WriterSchema] = {}
+        self._routes: dict[RouteKey, Route | Rejected] = {}
+        self._asked: dict[RouteKey, float] = {}
+        self._unions: set[RouteKey] = set()
+        self._envelope: EnvelopePlan | None = None
+        self._version = 0
+        self._snapshot: Catalog | None = None
+        self._limits = DecodeLimits(
+            max_payload_bytes=config.limits.max_payload_bytes,
+            max_decoded_bytes=config.limits.max_decoded_bytes,
+            max_depth=config.limits.max_depth,
+            recursion_depth=config.limits.recursion_depth,
+            drop_unknown_fields=self._payload.unknown_fields == "drop",
+        )
+        self.book = TableBook(config, publisher, names=names or Names())
+        self._change_plan: ChangePlan | None = None
+        if config.cdc is not None and self._changes is not None:
+            self._change_plan = ChangePlan(
+                config,
+                config.cdc,
+                self._changes,
+                lookup=self._lookup,
+                book=self.book,
+                limits=self._limits,
+            )
+
+    def catalog(self) -> Catalog:
+        """The plan as it stands; the same object until something changes."""
+        if self._snapshot is None:
+            self._version += 1
+            tables = self._config.tables
+            self._snapshot = Catalog(
+                version=self._version,
+                envelope=self._envelope_plan(),
+                payload_format=Format(self._payload.format),
+                payload_framing=self._payload.framing,
+                schemas=dict(self._schemas),
+                routes=dict(self._routes),
+                tables=dict(self.book.tables),
+                unions=frozenset(self._unions),
+                each=tables.each is not None,
+                bronze=tables.bronze or "",
+                whole=self._config.shard is not None and self._config.shard.lands,
+                unified=tables.unified.name if tables.unified else "",
+                unified_mode=tables.unified.mode if tables.unified else "shared",
+                dead_letters=tables.dead_letters,
+                metadata=tuple(tables.metadata),
+                evolution=self._config.evolution.model_dump(),
+                max_payload_bytes=self._limits.max_payload_bytes,
+                max_decoded_bytes=self._limits.max_decoded_bytes,
+                max_depth=self._limits.max_depth,
+                recursion_depth=self._limits.recursion_depth,
+                drop_unknown_fields=self._limits.drop_unknown_fields,
+                strict_names=tables.names == "strict",
+                changes=self._changes,
+                infer=self._infers,
+                skip_tombstones=self._changes is not None
+                or getattr(self._config.source, "tombstones", "") == "skip",
+                expectations=self._rules,
+            )
+        return self._snapshot
+
+    def begin_batch(self) -> None:
+        """Forget what held for one batch only, and ask again for what may have healed."""
+        again = self.book.begin_batch()
+        now = time.monotonic()
+        for key, route in list(self._routes.items()):
+            if isinstance(route, Route):
+                if route.table in again or self._lookup.outdated(key, route.schema_id):
+                    self._forget(key)
+            elif route.code is ErrorCode.TOO_MANY_TYPES or route.passed_over:
+                self._forget(key)
+            elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
+                self._recheck(key)
+
+    def resolve(self, unresolved: Sequence[Unresolved]) -> None:
+        """Find an answer for every key: a route, or a reason to dead-letter its records."""
+        self._lookup.wait_for_new_ids(
+            {i.key.schema_id for i in unresolved if 0 <= i.key.schema_id < FIRST_ID}
+        )
+        self._lookup.note(item.key for item in unresolved)
+        for item in unresolved:
+            answer = self._answer(item.key)
+            if answer is not None:
+                self._routes[item.key] = answer
+        self.book.evolve_unified(self._columns_of_type)
+        self._snapshot = None
+
+    def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
+        """The records by key, each key with an answer: what a stage does, in this process."""
+        offsets = raw.column("offset").to_numpy()
+        while True:
+            catalog = self.catalog()
+            groups = group(unwrapped, catalog.unions)
+            if catalog.infer:
+                found = shapes(unwrapped, groups, changes=self._changes is not None)
+                self.learn(joined(found), unwrapped.carried.values())
+                catalog = self.catalog()
+            places = zip(groups.keys, groups.first_rows(), strict=True)
+            first = {key: int(offsets[unwrapped.rows[row]]) for key, row in places}
+            new = [Unresolved(k, first[k]) for k in first if k not in catalog.routes]
+            if not new:
+                return groups
+            self.resolve(sorted(new, key=lambda item: (item.offset, item.key)))
+
+    def committed(self, names: Iterable[str]) -> None:
+        """These tables exist now as planned."""
+        if self.book.committed(names):
+            self._snapshot = None
+
+    def reread(self, names: Iterable[str]) -> None:
+        """These tables were committed as an earlier process had planned them."""
+        self.book.reread(names)
+        self._snapshot = None
+
+    def _envelope_plan(self) -> EnvelopePlan | None:
+        envelope = self._config.envelope
+        if envelope is not None and self._envelope is None:
+            schema = self._lookup.latest(envelope.subject or "")
+            self._envelope = EnvelopePlan(
+                schema=schema,
+                message=envelope_message(envelope, schema),
+                framing=envelope.framing,
+                type_field=envelope.type,
+                schema_id_field=envelope.schema_id,
+                payload_field=envelope.payload,
+            )
+        return self._envelope
+
+    def _forget(self, key: RouteKey) -> None:
+        self._routes.pop(key, None)
+        self._asked.pop(key, None)
+        self._snapshot = None
+
+    def _recheck(self, key: RouteKey) -> None:
+        """Ask again, unless there are so many that it is cheaper to meet them anew."""
+        if len(self._asked) > _MOST_RECHECKED:
+            self._forget(key)
+            return
+        answer = self._answer(key)
+        if isinstance(answer, Route):
+            self._routes[key] = answer
+            self.book.evolve_unified(self._columns_of_type)
+            self._snapshot = None
+
+    def _answer(self, key: RouteKey) -> Route | Rejected | None:
+        """A route or a refusal; None when the key does not say enough to tell."""
+        self._asked[key] = time.monotonic()
+        if self._config.envelope is not None:
+            strict = self._config.tables.names == "strict"
+            code = refused_type_name(key.claim, strict=strict)
+            if code is not None:
+                return Rejected(code, BAD_NAME)
+        try:
+            schema = self._lookup.of(key)
+        except SchemaNotFoundError as error:
+            # the table never had a row that could be gone
+            silent = key.message_index == TOMBSTONE
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=silent)
+        except InvalidSchemaError as error:
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
+        if schema.format is not Format(self._payload.format):
+            text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
+        if self._change_plan is not None:
+            return self._place_changes(key, schema, self._change_plan)
+        if self._needs_branch(key, schema):
+            return None
+        types = self._columns_of_type
+        return self._lookup.wrong_subject(key, schema, types) or self._place(key, schema)
+
+    def _needs_branch(self, key: RouteKey, schema: WriterSchema) -> bool:
+        """Whether records with this key must be told apart once more: the schema is a union."""
+        if schema.format is not Format.AVRO or len(schema.messages) < 2 or key.message_index:
+            return False
+        self._unions.add(key)
+        return True
+
+    def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
+        """Find the table and make room in it."""
+        message = self._lookup.message(key, schema)
+        if isinstance(message, Rejected):
+            return message
+        try:
+            columns = decoder_for(schema, message, self._limits).columns
+        except DecodeError as error:
+            return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
+        columns = tuple(replace(c, comment=f"{c.comment}; since {schema.label()}") for c in columns)
+        if self.book.origins is not None:
+            # behind an envelope nobody knows by which of several topics a type comes, and only
+            # the type tells messages of one name apart
+            bare = self._config.envelope is None
+            place = {"topic": key.claim} if bare else {"inside": key.claim}
+            columns = tuple(qualified(columns, **place))
+        named = self._config.envelope is None and not self._is_inferred(key)
+        type_name = message if named else key.claim
+        name = self._table_name(type_name, key, message)
+        if isinstance(name, Rejected):
+            return name
+        refused = self.book.evolve(name, type_name, schema, columns) if name else None
+        if refused is not None:
+            return refused
+        self._schemas[schema.id] = schema
+        known = self._columns_of_type.get(type_name)
+        if known is not None:
+            columns = merge(known, columns, _ALL_VERSIONS).columns
+        self._columns_of_type[type_name] = columns
+        raw = self._lookup.is_raw(key, schema)
+        return Route(name, type_name, schema.id, message, raw_bytes=raw)
+
+    def _place_changes(
+        self, key: RouteKey, schema: WriterSchema, changes: ChangePlan
+    ) -> Route | Rejected:
+        placed = changes.place(key, schema)
+        if isinstance(placed, Rejected):
+            return placed
+        route, schemas = placed
+        self._schemas.update({schema.id: schema for schema in schemas})
+        return route
+
+    def follow_newest(self, times: Mapping[RouteKey, int]) -> None:
+        """Take in when the newest records of some keys were made."""
+        if self._change_plan is not None and self._change_plan.follow_newest(times, self._routes):
+            self._snapshot = None
+
+    def learn(self, shapes: Mapping[str, Any], carried: Iterable[str] = ()) -> None:
+        """Take in schemas that came with the records, and what records without any look like."""
+        self._lookup.carry(carried)
+        grown = set(self._lookup.learn(shapes))
+        for key in [k for k in self._routes if k.claim in grown and self._is_inferred(k)]:
+            self._forget(key)
+
+    def _is_inferred(self, key: RouteKey) -> bool:
+        return self._infers and key.schema_id == UNFRAMED and not key.guid
+
+    def _table_name(self, type_name: str, key: RouteKey, message: str) -> str | Rejected:
+        tables = self._config.tables
+        if tables.each is None:
+            return ""
+        asked = placeholders(tables.each)
+        if not asked:
+            return f"{tables.prefix}{tables.each}"
+        wrapped = self._config.envelope is not None
+        exact: dict[str, Any] = {"type": type_name, "record": message, "topic": key.claim}
+        spelled = exact | {
+            "type": type_name if wrapped else spelled_type(type_name),
+            "record": spelled_record(message),
+        }
+        # the second for two records of one name in different namespaces
+        fields = [spelled, spelled | {"record": message}] if "record" in asked else [spelled]
+        reserved = fixed_tables(self._config)
+        wanted = Wanted(
+            type_name,
+            {field: exact[field] for field in asked},
+            tuple(
+                propose(tables.each, prefix=tables.prefix, reserved=reserved, **each)
+                for each in fields
+            ),
+        )
+        return self.book.name(wanted)

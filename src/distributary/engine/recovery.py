@@ -1,0 +1,312 @@
+"""A checkpoint that is lost: noticed, and made anew from what the lake knows.
+
+The lake keeps a copy of the newest manifest, which names the life of the checkpoint, the batch and
+where the source was. Lakes of the version before have none: there the ledger's ranges say how far
+the source was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import FilesSource
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy, replace_atomically
+from distributary.engine.claim import Claim
+from distributary.engine.parts import make_source
+from distributary.engine.removal import finish_removal
+from distributary.engine.tables import table_folder
+from distributary.errors import CheckpointError, DistributaryError, ErrorCode, TableBehindError
+from distributary.model.manifest import Counts, Manifest, SourceRange
+from distributary.model.table import Role
+from distributary.observe.health import DERIVED
+from distributary.observe.ledger import Ledger
+from distributary.observe.recording import Accepted
+from distributary.observe.rows import LastCommit
+from distributary.publish.parking import Expected, Held, lacking
+from distributary.source.base import Position
+
+if TYPE_CHECKING:
+    from distributary.engine.pipeline import Pipeline
+    from distributary.observe.rows import BatchRow
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a checkpoint is made anew from."""
+
+    life: str
+    batch: int
+    """The newest batch that was decided."""
+    settled: bool
+    """Whether all tables have it; the next run finishes it where they do not."""
+    position: Position
+    """Where the next batch begins."""
+    known_by: str
+    """`manifest` or `ledger`."""
+
+
+def refuse_lost(pipeline: Pipeline) -> None:
+    """Raise if there is no checkpoint, and the lake knows of batches that one has decided."""
+    if _is_there(pipeline):
+        return
+    last = _last_settled(pipeline)
+    copy = ManifestCopy(pipeline.lake, pipeline.config.name).read()
+    if last is None and copy is None:
+        return
+    batch, life = (copy.batch, copy.life) if copy else (last.batch, last.life) if last else (0, "")
+    raise CheckpointError(
+        "the checkpoint is lost: without it every record would be read and written again",
+        code=ErrorCode.CHECKPOINT_LOST,
+        where=str(pipeline.checkpoint_folder),
+        evidence=f"the lake has batches up to {batch} of life {life}, and this folder has none",
+        next_step="put the checkpoint back from a copy, of any age; without one, `distributary "
+        "recover FILE` takes its position up from the lake; `distributary reset FILE` begins anew",
+    )
+
+
+def plan_recovery(pipeline: Pipeline) -> Recovery | None:
+    """What `recover` would do; None where nothing is lost."""
+    if _is_there(pipeline):
+        return None
+    return _recovery(pipeline)[0]
+
+
+def recover(pipeline: Pipeline) -> Recovery | None:
+    """Make the checkpoint anew, so that the next run goes on where the lake is."""
+    finish_removal(pipeline)
+    if _is_there(pipeline):
+        return None
+    claim = Claim.take(pipeline.checkpoint_folder, lease=pipeline.config.run.lease.total_seconds())
+    try:
+        found, manifest = _recovery(pipeline)
+        folder, name = pipeline.checkpoint_folder, pipeline.config.name
+        first = manifest.source_start or manifest.source_state
+        replace_atomically(folder / "first.json", json.dumps(first))
+        checkpoint = Checkpoint(folder, found.life)
+        checkpoint.manifests().adopt(manifest)
+        if found.settled:
+            checkpoint.manifests().settle(manifest.batch)
+        # last: with it, the checkpoint is there
+        Checkpoint.begin(folder, pipeline=name, life=found.life)
+    finally:
+        claim.release()
+    return found
+
+
+def _is_there(pipeline: Pipeline) -> bool:
+    folder, name = pipeline.checkpoint_folder, pipeline.config.name
+    return Checkpoint.find(folder, pipeline=name) is not None
+
+
+def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
+    name, folder = pipeline.config.name, pipeline.checkpoint_folder
+    if isinstance(pipeline.config.source, FilesSource):
+        raise CheckpointError(
+            "the checkpoint of a pipeline of files also numbers them, which only it knew",
+            code=ErrorCode.CHECKPOINT_LOST,
+            where=str(folder),
+            next_step="`distributary reset FILE` and run: all files are read again, and events "
+            "that the logs have already are dropped",
+        )
+    last = _last_settled(pipeline)
+    copy = ManifestCopy(pipeline.lake, name).read()
+    if copy is not None and (last is None or (copy.life, copy.batch) >= (copy.life, last.batch)):
+        settled = last is not None and (last.life, last.batch) == (copy.life, copy.batch)
+        found = Recovery(copy.life, copy.batch, settled, copy.source_state, "manifest")
+        return found, copy
+    if last is None:
+        raise DistributaryError(
+            f"the lake knows nothing of a pipeline {name}",
+            code=ErrorCode.NOT_FOUND,
+            where=pipeline.lake,
+            next_step="`distributary run` begins it",
+        )
+    manifest = _from_ledger(pipeline, last)
+    return Recovery(last.life, last.batch, True, manifest.source_state, "ledger"), manifest
+
+
+def _from_ledger(pipeline: Pipeline, last: BatchRow) -> Manifest:
+    """A manifest that says no more than how far the source was read."""
+    name = pipeline.config.name
+    read = pipeline.ledger().read_ranges(name, life=last.life).to_pylist()
+    ranges = tuple(
+        SourceRange(r["topic"], r["partition"], r["first"], r["end"], r["records"]) for r in read
+    )
+    source = make_source(pipeline.config)
+    return Manifest(
+        pipeline=name,
+        life=last.life,
+        batch=last.batch,
+        epoch=0,
+        ranges=pipeline.ledger().settled_ranges(name, last.life, "stream", last.batch) or (),
+        tables=(),
+        counts=Counts(),
+        dead_letters={},
+        schemas=(),
+        created_at=datetime.now(UTC).isoformat(),
+        source_state=dict(source.retrace(source.first(), ranges)),
+    )
+
+
+def _last_settled(pipeline: Pipeline) -> BatchRow | None:
+    rows = pipeline.ledger().batches(pipeline.config.name, lane="stream", last=1)
+    return rows[-1] if rows else None
+
+
+# Before a run: does every table still hold what was settled for it?
+#
+# A table that somebody removed, or put back from an older copy, would go on with the next batch
+# as if nothing had happened, and the records in between would be in no table. So a run refuses,
+# by name.
+
+_SHOWN = 10
+_THREADS = 32
+"""For an object store, where each question is a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A table that has less than was settled."""
+
+    commit: LastCommit
+    held: Held
+    batches: tuple[int, ...]
+    """Those that it lacks, as far as the ledger still lists them one by one."""
+
+    def describe(self) -> str:
+        """`silver_go (there is no table; batches 0 to 7)`."""
+        known = self.held
+        lane = "" if self.commit.lane == "stream" else f" of lane {self.commit.lane}"
+        has = "there is no table" if not known.exists else f"it ends with {_batch(known.mark)}"
+        if known.exists and self.commit.role in DERIVED:
+            has = f"it is at version {known.version} instead of {self.commit.version}"
+        return f"{self.commit.table} ({has}; settled: {spelled(self.batches)}{lane})"
+
+
+def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
+    """Raise TableBehindError if a table of this pipeline lacks what was settled in this life."""
+    found = behind(config, ledger, life)
+    if not found:
+        return
+    names = list(dict.fromkeys(one.commit.table for one in found))
+    more = f", and {len(names) - _SHOWN:,} more tables" if len(names) > _SHOWN else ""
+    told = [one for one in found if one.commit.table in names[:_SHOWN]]
+    raise TableBehindError(
+        f"{len(names):,} of the pipeline's tables lack batches that were settled",
+        where=config.lake.address,
+        evidence="; ".join(one.describe() for one in told) + more,
+        next_step=_next_step(config, told),
+        tables=",".join(names[:_SHOWN]),
+    )
+
+
+def behind(
+    config: PipelineConfig, ledger: Ledger, life: str, table: str | None = None
+) -> list[Behind]:
+    """The tables (or one of them) that lack something, by name."""
+    commits = [
+        commit
+        for commit in ledger.last_commits(config.name)
+        if commit.life == life
+        and commit.required is not None
+        and table in (None, commit.table)
+        and _is_written(config, commit)
+    ]
+
+    def ask(commit: LastCommit) -> Held | None:
+        return lacking(_expected(config, commit), config.lake.options)
+
+    if config.lake.is_local:
+        # threads would cost more than the few system calls for each
+        answers = list(map(ask, commits))
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            answers = list(pool.map(ask, commits))
+    found = [
+        Behind(commit, held, _missing(ledger, commit, held))
+        for commit, held in zip(commits, answers, strict=True)
+        if held is not None
+    ]
+    return sorted(found, key=lambda one: (one.commit.table, one.commit.lane))
+
+
+def accept_rebuilt(config: PipelineConfig, ledger: Ledger, table: str, version: int) -> None:
+    """A table that lacked batches and was made anew from its log has them, without their marks."""
+    lives = {c.life for c in ledger.last_commits(config.name) if c.table == table}
+    for life in lives:
+        found = behind(config, ledger, life, table)
+        ledger.accept([Accepted(b.commit, b.commit.batch or 0, 0, version) for b in found])
+
+
+def spelled(batches: Iterable[int]) -> str:
+    """`batch 7`, `batches 3 to 7`, `batches 3, 5 and 9 to 12`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(batches)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    if len(parts) > _SHOWN:
+        parts = [*parts[: _SHOWN - 1], f"{len(parts) - _SHOWN + 1} more"]
+    text = ", ".join(parts[:-1]) + (" and " if parts[1:] else "") + "".join(parts[-1:])
+    return f"batch {text}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"batches {text}"
+
+
+def _expected(config: PipelineConfig, commit: LastCommit) -> Expected:
+    return Expected(
+        path=table_folder(config, commit.table),
+        app_id=commit.app_id,
+        batch=commit.batch or 0,
+        version=commit.version or 0,
+        marked=commit.role not in DERIVED,
+    )
+
+
+def _is_written(config: PipelineConfig, commit: LastCommit) -> bool:
+    """Whether the pipeline file still names the table; of types nobody knows before they come."""
+    tables = config.tables
+    unified = tables.unified.name if tables.unified else None
+    fixed = {Role.BRONZE: tables.bronze, Role.UNIFIED: unified}
+    fixed[Role.DEAD_LETTERS] = tables.dead_letters
+    return commit.role not in fixed or fixed[Role(commit.role)] == commit.table
+
+
+def _missing(ledger: Ledger, commit: LastCommit, held: Held) -> tuple[int, ...]:
+    marked = commit.role not in DERIVED
+    rows = ledger.table_batches(commit).to_pylist()
+    floor = -1 if commit.accepted is None else commit.accepted
+    if marked and held.exists and held.mark is not None:
+        floor = max(floor, held.mark)
+    return tuple(
+        row["batch"]
+        for row in rows
+        if row["version"] is not None
+        and row["outcome"] not in ("parked", "accepted")
+        and row["batch"] > floor
+        and (marked or not held.exists or row["version"] > held.version)
+    ) or ((commit.batch,) if commit.batch is not None else ())
+
+
+def _next_step(config: PipelineConfig, found: Iterable[Behind]) -> str:
+    names = {one.commit.table: one.commit.role for one in found}
+    first = next(iter(names))
+    parts = ["put the newest copy of the tables back"]
+    merged = [name for name, role in names.items() if role == Role.MERGED]
+    if merged and config.cdc is not None and config.cdc.log:
+        parts.append(f"`distributary rebuild {merged[0]}` makes it anew from its log")
+    parts.append(
+        f"if it was meant to be, `distributary reset FILE --table {first}` takes it as it is: what "
+        "it lacks is then in no table"
+    )
+    return "; ".join(parts)
+
+
+def _batch(mark: int | None) -> str:
+    return "no batch of this pipeline" if mark is None else f"batch {mark}"

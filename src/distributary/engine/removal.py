@@ -1,0 +1,193 @@
+"""What `reset` and `clean` take away, and how it goes: at once, or by whoever comes next.
+
+What will go is written down first. Whoever opens the pipeline next finishes what a killed process
+has begun, so that no run ever meets half of it. The claims are taken before, which fences a process
+that was only paused: a life that was ended writes nothing any more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.claim import CLAIMS, Claim
+from distributary.engine.names import forget_names
+from distributary.errors import CheckpointError
+from distributary.model import layout
+from distributary.observe.deadletters import DeadLetters
+from distributary.store.bucket import Folder, is_remote, reaching, stay_inside
+
+if TYPE_CHECKING:
+    from distributary.engine.pipeline import Pipeline
+
+
+_log = logging.getLogger(__name__)
+_INTENTION = "removal.json"
+PARKED_FILES = "parked files"
+_LANES = ("stream", "replay")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something that would go."""
+
+    kind: str
+    """`progress`, `table`, `parked files`, `dead letters`, `ledger`, `card`, `topic`, `subject`."""
+    path: str
+    table: str = ""
+    """The name of a table, a topic or a subject."""
+    rows: int | None = None
+
+
+def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
+    """The table of dead letters that this pipeline writes to."""
+    path = layout.table(pipeline.lake, pipeline.config.tables.dead_letters)
+    return DeadLetters(path, storage_options=pipeline.config.lake.options or None)
+
+
+def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
+    """Remove parts of a pipeline. A process that is killed meanwhile is finished by the next."""
+    card = _card(pipeline)
+    with _claimed(pipeline):
+        with reaching(card.path):
+            card.write(_INTENTION, json.dumps([asdict(each) for each in removals]).encode())
+        _carry_out(pipeline, removals)
+
+
+def unfinished_removal(lake: str, pipeline: str) -> bool:
+    """Whether a reset or clean was begun and has not ended."""
+    return Folder(layout.pipeline(lake, pipeline)).size(_INTENTION) is not None
+
+
+def finish_removal(pipeline: Pipeline) -> None:
+    """Finish a reset or clean that was begun and has not ended."""
+    card = _card(pipeline)
+    with reaching(card.path):
+        if card.size(_INTENTION) is None:
+            return
+        removals = _read(card)
+    with _claimed(pipeline):
+        _log.warning("finishing a removal of %d parts that was not ended", len(removals))
+        _carry_out(pipeline, removals)
+
+
+def _read(card: Folder) -> list[Removal]:
+    try:
+        found = [Removal(**each) for each in json.loads(card.read(_INTENTION))]
+        if all(isinstance(text, str) for each in found for text in (each.kind, each.path)):
+            return found
+        evidence = "no texts"
+    except (ValueError, TypeError) as error:
+        evidence = type(error).__name__
+    raise CheckpointError(
+        "a reset or clean was begun, and what it takes away cannot be read",
+        where=f"{card.path}/{_INTENTION}",
+        evidence=evidence,
+        next_step="remove the file, then do the reset or clean again",
+    )
+
+
+def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
+    name, kinds = pipeline.config.name, {removal.kind for removal in removals}
+    for removal in removals:
+        if removal.kind == "dead letters":
+            dead_letters_of(pipeline).forget(name)
+        elif removal.kind not in ("ledger", "progress", "card"):
+            _remove_folder(pipeline.lake, _place(pipeline, removal))
+    forget_names(pipeline.lake, {removal.table for removal in removals if removal.kind == "table"})
+    if "ledger" in kinds:
+        pipeline.ledger().forget(name)
+    for lane in _LANES:
+        ManifestCopy(pipeline.lake, name, lane).remove()
+    _end_life(pipeline.checkpoint_folder, name, begin="card" not in kinds)
+    card = _card(pipeline)
+    with reaching(card.path):
+        if "card" in kinds:
+            card.remove_folder()
+        else:
+            # last: as long as it is there, what it names is not all gone
+            card.remove(_INTENTION)
+
+
+def _place(pipeline: Pipeline, removal: Removal) -> str:
+    """What goes is this lake's, whatever is written down in it."""
+    return (
+        pipeline.parking
+        if removal.kind == PARKED_FILES
+        else layout.place(pipeline.lake, removal.path)
+    )
+
+
+def _end_life(folder: Path, pipeline: str, *, begin: bool) -> None:
+    """Forget all progress; with `begin` a new life starts, so that this is no lost checkpoint."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != CLAIMS and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != CLAIMS:
+            path.unlink(missing_ok=True)
+    if begin:
+        Checkpoint.begin(folder, pipeline=pipeline)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_folder(lake: str, path: str) -> None:
+    """Remove a table; no reader finds half of it, because it is gone before it is taken apart."""
+    if not layout.inside(lake, path):
+        # the lake asks for it, and whoever can write to it could have asked for anything
+        _log.warning("%s is the lake itself: it stays", path)
+        return
+    removed = Path(layout.removed(lake))
+    with reaching(path):
+        if is_remote(path):
+            Folder(path).remove_table()
+            return
+        # the folder itself may be a link, which is all that goes then
+        stay_inside(lake, str(removed), os.path.dirname(path))
+        while os.path.lexists(path):
+            away = removed / uuid.uuid4().hex
+            try:
+                away.mkdir(parents=True)
+                os.rename(path, away / "table")
+            except FileNotFoundError:
+                # somebody else has just tidied up there
+                continue
+            except OSError:
+                # not on the lake's own disk
+                stay_inside(lake, f"{path}/_delta_log")
+                Folder(path).remove_table()
+    # what a process that was killed has left is nobody's either
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+@contextmanager
+def _claimed(pipeline: Pipeline) -> Iterator[None]:
+    """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
+    folder = pipeline.checkpoint_folder
+    stay_inside(pipeline.lake, _card(pipeline).path)
+    if folder.is_relative_to(pipeline.lake):
+        # elsewhere it is where the pipeline's file says
+        stay_inside(pipeline.lake, str(folder), *(str(folder / lane) for lane in _LANES))
+    lease = pipeline.config.run.lease.total_seconds()
+    lanes = [folder / lane for lane in _LANES if (folder / lane / CLAIMS).is_dir()]
+    claims: list[Claim] = []
+    try:
+        for each in (folder, *lanes):
+            claims.append(Claim.take(each, lease=lease))
+        yield
+    finally:
+        for claim in claims:
+            claim.release()
+
+
+def _card(pipeline: Pipeline) -> Folder:
+    return Folder(layout.pipeline(pipeline.lake, pipeline.config.name))

@@ -1,0 +1,313 @@
+"""The owner's part of `resume`: publish what waits for a table, on its own or when asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distributary.changes.rebuild import rebuild
+from distributary.changes.shape import MergeOrder
+from distributary.config.pipeline import PipelineConfig
+from distributary.engine.checkpoint import replace_atomically
+from distributary.engine.publish import MergingPublisher, merge_of
+from distributary.engine.recovery import accept_rebuilt
+from distributary.engine.tables import (
+    LOG,
+    derived_columns,
+    log_of,
+    relatives,
+    source_columns,
+    table_folder,
+)
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+from distributary.model.manifest import Mark, TableEntry
+from distributary.model.table import Column, Role, TablePlan
+from distributary.observe.ledger import Ledger
+from distributary.observe.rows import TableSummary
+from distributary.publish.base import Outcome, Published, Publisher
+from distributary.publish.parking import parked
+from distributary.publish.parking import resume as drain
+from distributary.stage.files import DATE, metadata_plan
+from distributary.store.bucket import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_SUFFIX = ".resume"
+FIRST_WAIT, LONGEST_WAIT = 30.0, 900.0
+"""Seconds between two tries of a run to publish what waits for a table."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    at: float
+    wait: float
+
+
+class Patience:
+    """When a run tries its parked tables again by itself: less and less often."""
+
+    def __init__(
+        self, folder: str, config: PipelineConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._config, self._clock = folder, config, clock
+        self._turns: dict[str, _Turn] = {}
+        # whatever was the cause when an earlier process parked them may have passed
+        self._first_look = True
+
+    def due(self, *, everything: bool = False) -> list[str]:
+        """The tables whose turn it is, of change data by their logs."""
+        now = self._clock()
+        try:
+            waiting = {family(self._config, name)[0] for name in Folder(self._folder).folders()}
+        except OSError:
+            # a batch meets it too, and says so
+            return []
+        self._turns = {name: turn for name, turn in self._turns.items() if name in waiting}
+        for name in waiting - self._turns.keys():
+            at = now if self._first_look else now + FIRST_WAIT
+            self._turns[name] = _Turn(at, FIRST_WAIT)
+        self._first_look = False
+        return sorted(n for n, turn in self._turns.items() if everything or turn.at <= now)
+
+    def tried(self, name: str) -> None:
+        """A table had its turn; the next one is later, if it still waits then."""
+        turn = self._turns[name]
+        turn.at = self._clock() + turn.wait
+        turn.wait = min(turn.wait * 2, LONGEST_WAIT)
+
+
+def family(config: PipelineConfig, table: str) -> tuple[str, ...]:
+    """The tables that are resumed with a table: of change data its log, which comes first."""
+    return (table,) if config.cdc is None else relatives(table)
+
+
+def drained(
+    publisher: Publisher,
+    ledger: Ledger,
+    folder: str,
+    *,
+    config: PipelineConfig,
+    table: str,
+    spark: SparkSession | None = None,
+) -> list[Published]:
+    """Drain the queues of a table and of its log, and say so in the ledger."""
+    done: list[Published] = []
+    for name in family(config, table):
+        if not parked(folder, table=name):
+            continue
+        done += drain(
+            MergingPublisher(publisher, config, spark=spark),
+            folder=folder,
+            table=name,
+            lake=config.lake.address,
+            on_published=lambda batch, result: ledger.record_resumed(
+                batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
+            ),
+        )
+        if name == log_of(name) and done[-1].outcome is Outcome.PARKED:
+            # what is made of a log cannot be ahead of it
+            break
+    return done
+
+
+def requests(folder: str) -> list[str]:
+    """Tables that somebody has asked the owner to resume."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in Path(folder).glob(f"*{_SUFFIX}"))
+
+
+def answered(folder: str, table: str) -> None:
+    """The owner has done what it could."""
+    request_file(folder, table).unlink(missing_ok=True)
+
+
+def request_file(folder: str, table: str) -> Path:
+    """The file by which the owner is asked."""
+    return Path(folder) / f"{table}{_SUFFIX}"
+
+
+# A merged table and the log that it is made of, for whoever makes or checks it as a whole.
+
+_NO_BATCH = Mark("", -1, "")
+"""What is made as a whole is no batch's work, and gets no mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromLog:
+    """A merged table, and how to make it."""
+
+    table: str
+    log: str
+    """Name of its log."""
+    log_path: str
+    order: MergeOrder
+
+
+def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publisher) -> FromLog:
+    """What it takes to make a table of the ledger anew. Raises ConfigError if it cannot be done."""
+    if known.role != Role.MERGED or config.cdc is None:
+        raise _not_merged(known)
+    if not config.cdc.log:
+        raise ConfigError(
+            "no log is kept from which this table could be recomputed",
+            where="cdc.log",
+            evidence=f"table {known.table}",
+            next_step="set cdc.log to true; only what is read from then on is in the log",
+        )
+    log, path = log_of(known.table), table_folder(config, known.table)
+    log_path = table_folder(config, log)
+    told = publisher.columns(log_path)
+    if told is None:
+        raise ConfigError(
+            f"table {known.table} has no log",
+            code=ErrorCode.NOT_FOUND,
+            where=log_path,
+            next_step="somebody removed it: `distributary reset FILE --with-tables` begins anew",
+        )
+    source = _columns(config, told, publisher.columns(path))
+    plan = TablePlan(
+        name=known.table,
+        role=Role.MERGED,
+        type=known.type,
+        path=path,
+        columns=derived_columns(source, Role.MERGED, config.cdc),
+        comment=f"records of type {known.type}, pipeline {config.name}",
+    )
+    entry = TableEntry(table=plan, files=(), records=0)
+    return FromLog(known.table, log, log_path, merge_of(config, entry, _NO_BATCH, ()).order)
+
+
+def _columns(
+    config: PipelineConfig, log: Sequence[Column], have: Sequence[Column] | None
+) -> tuple[Column, ...]:
+    """Those of the log; a table that does not follow the log's columns keeps its own."""
+    cdc = config.cdc
+    own = {column.name for column in (*metadata_plan(config.tables.metadata), DATE)}
+    if have is None or cdc is None or cdc.evolution == "mergeSchema":
+        return source_columns(log, own)
+    return source_columns(have, own)
+
+
+def _not_merged(known: TableSummary) -> ConfigError:
+    if known.role in (Role.LOG, Role.HISTORY):
+        name = log_of(known.table).removesuffix(LOG)
+        hint = f"name the table of the current rows, {name}"
+    else:
+        hint = "only tables of change data are made of a log: `distributary tables` says which"
+    return ConfigError(
+        f"{known.table} is not a merged table",
+        where=known.path,
+        evidence=f"its role is {known.role}",
+        next_step=hint,
+    )
+
+
+# The owner's part of `rebuild`: make a table anew from its log, on its own or when asked.
+#
+# A request is a file `<table>.rebuild` beside the parked tables, its answer `<table>.rebuilt`.
+
+_REQUEST, _ANSWER = ".rebuild", ".rebuilt"
+_LONGEST_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A table that was made anew."""
+
+    table: str
+    log: str
+    rows: int
+    version: int
+    """-1: the log leaves no row, and there is no table."""
+    seconds: float
+    by_owner: bool = False
+    """The running pipeline did it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A table that somebody wants to have made anew by the owner."""
+
+    folder: Path
+    table: str
+    id: str
+    as_of_us: int | None = None
+
+    def send(self) -> None:
+        """Leave it where the owner looks."""
+        body = {"id": self.id, "as_of_us": self.as_of_us}
+        replace_atomically(self._path(_REQUEST), json.dumps(body))
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more."""
+        self._path(_REQUEST).unlink(missing_ok=True)
+
+    def answer(self) -> dict[str, Any] | None:
+        """What the owner says to it: `rebuilt` or `error`; None so far."""
+        path = self._path(_ANSWER)
+        try:
+            answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        if answer.get("id") != self.id:
+            return None
+        path.unlink(missing_ok=True)
+        return answer
+
+    def _path(self, suffix: str) -> Path:
+        return self.folder / f"{self.table}{suffix}"
+
+
+def wanted(folder: str) -> list[Path]:
+    """The requests that wait."""
+    return sorted(Path(folder).glob(f"*{_REQUEST}"))
+
+
+def answer_requests(
+    config: PipelineConfig, ledger: Ledger, publisher: Publisher, folder: str
+) -> None:
+    """Make the tables that somebody asks for."""
+    for path in wanted(folder):
+        answer = _answer(config, ledger, publisher, path)
+        replace_atomically(path.with_suffix(_ANSWER), json.dumps(answer))
+        path.unlink(missing_ok=True)
+
+
+def rebuild_now(
+    config: PipelineConfig,
+    ledger: Ledger,
+    known: TableSummary,
+    publisher: Publisher,
+    *,
+    as_of_us: int | None,
+) -> Rebuilt:
+    """Make a table anew; the caller owns the checkpoint."""
+    target = merged_table(config, known, publisher)
+    result = rebuild(target.log_path, target.order, as_of_us=as_of_us)
+    accept_rebuilt(config, ledger, target.table, result.version)
+    rows = result.counts.inserted
+    return Rebuilt(target.table, target.log, rows, result.version, result.seconds)
+
+
+def _answer(
+    config: PipelineConfig, ledger: Ledger, publisher: Publisher, path: Path
+) -> dict[str, object]:
+    number = ""
+    try:
+        request = json.loads(path.read_text(encoding="utf-8"))
+        number, as_of_us = str(request["id"]), request["as_of_us"]
+        name = path.name.removesuffix(_REQUEST)
+        known = next((t for t in ledger.tables(config.name) if t.table == name), None)
+        if known is None:
+            raise ConfigError("there is no such table", code=ErrorCode.NOT_FOUND, where=name)
+        done = rebuild_now(config, ledger, known, publisher, as_of_us=as_of_us)
+    except (DistributaryError, ValueError, KeyError, TypeError, OSError) as error:
+        # a request that cannot be fulfilled is no reason for the pipeline to stop
+        told = f"{error.code}: {error.what}" if isinstance(error, DistributaryError) else str(error)
+        return {"id": number, "error": told[:_LONGEST_ERROR]}
+    return {"id": number, "rebuilt": asdict(done)}

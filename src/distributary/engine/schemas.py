@@ -1,0 +1,228 @@
+"""Which schema a record means by what it says about itself: asked of the registries, by the driver.
+
+A record names its schema by id or by GUID, or it names none: then it means the newest schema of its
+subject, or, where records come without any schema, what those of its kind have looked like so far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import Envelope
+from distributary.decode.json.infer import NOTHING, grown
+from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
+from distributary.model.plan import UNFRAMED, Rejected, RouteKey
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.base import SchemaRegistry
+from distributary.registry.messages import (
+    choose_message,
+    own_subject,
+    subject_verdict,
+    topic_verdict,
+)
+from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
+from distributary.registry.wire import message_by_index
+
+
+class SchemaLookup:
+    """Schemas of one pipeline's records."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        registry: SchemaRegistry | None,
+        inferred: InferredSchemas | None,
+        carried: CarriedSchemas | None = None,
+    ) -> None:
+        self._enveloped = config.envelope is not None
+        self._changes = config.cdc is not None
+        self._payload = config.records
+        self._registry = registry
+        self._inferred = inferred
+        self._carried = carried
+        # a folder has no other nodes that could know more
+        settings = config.registry
+        remote = settings is not None and settings.path is None
+        self._grace = settings.unknown_id_grace.total_seconds() if settings and remote else 0.0
+        self._waited: set[int] = set()
+
+    def latest(self, subject: str) -> WriterSchema:
+        """The newest version of a subject."""
+        return self._server(subject).latest(subject)
+
+    def of(self, key: RouteKey) -> WriterSchema:
+        """The schema that records with this key were written with."""
+        if key.guid:
+            guid = UUID(key.guid)
+            if self._carried is not None:
+                return self._carried.by_guid(guid)
+            return self._server(key.guid).by_guid(guid)
+        if self._follows_newest(key):
+            if self._inferred is not None:
+                return self._newest_seen(key.claim, self._inferred)
+            subject = own_subject(key.claim, rule=self._payload.subject)
+            return self._server(subject).latest(subject)
+        return self.by_id(key.schema_id)
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """The schema with this id."""
+        return self._server(f"id {schema_id}").by_id(schema_id)
+
+    def of_keys(self, key: RouteKey) -> WriterSchema | None:
+        """Of change events: the schema that the records' own keys were written with."""
+        return self.by_id(int(key.key_schema)) if key.key_schema else None
+
+    def outdated(self, key: RouteKey, schema_id: int) -> bool:
+        """Whether records with this key mean another schema by now: they follow the newest."""
+        return self._follows_newest(key) and self.of(key).id != schema_id
+
+    def learn(self, shapes: Mapping[str, Any]) -> list[str]:
+        """Take in what records without a schema look like; the claims that have a new one now."""
+        if self._inferred is None:
+            return []
+        claims = []
+        for claim, shape in shapes.items():
+            known = self._inferred.document(claim)
+            old = NOTHING if known is None else known
+            wider = grown(old, shape, changes=self._changes)
+            if wider != old:
+                self._inferred.add(claim, wider)
+                claims.append(claim)
+        return claims
+
+    def note(self, keys: Iterable[RouteKey]) -> None:
+        """Remember which schemas came last with the records of a kind, for those without any."""
+        if self._carried is not None:
+            for key in keys:
+                if key.guid:
+                    self._carried.note(key.claim, UUID(key.guid))
+
+    def carry(self, texts: Iterable[str]) -> None:
+        """Keep schemas that came with the records themselves."""
+        if self._carried is not None:
+            for text in texts:
+                self._carried.keep(text)
+
+    def wait_for_new_ids(self, ids: Collection[int]) -> None:
+        """An id may reach us before every node of the registry knows it: one moment, once."""
+        patience = time.monotonic() + self._grace
+        unknown = {i for i in set(ids) - self._waited if not self._is_known(i)}
+        self._waited |= set(ids)
+        while unknown and time.monotonic() < patience:
+            time.sleep(0.2)
+            unknown = {i for i in unknown if not self._is_known(i)}
+
+    def message(self, key: RouteKey, schema: WriterSchema) -> str | Rejected:
+        """Which message or record of the schema it is."""
+        if not key.message_index:
+            # a subject with a dot may be named after the record
+            subjects = (s.subject for s in schema.subjects if "." in s.subject)
+            names = (key.claim, *subjects)
+            return choose_message(schema, wanted=self._payload.message, names=names)
+        if schema.format is Format.AVRO:
+            return _branch(key.message_index, schema)
+        found = message_by_index(schema.body, tuple(map(int, key.message_index.split(","))))
+        if found is None:
+            text = f"schema {schema.id} has no message at index {key.message_index}"
+            return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
+        return found
+
+    def is_raw(self, key: RouteKey, schema: WriterSchema) -> bool:
+        """Whether payloads are Avro's bytes without their length.
+
+        The registry's serializers write them so behind their header, if they are all there is.
+        """
+        if schema.format is not Format.AVRO or schema.message != "bytes":
+            return False
+        if self._enveloped:
+            return self._payload.framing == "confluent"
+        return bool(key.guid) or key.schema_id != UNFRAMED
+
+    def wrong_subject(
+        self, key: RouteKey, schema: WriterSchema, types: Collection[str]
+    ) -> Rejected | None:
+        """Why records with this key may not use this schema; None if they may."""
+        subjects = [s.subject for s in schema.subjects]
+        registry = self._registry
+        if self._enveloped and registry is not None:
+            code = subject_verdict(
+                key.claim,
+                subjects,
+                lambda subject: bool(registry.versions(subject)),
+                rule=self._payload.subject,
+                known_types=types,
+            )
+        elif self._payload.validation == "registry":
+            code = topic_verdict(key.claim, schema.messages, subjects, rule=self._payload.subject)
+        else:
+            return None
+        if code is None:
+            return None
+        return Rejected(
+            code, f"schema {schema.id} belongs to {', '.join(subjects) or 'no subject'}"
+        )
+
+    def _follows_newest(self, key: RouteKey) -> bool:
+        return key.schema_id == UNFRAMED and not self._enveloped and not key.guid
+
+    def _newest_seen(self, claim: str, inferred: InferredSchemas) -> WriterSchema:
+        """What records of a claim look like, or the schema that they came with."""
+        if self._carried is not None and inferred.document(claim) is None:
+            return self._carried.newest(claim)
+        return inferred.newest(claim)
+
+    def _server(self, wanted: str) -> SchemaRegistry:
+        if self._registry is None:
+            raise SchemaNotFoundError(
+                "the record names a schema, and the pipeline has no registry",
+                evidence=wanted,
+                next_step="set registry.url or registry.path in the pipeline file",
+            )
+        return self._registry
+
+    def _is_known(self, schema_id: int) -> bool:
+        try:
+            self.by_id(schema_id)
+        except SchemaNotFoundError:
+            return False
+        except InvalidSchemaError:
+            return True
+        return True
+
+
+def choose_envelope(envelope: Envelope, schema: WriterSchema) -> str | Rejected:
+    """Which message of its schema the envelope is, or why it is none."""
+    return choose_message(
+        schema,
+        wanted=envelope.message,
+        names=((envelope.subject or "").removesuffix("-value"),),
+        fields=(envelope.type, envelope.schema_id, envelope.payload),
+        setting="envelope.message",
+    )
+
+
+def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
+    """Which message of its schema the envelope is; ConfigError when that is not clear."""
+    found = choose_envelope(envelope, schema)
+    if isinstance(found, Rejected):
+        raise ConfigError(
+            "the schema does not say which of its messages is the envelope",
+            code=found.code,
+            where="envelope.message",
+            evidence=found.message,
+            next_step="set envelope.message to one of the messages",
+        )
+    return found
+
+
+def _branch(index: str, schema: WriterSchema) -> str | Rejected:
+    branch = int(index) if index.isdigit() else -1
+    if not 0 <= branch < len(schema.messages):
+        return Rejected(ErrorCode.PAYLOAD_MISMATCH, f"schema {schema.id} has no branch {index}")
+    if not schema.messages[branch]:
+        return Rejected(ErrorCode.NULL_VALUE, "the datum is the union's null")
+    return schema.messages[branch]

@@ -1,0 +1,237 @@
+"""The source of a job that takes its share of a bronze table: whose turn it is, and from where.
+
+A batch never crosses a cut. Behind a cut a job goes on only when every job has settled what is
+before it: a table that changes hands has one writer at a time, and the order of its commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import DeltaSource as DeltaSourceConfig
+from distributary.config.source import Part, Shard, job_name, shard_of
+from distributary.engine.shards import Cuts, Division, Epoch, Progress, place
+from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
+from distributary.model.manifest import SourceRange
+from distributary.model.record import RAW
+from distributary.source.base import BatchInput, Position
+from distributary.source.delta import DeltaReader, DeltaSource, SourceFile
+from distributary.stage.bronze import WHOLE
+from distributary.stage.unwrap import MARKED, Share
+
+# Rows of a bronze table as the records that they once were, each with whether it is ours.
+
+_ROWS_PER_ARROW_BATCH = 65_536
+_COLUMNS = (
+    *("type", "payload", WHOLE.name, "key", "headers"),
+    *("_topic", "_partition", "_offset", "_timestamp"),
+)
+_shard_of = lru_cache(maxsize=100_000)(shard_of)
+
+
+@dataclass(frozen=True, slots=True)
+class BronzeReader:
+    """Opens a task's files of the bronze table; satisfies `Reader`.
+
+    Coordinates, key, headers and value are those of the record at its first source: a table or a
+    dead letter does not show that its record took a detour.
+    """
+
+    tasks: Sequence[Sequence[SourceFile]]
+    part: int | str
+    shards: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Each incoming row is the number of a task."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in self.tasks[number] if self.tasks else ():
+                    yield from self.read(file)
+
+    def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        with pq.ParquetFile(file.path) as parquet:
+            for rows in parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(_COLUMNS)):
+                yield self._marked(rows)
+
+    def _marked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            rows.column("key"),
+            pc.coalesce(rows.column(WHOLE.name), rows.column("payload")),
+            rows.column("headers"),
+            *(rows.column(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")),
+        ]
+        raw = [array.cast(field.type) for array, field in zip(arrays, RAW, strict=True)]
+        mine = self._mine(rows.column("type"))
+        return pa.RecordBatch.from_arrays([*raw, mine], schema=MARKED)
+
+    def _mine(self, types: pa.StringArray) -> pa.BooleanArray:
+        """A record that names no type has no table: the first shard says what is wrong with it."""
+        if self.part == "unified":
+            return types.is_valid()
+        encoded = types.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        mine = pa.array([_shard_of(name, self.shards) == self.part for name in names], pa.bool_())
+        taken: pa.BooleanArray = mine.take(encoded.indices)
+        return pc.fill_null(taken, fill_value=self.part == 0)
+
+
+_MOST_COUNTED = 500
+"""Commits beyond which nobody counts how many records wait."""
+
+
+def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
+    """The source of one shard, or of the job of the unified table."""
+    source = cast(DeltaSourceConfig, config.source)
+    # each job counts its own rows: where the table's count begins does not matter
+    table = DeltaSource(
+        # and its versions are those of the cuts: another table cannot take its place
+        source.model_copy(
+            update={"value": "payload", "starting_version": 0, "on_replaced": "stop"}
+        ),
+        storage_options=config.lake.options,
+    )
+    lake = config.lake.address
+    return ShardSource(
+        table,
+        part=shard.part,
+        folder=Path(source.path.removeprefix("file://")),
+        cuts=Cuts.of(lake, shard.of),
+        progress=Progress(config, shard.of),
+    )
+
+
+class ShardSource:
+    """Satisfies `Source`; positions are those of the bronze table."""
+
+    def __init__(
+        self, table: DeltaSource, *, part: Part, folder: Path, cuts: Cuts, progress: Progress
+    ) -> None:
+        self._table = table
+        self._part = part
+        self._folder = folder
+        self._cuts = cuts
+        self._progress = progress
+        self._passed = 0
+        """Cuts that nobody has to be waited for any more."""
+
+    def first(self) -> Position:
+        """The first cut that gives this job something to do."""
+        for epoch in self._division().epochs:
+            if epoch.takes(self._part):
+                return epoch.begin(None)
+        raise self._not_yet()
+
+    def newest(self) -> Position:
+        """The end of the bronze table."""
+        if not (self._folder / "_delta_log").exists():
+            # the bronze job is there, but has landed nothing yet
+            return self._division().epochs[0].begin(None)
+        return self._table.newest()
+
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """As much as fits into a batch, at most up to the next cut."""
+        # cuts are looked for after `until` was: see cuts.py
+        division = self._division()
+        if division.announced is not None:
+            return None
+        for number, epoch in enumerate(division.epochs):
+            end = self._within(epoch, start, until)
+            if end is not None:
+                self._wait_for_others(division, number)
+                return end
+        return None
+
+    def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
+        """The place behind the row with which the batch ended."""
+        newest = self.newest()
+        for epoch in self._division().epochs:
+            if self._within(epoch, start, newest) is not None:
+                return self._table.retrace(epoch.begin(start), ranges)
+        return self._table.retrace(start, ranges)
+
+    def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
+        """The rows between two positions, each with whether it is ours."""
+        epoch = self._epoch_before(end)
+        opened = self._table.open(spark, epoch.begin(start), end)
+        tasks = cast(DeltaReader, opened.reader).tasks
+        lag = self._lag(end)
+        topic = next((r.topic for r in opened.ranges), self._folder.name)
+        return replace(
+            opened,
+            reader=BronzeReader(tasks, self._part, epoch.shards),
+            lag=lag,
+            lag_by_partition={} if lag is None else {f"{topic}/0": lag},
+        )
+
+    def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
+        """The next records of this job, from at most one batch."""
+        end = self.advance(start, self.newest())
+        if end is None:
+            return
+        epoch = self._epoch_before(end)
+        reader = BronzeReader((), self._part, epoch.shards)
+        for file in self._table.files(epoch.begin(start), end):
+            yield from Share().own(reader.read(file))
+
+    def explain(self, error: Exception) -> DistributaryError | None:
+        """As with any Delta table."""
+        return self._table.explain(error)
+
+    def _within(self, epoch: Epoch, start: Position, until: Position) -> Position | None:
+        """The end of the next batch in an epoch; None where nothing is left of it."""
+        if not epoch.takes(self._part) or epoch.is_before(start):
+            return None
+        begin, limit = epoch.begin(start), epoch.end(until)
+        return self._table.advance(begin, limit) if place(begin) < place(limit) else None
+
+    def _epoch_before(self, end: Position) -> Epoch:
+        """The epoch in which a batch lies that ends here."""
+        epochs = self._division().epochs
+        return next(e for e in reversed(epochs) if (e.first, 0) < place(end))
+
+    def _wait_for_others(self, division: Division, number: int) -> None:
+        if number <= self._passed or self._part == "unified":
+            return
+        before = division.epochs[:number]
+        for part in range(division.most):
+            behind = part != self._part and self._progress.behind(self._table, part, before)
+            if behind:
+                raise SourceUnavailableError(
+                    "another job has not finished what comes before the change of shards",
+                    code=ErrorCode.SHARD_WAITING,
+                    where=f"version {division.epochs[number].first} of {self._folder}",
+                    evidence=f"{job_name(self._progress.of, part)}: {behind}",
+                    next_step="let it run: it stops there by itself; this one goes on then",
+                )
+        self._passed = number
+
+    def _division(self) -> Division:
+        division = self._cuts.read()
+        if not division.epochs:
+            raise self._not_yet()
+        return division
+
+    def _lag(self, end: Position) -> int | None:
+        newest = self._table.newest()
+        if newest["version"] - end["version"] > _MOST_COUNTED:
+            return None
+        return sum(file.rows for file in self._table.files(end, newest))
+
+    def _not_yet(self) -> SourceUnavailableError:
+        return SourceUnavailableError(
+            "the types have not been spread yet, or not to this job",
+            code=ErrorCode.SHARD_WAITING,
+            where=str(self._cuts.folder),
+            next_step=f"start the bronze job {self._progress.of}: it divides the stream",
+        )

@@ -1,0 +1,314 @@
+"""Where the stream of a pipeline that several jobs share was divided anew.
+
+<lake>/_distributary/pipelines/<name>/shards/000000.json       {"shards": 2}
+                                             000000.at.json    {"version": 17}
+                                             000001.json       {"shards": 3}
+                                             000001.at.json    {"version": 40}
+
+From version 17 of the bronze table on, two jobs share the types; from version 40 on, three. Both
+files of a cut are created exclusively and never changed. First the number is announced, then the
+newest version is looked up and the cut is placed behind it. A reader does it the other way round:
+it looks how far bronze goes, then for cuts. If it finds no announcement, the cut will be placed
+behind everything that it has seen; if it finds one without a place, it waits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from distributary.config.lake import local_path
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import DeltaSource as DeltaSourceConfig
+from distributary.config.source import Part, job_name
+from distributary.engine.checkpoint import Checkpoint, Manifests, create_exclusively
+from distributary.engine.tables import table_folder
+from distributary.errors import CheckpointError, ConfigError
+from distributary.model import layout
+from distributary.model.deadletter import DeadLetterStatus
+from distributary.observe.deadletters import DeadLetters
+from distributary.publish.parking import parked
+from distributary.source.base import Position
+from distributary.source.delta import DeltaLog, DeltaSource
+
+_NAME = re.compile(r"[0-9]{6}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A stretch of the bronze table during which the number of shards is the same."""
+
+    shards: int
+    first: int
+    """The version of the bronze table with which it begins."""
+    last: int | None = None
+    """The version with which the next one begins; None while it goes on."""
+
+    def takes(self, part: int | str) -> bool:
+        """Whether a job has anything to do here."""
+        return part == "unified" or (isinstance(part, int) and part < self.shards)
+
+    def is_before(self, position: Position | None) -> bool:
+        """Whether a job that has come as far as `position` is past all of it."""
+        return position is not None and self.last is not None and place(position) >= (self.last, 0)
+
+    def begin(self, position: Position | None) -> Position:
+        """Where a job starts reading that has come as far as `position`.
+
+        Rows are each job's own count: one that begins here begins with none.
+        """
+        if position is None:
+            return {"version": self.first, "index": 0, "rows": 0}
+        if place(position) >= (self.first, 0):
+            return position
+        return {**position, "version": self.first, "index": 0}
+
+    def end(self, until: Position | None = None) -> Position:
+        """The end of the epoch, or `until` where that comes first."""
+        if self.last is not None and (until is None or place(until) > (self.last, 0)):
+            return {"version": self.last, "index": 0, "rows": -1}
+        if until is None:
+            raise AssertionError("an epoch that goes on has no end")
+        return until
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How the stream is divided, as far as that is known."""
+
+    epochs: tuple[Epoch, ...] = ()
+    announced: int | None = None
+    """The number of shards of a cut that has no place yet."""
+
+    @property
+    def shards(self) -> int:
+        """The number of shards from now on; 0 where there are none."""
+        return self.announced or (self.epochs[-1].shards if self.epochs else 0)
+
+    @property
+    def most(self) -> int:
+        """The largest number of shards there ever were."""
+        return max((epoch.shards for epoch in self.epochs), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The folder of cuts of one pipeline."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, lake: str, pipeline: str) -> Cuts:
+        """The cuts of a pipeline in a lake."""
+        return cls(Path(layout.pipeline(lake, pipeline)) / "shards")
+
+    def read(self) -> Division:
+        """All stretches so far, the oldest first."""
+        numbers = [_number(path, "shards") for path in self._announcements()]
+        places = [_number(path, "version") for path in self._places(len(numbers))]
+        ends = [*places[1:], None]
+        epochs = tuple(map(Epoch, numbers, places, ends))
+        return Division(epochs, numbers[-1] if len(places) < len(numbers) else None)
+
+    def divide(self, shards: int, newest: Callable[[], int]) -> Division:
+        """Spread the types over this many jobs, from behind the `newest` version on.
+
+        Doing it again changes nothing, and completes what a crash left half done.
+        """
+        found = self.read()
+        if found.announced is not None:
+            self._place(len(found.epochs), newest)
+            found = self.read()
+        if found.shards != shards:
+            number = len(found.epochs)
+            create_exclusively(self._path(number), json.dumps({"shards": shards}))
+            self._place(number, newest)
+        return self.read()
+
+    def _place(self, number: int, newest: Callable[[], int]) -> None:
+        create_exclusively(self._place_path(number), json.dumps({"version": newest() + 1}))
+
+    def _announcements(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(p for p in self.folder.iterdir() if _NAME.fullmatch(p.name))
+
+    def _places(self, count: int) -> list[Path]:
+        """A cut is announced when all before it have their places."""
+        paths = [self._place_path(number) for number in range(count)]
+        return paths if not paths or paths[-1].exists() else paths[:-1]
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+    def _place_path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.at.json"
+
+
+def place(position: Position) -> tuple[int, int]:
+    """What positions are compared by."""
+    return int(position["version"]), int(position["index"])
+
+
+def _number(path: Path, key: str) -> int:
+    try:
+        return int(json.loads(path.read_text())[key])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            "a cut of the stream cannot be read",
+            where=str(path),
+            evidence=f"{type(error).__name__}: {error}",
+            next_step="restore the file from a copy: without it nobody knows whose records "
+            "are whose",
+        ) from error
+
+
+# How far the jobs that share a pipeline's types have come, by their own checkpoints.
+
+
+class Table(Protocol):
+    """The bronze table, as far as progress is concerned."""
+
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """Where a batch that starts at `start` ends; None if there is nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The jobs of one pipeline."""
+
+    config: PipelineConfig
+    """Of any of them: lake and checkpoint are the same for all."""
+    of: str
+
+    def behind(self, table: Table, part: Part, epochs: Sequence[Epoch]) -> str:
+        """Why a job is not done with these epochs, which have ended; empty if it is."""
+        position = self.settled(part)
+        for epoch in epochs:
+            if not epoch.takes(part) or epoch.is_before(position):
+                continue
+            begin, end = epoch.begin(position), epoch.end()
+            if place(begin) < place(end) and table.advance(begin, end) is not None:
+                return f"has settled what comes before version {place(begin)[0]}"
+        if parked(layout.parked(self._lake, job_name(self.of, part))):
+            return "has parked tables: `distributary resume` them"
+        return ""
+
+    def settled(self, part: Part) -> Position | None:
+        """Behind the newest batch that a job has settled; None if it never began."""
+        folder = self._checkpoint(part)
+        manifests = Manifests(folder / "manifests")
+        newest = manifests.settled()
+        manifest = manifests.read(newest) if newest >= 0 else None
+        if manifest is not None:
+            return manifest.source_state
+        return Checkpoint(folder, "").known_first_position()
+
+    def _checkpoint(self, part: Part) -> Path:
+        path = self.config.lake.checkpoint_of(job_name(self.of, part))
+        return local_path(path) or Path(path)
+
+    @property
+    def _lake(self) -> str:
+        return self.config.lake.address
+
+
+# What the owner of a checkpoint does about shards before its first batch.
+
+
+def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: str) -> None:
+    """Cut the stream where the number of shards changes; refuse a file that would write twice.
+
+    Called with the claim of the checkpoint, so that nobody else lands records meanwhile.
+    """
+    if config.lake.local_path is None:
+        return
+    cuts = Cuts.of(lake, config.name)
+    shard = config.shard
+    if shard is None:
+        if shards := cuts.read().shards:
+            raise ConfigError(
+                f"the types of pipeline {config.name} are spread over jobs of their own",
+                where=str(cuts.folder),
+                evidence=f"{shards} shards",
+                next_step=f"run the files that `install --shards {shards}` writes beside this one",
+            )
+    elif shard.shards is not None:
+        if not cuts.read().epochs:
+            _refuse_unfinished(config, manifests, parking)
+        cuts.divide(shard.shards, lambda: _newest(config))
+
+
+def family(config: PipelineConfig, *, lake: str) -> tuple[str, ...]:
+    """The pipelines whose types one job may be given: itself, and those it shares them with."""
+    shard = config.shard
+    if shard is None or not isinstance(shard.part, int):
+        return (config.name,)
+    others = range(Cuts.of(lake, shard.of).read().most)
+    return (shard.of, *(job_name(shard.of, n) for n in {*others, shard.part}))
+
+
+def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: str) -> None:
+    """What one job alone has decided, it must bring to all of its tables first."""
+    half_done = manifests.newest() > manifests.settled()
+    if half_done or parked(parking):
+        raise CheckpointError(
+            "the pipeline has unfinished business from before it was spread",
+            where=str(manifests.folder),
+            evidence="a batch is decided and not settled" if half_done else "tables are parked",
+            next_step=f"run the file of {config.name} itself once more, or `distributary resume` "
+            "its tables; then start this job again",
+        )
+
+
+def _newest(config: PipelineConfig) -> int:
+    """The newest version of the bronze table; -1 while there is none."""
+    folder = config.lake.local_path
+    table = config.tables.bronze
+    if folder is None or table is None or not (folder / table / "_delta_log").exists():
+        return -1
+    return DeltaLog(table_folder(config, table), value="payload").newest_version()
+
+
+def is_retired(config: PipelineConfig, number: int) -> bool:
+    """Whether a shard has nothing left to do, by what the lake says.
+
+    `config` is the one of the whole pipeline; where its lake is not to be seen, nobody knows.
+    """
+    folder, bronze = config.lake.local_path, config.tables.bronze
+    if folder is None or bronze is None or not folder.is_dir():
+        return False
+    division = Cuts.of(str(folder), config.name).read()
+    if division.announced is not None or not division.epochs or division.epochs[-1].takes(number):
+        return False
+    table = DeltaSource(_whole_table(config, bronze), storage_options=config.lake.options)
+    return not Progress(config, config.name).behind(table, number, division.epochs[:-1])
+
+
+def has_letters(config: PipelineConfig, number: int) -> bool:
+    """Whether dead letters of a shard are open: its file says how they are sent again."""
+    folder = Path(table_folder(config, config.tables.dead_letters))
+    if not (folder / "_delta_log").is_dir():
+        return False
+    counts = DeadLetters(str(folder)).count_by_status(pipeline=job_name(config.name, number))
+    return counts[DeadLetterStatus.OPEN] > 0
+
+
+def refuse_replay(config: PipelineConfig) -> None:
+    """The bronze job keeps no table that a letter could go to."""
+    if config.shard is not None and config.shard.lands:
+        raise ConfigError(
+            f"pipeline {config.name} lands records and sends no dead letters again",
+            where="shard.part",
+            next_step="letters of a shard: --pipeline NAME-shard-N; letters from before the types "
+            "were spread: --file with the file of the pipeline itself",
+        )
+
+
+def _whole_table(config: PipelineConfig, bronze: str) -> DeltaSourceConfig:
+    return DeltaSourceConfig(type="delta", path=table_folder(config, bronze), value="payload")

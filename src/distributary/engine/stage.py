@@ -1,0 +1,390 @@
+"""Step `stage`: sort the records, answer for the keys that are new, land each key's records."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import Broadcast
+
+from distributary.engine.parts import RunContext
+from distributary.engine.publish import Reach, derived_entries
+from distributary.engine.tables import Pending, primary_role
+from distributary.errors import AccountingError, ExpectationError
+from distributary.model.change import ChangeFacts
+from distributary.model.deadletter import CONTENT, content_keys
+from distributary.model.expectation import Action
+from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
+from distributary.model.plan import Catalog, StageOrder
+from distributary.model.table import STAGING, Role, TablePlan
+from distributary.source.base import BatchInput
+from distributary.stage.exchange import spread
+from distributary.stage.files import TICKET, prefix, ticket
+from distributary.stage.job import Staged, run_land, run_sort
+from distributary.stage.land import without_copies
+from distributary.store.bucket import Folder, reaching
+
+_MOST_TRIES = 5
+_DEAD_WORKER = re.compile(
+    r"Python worker exited unexpectedly|EOFException|Python worker failed|ExecutorLostFailure"
+    # of Python and of Arrow, not of the JVM
+    r"|(?:\b|Arrow)MemoryError"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A stage whose first hop is under way."""
+
+    order: StageOrder
+    sorting: Future[Staged]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A stage in which every record found a place."""
+
+    staged: Staged
+    tries: int
+    seconds: float
+
+    def manifest(
+        self,
+        context: RunContext,
+        batch: int,
+        source: BatchInput,
+        pending: Pending,
+        reach: Reach | None,
+    ) -> Manifest:
+        """What was found out, as the document that decides the batch.
+
+        `reach` tells what tables have of this batch already, from a try that lost files of others.
+        """
+        kept: Mapping[str, TableEntry] = {} if reach is None else reach.kept
+        state = dict(source.end)
+        if context.lane != "stream":
+            # a letter that fails again is not a new letter: its row in the table is brought up
+            # to date once the batch is settled
+            state["failed"] = self._letters_that_failed(context)
+        tables = context.planner.book.tables
+        entries = tuple(
+            TableEntry(
+                table=tables[name],
+                files=tuple(self.staged.files.get(name, ())),
+                records=records,
+                changes=tuple(pending.changes.get(name, ())),
+                events=self.staged.changes.get(name),
+                rules=self.staged.rules.get(name, ()),
+            )
+            for name, records in sorted(self.staged.records.items())
+        )
+        again = [e for e in entries if e.table.name in kept]
+        # to this try, all events of a log that has them look like copies
+        copies = sum(
+            kept[e.table.name].records - e.records for e in again if e.table.role is Role.LOG
+        )
+        drop_entries(again)
+        dead = self.staged.dead
+        if reach is not None and reach.dead_letters is not None:
+            dead = Counter(reach.dead_letters)
+        entries = tuple(kept.get(entry.table.name, entry) for entry in entries)
+        entries += derived_entries(context.config, entries, tables, pending)
+        self._leave_untouched(context, pending, {e.table.name for e in entries})
+        draft = Manifest(
+            pipeline=context.config.name,
+            life=context.checkpoint.life,
+            batch=batch,
+            epoch=context.claim.epoch,
+            ranges=source.ranges,
+            tables=entries,
+            counts=Counts(),
+            dead_letters=dict(dead),
+            schemas=tuple(pending.uses),
+            created_at=datetime.now(UTC).isoformat(),
+            lane=context.lane,
+            source_state=state,
+            source_start=dict(source.start),
+            stage_seconds=round(self.seconds, 3),
+            primary_role=primary_role(context.config),
+            bytes_read=self.staged.bytes,
+            # letters that are sent again are as old as they are: that is no lag
+            newest_us=(self.staged.newest_us or None) if context.lane == "stream" else None,
+        )
+        counts = Counts(
+            read=source.records if source.counted else self.staged.seen,
+            written=sum(e.records for e in draft.primary()),
+            dead_lettered=sum(dead.values()),
+            skipped=self.staged.skipped - copies,
+        )
+        return replace(draft, counts=counts)
+
+    def _letters_that_failed(self, context: RunContext) -> dict[str, tuple[str, str]]:
+        """Why letters have failed again, by their content: ids of before may be anything."""
+        name = context.config.tables.dead_letters
+        folder = Folder(context.planner.book.tables[name].path)
+        failed: dict[str, tuple[str, str]] = {}
+        for file in self.staged.files.pop(name, []):
+            columns = [*CONTENT, "error_code", "error_message"]
+            content = pa.BufferReader(folder.read(file.path))
+            rows = pq.read_table(content, columns=columns)
+            for key, row in zip(content_keys(rows), rows.to_pylist(), strict=True):
+                failed[key] = (row["error_code"], row["error_message"])
+            folder.remove(file.path)
+        self.staged.records.pop(name, None)
+        return failed
+
+    @staticmethod
+    def _leave_untouched(context: RunContext, pending: Pending, touched: set[str]) -> None:
+        """Changes of tables that this batch writes nothing to wait for a batch that does."""
+        later = {k: v for k, v in pending.changes.items() if k not in touched}
+        context.planner.book.give_back(Pending(changes=later))
+
+
+def stage_records(
+    context: RunContext, batch: int, source: BatchInput, begun: Begun | None = None
+) -> Stages:
+    """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
+    began = time.monotonic()
+    order = begun.order if begun is not None else stage_order(context, batch, source)
+    staged: Staged | None = None
+    try:
+        staged, tries = _sorted(context, batch, source, order, begun)
+        _check_seen(staged, source, batch)
+        _landed(context, staged, order)
+        _refuse_broken(context, staged, order)
+        # from here on the files may be decided: a ticket says that they are not
+        with reaching(order.folder):
+            for path in Path(order.folder).glob(f"*{TICKET}"):
+                path.unlink()
+    except Exception:
+        if staged is not None:
+            drop_files(context, staged)
+        raise
+    finally:
+        shutil.rmtree(order.folder, ignore_errors=True)
+    return Stages(staged, tries, time.monotonic() - began)
+
+
+def hop_one(
+    source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
+) -> Staged:
+    """Read and sort the records of a batch."""
+    tables = [catalog.tables[catalog.bronze]] if catalog.bronze else []
+    return _hop(partial(run_sort, source.frame, source.reader, sent), order, tables)
+
+
+def _sorted(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    order: StageOrder,
+    begun: Begun | None,
+) -> tuple[Staged, int]:
+    """Hop one, again where an answer changes how records are told apart (unions of Avro)."""
+    for number in range(1, _MOST_TRIES + 1):
+        if begun is not None and number == 1:
+            # a catalog of a moment ago will do: what it does not know is answered below
+            staged = begun.sorting.result()
+        else:
+            catalog = context.planner.catalog()
+            staged = hop_one(source, context.broadcast(catalog), catalog, order)
+        try:
+            if _answered(context, staged):
+                return staged, number
+        except Exception:
+            drop_files(context, staged)
+            raise
+        drop_files(context, staged)
+    raise AccountingError(
+        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
+        where=f"pipeline {context.config.name}",
+        next_step="run again with --debug and report the log",
+    )
+
+
+def _answered(context: RunContext, staged: Staged) -> bool:
+    """Find out what is new about the records; whether each of them has a route now."""
+    context.planner.learn(staged.shapes, staged.carried)
+    if new := staged.unresolved(context.planner.catalog()):
+        context.planner.resolve(new)
+    if staged.unresolved(context.planner.catalog()):
+        return False
+    context.planner.follow_newest(staged.newest())
+    return True
+
+
+def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
+    planned = context.planner.catalog()
+    catalog = context.broadcast(planned)
+    tasks = max(1, context.spark.sparkContext.defaultParallelism)
+    changes = planned.changes
+    copies = changes is not None and changes.format == "datastream"
+    # events that have to be seen together are near each other
+    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
+    names = {name for load in loads for name in load.tables} | {planned.unified}
+    tables = [planned.tables[n] for n in (*names, planned.dead_letters) if n in planned.tables]
+    landed = _hop(partial(run_land, context.spark, loads, catalog), order, tables)
+    try:
+        if copies:
+            _drop_copies(landed, planned.tables, order)
+    finally:
+        # also where that failed: then it is known what to remove
+        staged.merge(landed)
+
+
+def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> None:
+    """A rule that says `fail` refuses the batch before anything of it is decided."""
+    broken = [
+        (count, table)
+        for table, counts in staged.rules.items()
+        for count in counts
+        if count.action is Action.FAIL and count.violated
+    ]
+    # a letter that is sent again has gone back to the letters
+    if not broken or order.lane != "stream":
+        return
+    worst, table = max(broken, key=lambda pair: (pair[0].violated, pair[1]))
+    others = f"; {len(broken) - 1} more rules or tables" if len(broken) > 1 else ""
+    raise ExpectationError(
+        f"rows of table {table} break the rule {worst.rule}, which says fail",
+        where=f"pipeline {context.config.name}, batch {order.batch}",
+        evidence=f"{worst.violated:,} of {worst.checked:,} rows, "
+        f"the first at {worst.example}{others}",
+        next_step="mend what the producer sends or the rule, or set its action to warn"
+        + ("" if context.config.cdc else " or dead_letter"),
+        rule=worst.rule,
+        table=table,
+    )
+
+
+def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOrder) -> None:
+    """Events of which two tasks have landed a copy each."""
+    for name, files in landed.files.items():
+        if tables[name].role is Role.LOG and len(files) > 1:
+            landed.files[name], copies = without_copies(tables[name], files, order)
+            landed.records[name] -= copies.total()
+            landed.skipped += copies.total()
+            landed.changes[name] -= ChangeFacts(copies)
+
+
+def _hop(
+    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+) -> Staged:
+    """Run a job that writes to these tables; one that fails leaves nothing.
+
+    Where a record kills its worker, or takes all of its memory, once more with every decoder in a
+    child process.
+    """
+    try:
+        return _attempted(job, order, tables)
+    except Exception as error:
+        if not _killed_its_worker(error):
+            raise
+    again = replace(order, guarded=True, attempt=_new_attempt())
+    return _attempted(job, again, tables)
+
+
+def _attempted(
+    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+) -> Staged:
+    with reaching(order.folder):
+        Path(order.folder).mkdir(parents=True, exist_ok=True)
+        Path(ticket(order)).touch()
+    try:
+        return job(order)
+    except BaseException:
+        # its tasks may still be at work: what they write from here on they take back themselves
+        Path(ticket(order)).unlink(missing_ok=True)
+        drop_attempt(prefix(order), tables)
+        raise
+
+
+def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
+    """Remove from these tables all files whose names begin like this."""
+    for table in tables:
+        plain = table.format != "delta"
+        folder = Folder(f"{table.path}/{STAGING}" if plain else table.path)
+        with suppress(OSError):
+            for file in folder.files(recursive=plain or bool(table.partition_by)):
+                if file.rpartition("/")[2].startswith(names):
+                    folder.remove(file)
+
+
+def drop_undecided(context: RunContext) -> None:
+    """Remove what a process that was killed has left between two hops, and what it had staged."""
+    runs, lake = context.checkpoint.runs(context.lane), context.config.lake.local_path
+    for path in runs.glob(f"*/*{TICKET}"):
+        names = path.name.removesuffix(TICKET)
+        drop_attempt(names, context.planner.book.tables.values())
+        # the tables of types are not known yet
+        for file in lake.glob(f"*/{names}*") if lake is not None else ():
+            file.unlink(missing_ok=True)
+    shutil.rmtree(runs, ignore_errors=True)
+
+
+def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
+    """What the tasks of a batch are told."""
+    attempt = _new_attempt()
+    return StageOrder(
+        pipeline=context.config.name,
+        lane=context.lane,
+        batch=batch,
+        attempt=attempt,
+        now_us=time.time_ns() // 1000,
+        folder=str(context.checkpoint.runs(context.lane) / attempt),
+        lake=context.config.lake.address,
+        storage_options=context.config.lake.options,
+        life=context.checkpoint.life,
+        identities=source.identities,
+    )
+
+
+def _new_attempt() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
+    """The tasks must have seen what the source says it gave: two counts that share no code."""
+    agree = staged.seen == source.records if source.counted else staged.seen <= source.records
+    if not agree:
+        raise AccountingError(
+            f"the source holds {source.records:,} records for batch {batch}, "
+            f"the tasks have read {staged.seen:,}",
+            next_step="the source changed under the batch: run it again",
+        )
+
+
+def _killed_its_worker(error: Exception) -> bool:
+    return _DEAD_WORKER.search(str(error)) is not None
+
+
+def drop_entries(entries: Iterable[TableEntry]) -> None:
+    """Remove staged files of tables that will never name them."""
+    for entry in entries:
+        _remove(entry.table, entry.files)
+
+
+def _remove(table: TablePlan, files: Iterable[StagedFile]) -> None:
+    folder = Folder(table.path)
+    for file in files:
+        # what stays is nobody's, and goes with `maintain` or `clean`
+        with suppress(OSError):
+            folder.remove(file.path)
+
+
+def drop_files(context: RunContext, staged: Staged) -> None:
+    """Remove what a stage wrote: no commit will ever name it."""
+    for name, files in staged.files.items():
+        _remove(context.planner.book.tables[name], files)

@@ -1,0 +1,585 @@
+"""The tables of a pipeline as the next commit will leave them, and what is new about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.changes.history import HISTORY_COLUMNS
+from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
+from distributary.config.base import placeholders
+from distributary.config.lake import Tables, below
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.source import Cdc, DeltaSource, FilesSource
+from distributary.delta.commit import commit_path
+from distributary.delta.snapshot import in_table
+from distributary.engine.names import Names, Wanted
+from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
+from distributary.evolve.merge import create, merge
+from distributary.evolve.types import sql_name
+from distributary.evolve.unified import REST, plan_unified
+from distributary.model import layout
+from distributary.model.change import CHANGE_NAMES, ChangeSettings
+from distributary.model.deadletter import DEAD_LETTER_COLUMNS
+from distributary.model.manifest import SchemaUse
+from distributary.model.names import propose
+from distributary.model.plan import Rejected
+from distributary.model.record import WriterSchema
+from distributary.model.table import (
+    Change,
+    ChangeKind,
+    Column,
+    Fill,
+    Merged,
+    Origin,
+    Role,
+    TablePlan,
+)
+from distributary.publish.base import Publisher
+from distributary.publish.parquet import format_of
+from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
+from distributary.stage.files import DATE, METADATA, metadata_plan
+from distributary.stage.partitions import can_partition, partition_columns
+from distributary.stage.parts import TYPE
+
+# The tables of a source's table: its log, the rows as they are now, and their history.
+
+LOG, HISTORY = "_log", "_history"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """What a source's table is to be called here."""
+
+    wanted: Wanted
+    """Its type is the claim, less the database where rows of several share a table."""
+    shard: str
+    """The database, where it is told apart by a column and not by the table's name."""
+
+
+def change_settings(config: PipelineConfig) -> ChangeSettings | None:
+    """What change decoders are told; None for records that are no changes."""
+    cdc = config.cdc
+    if cdc is None:
+        return None
+    return ChangeSettings(
+        format=cdc.format,
+        source_type=cdc.source_type or "",
+        backfill=cdc.backfill,
+        tombstones=cdc.tombstones,
+    )
+
+
+def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTable:
+    """The names for a claim `["database","schema","table"]`.
+
+    A schema that the template does not ask for becomes part of the database's name, so that tables
+    of one name in two schemas stay two; a database that it does not ask for becomes a column.
+    """
+    database, schema, table = json.loads(claim)
+    template = tables.each or "{database}_{table}"
+    asked = placeholders(template)
+    shard = "" if "database" in asked else database
+    outer = ".".join(name for name in (database, "" if "schema" in asked else schema) if name)
+    fields = {"database": outer or "none", "schema": schema or "none", "table": table}
+    choices = [fields]
+    if shard and schema and "schema" not in asked:
+        # tables of one name in two schemas, of which the template asks for neither
+        choices.append(fields | {"table": f"{schema}.{table}"})
+    proposals = tuple(
+        propose(template, prefix=tables.prefix, reserved=reserved, endings=(LOG, HISTORY), **choice)
+        for choice in choices
+    )
+    names = ["" if shard else database, schema, table]
+    type_ = json.dumps(names, ensure_ascii=False, separators=(",", ":")) if shard else claim
+    owner = dict(zip(("database", "schema", "table"), names, strict=True))
+    return SourceTable(Wanted(type_, owner, proposals, ("", LOG, HISTORY)), shard)
+
+
+def spoken(claim: str) -> str:
+    """A claim as people write it: `database.schema.table`."""
+    return ".".join(name for name in json.loads(claim) if name)
+
+
+def log_of(name: str) -> str:
+    """The log that a table is made of; of a log, itself."""
+    return name if name.endswith(LOG) else name.removesuffix(HISTORY) + LOG
+
+
+def relatives(name: str) -> tuple[str, ...]:
+    """A log and the tables that are made of it, by the name of any of them; the log comes first."""
+    log = log_of(name)
+    table = log.removesuffix(LOG)
+    return log, table, table + HISTORY
+
+
+def own_columns(table: TablePlan) -> tuple[Column, ...]:
+    """The source's columns of a table that is made of a log."""
+    system = {
+        SEQ_COLUMN.name,
+        TIME_COLUMN.name,
+        DELETED_COLUMN.name,
+        *(c.name for c in HISTORY_COLUMNS),
+    }
+    return tuple(column for column in table.columns if column.name not in system)
+
+
+def log_files(path: str, batch: int | None = None) -> list[str]:
+    """The files of a log, all or those that may hold rows of a batch."""
+    table = DeltaTable(path)
+    facts = pa.table(table.get_add_actions(flatten=True))
+    names = [in_table(path, unquote(name)) for name in facts.column("path").to_pylist()]
+    if batch is None:
+        return [f"{path}/{name}" for name in names]
+    lowest = _bounds(facts, "min._batch", len(names))
+    highest = _bounds(facts, "max._batch", len(names))
+    return [
+        f"{path}/{name}"
+        for name, low, high in zip(names, lowest, highest, strict=True)
+        if (low is None or low <= batch) and (high is None or high >= batch)
+    ]
+
+
+def files_of_commit(path: str, version: int) -> list[str]:
+    """The files that a version of a log has added; none where the version is no longer told."""
+    try:
+        with open(commit_path(path, version), encoding="utf-8") as file:
+            actions = [json.loads(line) for line in file if line.startswith('{"add"')]
+    except FileNotFoundError:
+        return []
+    return [f"{path}/{in_table(path, unquote(action['add']['path']))}" for action in actions]
+
+
+def _bounds(facts: pa.Table, name: str, count: int) -> list[int | None]:
+    return facts.column(name).to_pylist() if name in facts.column_names else [None] * count
+
+
+def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tuple[Column, ...]:
+    """The columns of the source's table among those of its log."""
+    return tuple(c for c in columns if c.name not in CHANGE_NAMES and c.name not in metadata)
+
+
+def derived_columns(source: Sequence[Column], role: Role, cdc: Cdc) -> tuple[Column, ...]:
+    """The columns of a table that is made of the log."""
+    if role is Role.HISTORY:
+        return (*source, *HISTORY_COLUMNS)
+    return (*source, SEQ_COLUMN, TIME_COLUMN, *((DELETED_COLUMN,) if cdc.deletes == "soft" else ()))
+
+
+# Which fields of which topics the columns of tables hold, gathered while tables are planned.
+
+Fields = Mapping[str, tuple[Origin, ...]]
+"""By column: the fields whose values it holds."""
+
+_PARTS = {
+    "key": "key",
+    "headers": "headers",
+    "topic": "topic",
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "raw": "value",
+}
+"""What a metadata column holds of the record itself."""
+_BRONZE = {"payload": "value", "value": "value", "key": "key", "headers": "headers"}
+_LETTERS = {name: name for name in _PARTS.values()}
+
+
+class Origins:
+    """Grows with every schema that is met; a snapshot stays the same until it does."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self._config = config
+        self._parts = record_parts(config)
+        self._known: dict[str, dict[str, dict[Origin, None]]] = {}
+        self._snapshots: dict[str, dict[Role, Fields]] = {}
+
+    def note(self, table: str, fills: Iterable[Fill], columns: Iterable[Column]) -> None:
+        """Take in how a writer's columns get into a table."""
+        found = {column.name: column.origin for column in columns}
+        known = self._known.setdefault(table, {})
+        for fill in fills:
+            origin = found.get(fill.source)
+            if origin is not None and origin not in known.get(fill.target, ()):
+                known.setdefault(fill.target, {})[origin] = None
+                self._snapshots.pop(table, None)
+
+    def of(self, table: str, role: Role) -> Fields:
+        """The fields of a table's columns, the same object until they change.
+
+        What is made of a log has its columns by their names.
+        """
+        base = log_of(table) if role in (Role.MERGED, Role.HISTORY) else table
+        snapshots = self._snapshots.setdefault(base, {})
+        if role not in snapshots:
+            own = {name: tuple(found) for name, found in self._known.get(base, {}).items()}
+            snapshots[role] = {**self._record(role), **own}
+        return snapshots[role]
+
+    def _record(self, role: Role) -> dict[str, tuple[Origin, ...]]:
+        """Columns that hold a part of the record itself."""
+        wanted = {
+            column.name: _PARTS[name]
+            for name, column in METADATA.items()
+            if name in self._config.tables.metadata and name in _PARTS
+        }
+        wanted[DATE.name] = "timestamp"
+        if role is Role.BRONZE:
+            coordinates = {f"_{name}": name for name in ("topic", "partition", "offset")}
+            wanted |= {**_BRONZE, **coordinates, "_timestamp": "timestamp"}
+        elif role is Role.DEAD_LETTERS:
+            wanted = dict(_LETTERS)
+        return {
+            column: (Origin(self._parts[part]),)
+            for column, part in wanted.items()
+            if part in self._parts
+        }
+
+
+def record_parts(config: PipelineConfig) -> Mapping[str, str]:
+    """What the parts of a record are called where it is read."""
+    source = config.source
+    if isinstance(source, FilesSource):
+        return {}
+    if not isinstance(source, DeltaSource):
+        return {name: name for name in _PARTS.values()}
+    named = {name: getattr(source, name) for name in ("key", "headers", "timestamp", "value")}
+    return {name: column for name, column in named.items() if column is not None}
+
+
+def qualified(columns: Iterable[Column], *, topic: str = "", inside: str = "") -> list[Column]:
+    """A writer's columns with the place of their fields: a topic, or a type or table in it."""
+    return [
+        column
+        if column.origin is None
+        else replace(column, origin=Origin(_inside(column.origin.field, inside), topic))
+        for column in columns
+    ]
+
+
+def _inside(field: str, place: str) -> str:
+    return field if not place or field.startswith(f"{place}.") else f"{place}.{field}"
+
+
+def table_folder(config: PipelineConfig, name: str) -> str:
+    """A table's folder, absolute: executors have other working directories than the driver."""
+    lake = config.lake.address
+    if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
+        return layout.hidden_log(lake, name)
+    return below(lake, name)
+
+
+def fixed_tables(config: PipelineConfig) -> frozenset[str]:
+    """Names that no type's table may take."""
+    return frozenset(config.tables.fixed_names().values())
+
+
+def primary_role(config: PipelineConfig) -> Role:
+    """The tables in which a record counts as written."""
+    if config.tables.each:
+        return Role.EACH if config.cdc is None else Role.LOG
+    return Role.UNIFIED if config.tables.unified else Role.BRONZE
+
+
+@dataclass(slots=True)
+class Pending:
+    """What has been planned and is in no manifest yet."""
+
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+    uses: list[SchemaUse] = field(default_factory=list)
+
+
+_BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY)
+
+
+class TableBook:
+    """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
+
+    def __init__(self, config: PipelineConfig, publisher: Publisher, *, names: Names) -> None:
+        self.names = names
+        self._config = config
+        self._publisher = publisher
+        self.metadata = metadata_plan(config.tables.metadata)
+        self._date = (DATE,) if DATE.name in config.tables.partition_by else ()
+        self.origins = Origins(config) if config.lineage is not None else None
+        """Which fields the columns hold, where anybody asks."""
+        self._pending = Pending()
+        self._new_tables = 0
+        self._unread: set[str] = set()
+        """Tables that could not be read and are planned as if they were new."""
+        self.tables: dict[str, TablePlan] = {}
+        self._open_fixed_tables()
+
+    def begin_batch(self) -> set[str]:
+        """Forget what held for one batch only; returns tables that must be planned anew."""
+        self._new_tables = 0
+        again, self._unread = self._unread, set()
+        for name in again:
+            del self.tables[name]
+            self._pending.changes.pop(name, None)
+        return again
+
+    def name(self, wanted: Wanted, *, ending: str = "") -> str | Rejected:
+        """The name of a type's table; a new type takes one, unless it is refused."""
+        policy = self._config.evolution
+        full = self._new_tables >= policy.max_new_tables_per_batch
+        if (full or policy.new_type != "create") and self.names.held(wanted) is None:
+            # a record that gets no table must not keep a name from others
+            there = self._is_there(self.names.likely(wanted) + ending)
+            refused = None if there else self._refuse_new_type(wanted.type)
+            if refused is not None:
+                return refused
+        return self.names.take(wanted)
+
+    def take_pending(self) -> Pending:
+        """What the manifest that is being written must carry."""
+        taken, self._pending = self._pending, Pending()
+        return taken
+
+    def give_back(self, pending: Pending) -> None:
+        """The manifest was not written after all."""
+        for name, changes in pending.changes.items():
+            self._pending.changes.setdefault(name, [])[:0] = changes
+        self._pending.uses[:0] = pending.uses
+
+    def committed(self, names: Iterable[str]) -> bool:
+        """These tables exist now as planned; True if that is news."""
+        new = [name for name in names if not self.tables[name].exists]
+        for name in new:
+            self.tables[name] = replace(self.tables[name], exists=True)
+        return bool(new)
+
+    def reread(self, names: Iterable[str]) -> None:
+        """Take these tables as they are on disk; what was planned for them is history."""
+        for name in names:
+            planned = self.tables.get(name)
+            if planned is not None and self._on_disk(name, planned.role, planned.type) is not None:
+                self._pending.changes.pop(name, None)
+
+    def evolve(
+        self,
+        name: str,
+        type_name: str,
+        schema: WriterSchema,
+        columns: tuple[Column, ...],
+        *,
+        role: Role = Role.EACH,
+    ) -> Rejected | None:
+        """Make room for a schema's columns, or say why its records are dead letters."""
+        table = self.planned(name, role, type_name)
+        if table is None:
+            refused = self._refuse_new_type(type_name)
+            if refused is not None:
+                return refused
+            merged = create(columns)
+            merged = replace(merged, columns=(*merged.columns, *self.metadata, *self._date))
+            self._new_tables += 1
+            self._plan(name, role, type_name, merged.columns)
+        else:
+            merged = merge(table.columns, columns, self._config.evolution)
+            if merged.refused is not None:
+                return _refuse(merged, name, schema)
+            unfit = _unfit_partition(table, merged)
+            if unfit is not None:
+                return unfit
+            self.tables[name] = replace(table, columns=merged.columns)
+        if self.origins is not None:
+            self.origins.note(name, merged.fills, columns)
+        self._note(name, merged.changes)
+        use = SchemaUse(type_name, name, schema.id, schema.label(), merged.changes)
+        self._pending.uses.append(use)
+        return None
+
+    def planned(self, name: str, role: Role, type_name: str) -> TablePlan | None:
+        """The table as it is planned, or else as it is; None where there is none."""
+        return self.tables.get(name) or self._on_disk(name, role, type_name)
+
+    def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> bool:
+        """Plan a table that is made of another one, with just these columns; True if it changes."""
+        table = self.planned(name, role, type_name)
+        if table is None:
+            self._plan(name, role, type_name, columns)
+            self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+            return True
+        before = {c.name: c for c in table.columns}
+        changes = _difference(before, columns)
+        gone = before.keys() - {column.name for column in columns}
+        if changes or gone:
+            self.tables[name] = replace(table, columns=columns)
+            self._note(name, changes)
+        return bool(changes or gone)
+
+    def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
+        """Make room in the unified table; True if that changed it."""
+        unified = self._config.tables.unified
+        if unified is None:
+            return False
+        table = self.tables[unified.name]
+        system = {c.name for c in (TYPE, DATE, *self.metadata)}
+        own = tuple(c for c in table.columns if c.name not in system)
+        plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
+        if self.origins is not None:
+            for type_name, share in plan.shares.items():
+                rest = (Fill(source, REST, pa.string()) for source in share.rest)
+                self.origins.note(unified.name, (*share.fills, *rest), types[type_name])
+        if plan.columns == own:
+            return False
+        before = {c.name: c for c in own}
+        kept = tuple(c for c in table.columns if c.name in system)
+        self.tables[unified.name] = replace(table, columns=(*plan.columns, *kept))
+        self._note(unified.name, _difference(before, plan.columns))
+        return True
+
+    def _open_fixed_tables(self) -> None:
+        tables = self._config.tables
+        fixed = [(tables.dead_letters, Role.DEAD_LETTERS, DEAD_LETTER_COLUMNS)]
+        if tables.bronze:
+            fixed.append((tables.bronze, Role.BRONZE, (*BRONZE_COLUMNS, *self._date)))
+        if tables.unified:
+            shared = plan_unified((), {}, mode=tables.unified.mode).columns
+            columns = (*shared, TYPE, *self.metadata, *self._date)
+            fixed.append((tables.unified.name, Role.UNIFIED, columns))
+        for name, role, columns in fixed:
+            if self._on_disk(name, role, "") is None:
+                self._plan(name, role, "", columns)
+                self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+        if tables.bronze and self._config.shard is not None and self._config.shard.lands:
+            self._keep_whole(self.tables[tables.bronze])
+
+    def _keep_whole(self, bronze: TablePlan) -> None:
+        """Make room for what other jobs read, also in a table that one job alone has begun."""
+        if WHOLE.name not in {column.name for column in bronze.columns}:
+            self.follow(bronze.name, bronze.role, "", (*bronze.columns, WHOLE))
+
+    def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
+        path = table_folder(self._config, name)
+        self._refuse_other_format(name, role, path)
+        try:
+            columns = self._publisher.columns(path)
+            partition_by = self._publisher.partition_columns(path)
+        except PublishError:
+            # one table's trouble must not stop the others: its commit will fail, and it is parked
+            if role not in _BY_TYPE:
+                raise
+            self._unread.add(name)
+            return None
+        if columns is None:
+            return None
+        self._plan(name, role, type_name, columns, exists=True)
+        # a table stays partitioned as it was made, whatever the pipeline file says now
+        self.tables[name] = replace(self.tables[name], partition_by=partition_by)
+        return self.tables[name]
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            path = table_folder(self._config, name)
+            return name in self.tables or self._publisher.columns(path) is not None
+        except PublishError:
+            return True
+
+    def _plan(
+        self,
+        name: str,
+        role: Role,
+        type_name: str,
+        columns: tuple[Column, ...],
+        *,
+        exists: bool = False,
+    ) -> TablePlan:
+        what = f"records of type {type_name}" if type_name else f"{role} table"
+        self.tables[name] = TablePlan(
+            name=name,
+            role=role,
+            type=type_name,
+            path=table_folder(self._config, name),
+            columns=columns,
+            exists=exists,
+            partition_by=self._partition_by(role, columns),
+            comment=f"{what}, pipeline {self._config.name}",
+            format=self._format(role),
+        )
+        return self.tables[name]
+
+    def _format(self, role: Role) -> str:
+        # replaying and discarding change rows, which takes a table format
+        return "delta" if role is Role.DEAD_LETTERS else self._config.tables.format
+
+    def _partition_by(self, role: Role, columns: tuple[Column, ...]) -> tuple[str, ...]:
+        if role is Role.DEAD_LETTERS:
+            return ()
+        wanted = self._config.tables.partition_by
+        if role is not Role.EACH:
+            # every record is in these tables, and a record with an odd value must not be refused
+            wanted = tuple(name for name in wanted if name == DATE.name)
+        return partition_columns(wanted, columns)
+
+    def _refuse_other_format(self, name: str, role: Role, path: str) -> None:
+        found = format_of(path)
+        if found is not None and found != self._format(role):
+            raise ConfigError(
+                f"table {name} exists already, as {found}",
+                where="tables.format",
+                evidence=f"the pipeline file says {self._format(role)}; {path}",
+                next_step="give the tables another prefix or the lake another path, or remove "
+                "the old tables with `distributary clean`",
+            )
+
+    def _note(self, name: str, changes: tuple[Change, ...]) -> None:
+        if changes:
+            self._pending.changes.setdefault(name, []).extend(changes)
+
+    def _refuse_new_type(self, type_name: str) -> Rejected | None:
+        policy = self._config.evolution
+        if policy.new_type == "dead_letter":
+            return Rejected(ErrorCode.NEW_TYPE_REFUSED, "evolution.new_type is dead_letter")
+        if policy.new_type == "fail":
+            raise EvolutionError(
+                "a record of a new type arrived and evolution.new_type is fail",
+                evidence=f"type {type_name!r}",
+                next_step="set evolution.new_type to create or dead_letter",
+            )
+        limit = policy.max_new_tables_per_batch
+        if self._new_tables >= limit:
+            text = f"evolution.max_new_tables_per_batch is {limit}"
+            return Rejected(ErrorCode.TOO_MANY_TYPES, text)
+        return None
+
+
+def _unfit_partition(table: TablePlan, merged: Merged) -> Rejected | None:
+    """A partition column may become wider, but not of a type that has no spelling as a value."""
+    before = {column.name: column.type for column in table.columns}
+    for column in merged.columns:
+        if column.name not in table.partition_by or column.type == before[column.name]:
+            continue
+        if not can_partition(column.type):
+            text = f"{column.name} partitions the table and cannot become {sql_name(column.type)}"
+            return Rejected(ErrorCode.TYPE_CHANGE_REFUSED, text)
+    return None
+
+
+def _refuse(merged: Merged, table: str, schema: WriterSchema) -> Rejected:
+    if merged.fatal:
+        raise EvolutionError(
+            f"schema {schema.label()} changes table {table} in a way that is set to fail",
+            evidence=merged.reason,
+            next_step="change the `evolution` section of the pipeline file, or the schema",
+        )
+    return Rejected(merged.refused or ErrorCode.EVOLUTION_REFUSED, merged.reason)
+
+
+def _difference(before: Mapping[str, Column], after: tuple[Column, ...]) -> tuple[Change, ...]:
+    changes = []
+    for column in after:
+        old = before.get(column.name)
+        now = sql_name(column.type)
+        if old is None:
+            changes.append(Change(ChangeKind.COLUMN_ADDED, column.name, after=now, action="add"))
+        elif old.type != column.type:
+            then = sql_name(old.type)
+            changes.append(Change(ChangeKind.COLUMN_WIDENED, column.name, then, now, "widen"))
+    return tuple(changes)

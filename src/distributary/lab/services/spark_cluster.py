@@ -1,0 +1,85 @@
+"""A standalone Spark cluster on loopback, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from distributary.errors import ErrorCode, SetupError
+from distributary.lab.services.processes import HOST, free_port
+
+_PATIENCE_SECONDS = 120
+_END_SECONDS = 60
+
+DRIVER_ENVIRONMENT = {"SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
+"""What the process of a driver needs to be found by the workers, and to have them find Python."""
+
+DRIVER_CONF = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    # a driver that begins with half of its executors measures, and tests, something else
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
+
+
+@contextmanager
+def spark_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[str]:
+    """A master and workers of one core each; their address."""
+    port = free_port(but=set())
+    address = f"spark://{HOST}:{port}"
+    environment = {
+        **os.environ,
+        **DRIVER_ENVIRONMENT,
+        "SPARK_WORKER_DIR": str(folder),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    page = ("--host", HOST, "--webui-port", "0")
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started.append(_launch("master.Master", *page, "--port", str(port), env=environment))
+        _until_listening(port, started[0])
+        for _ in range(workers):
+            size = ("--cores", "1", "--memory", memory)
+            started.append(_launch("worker.Worker", *page, *size, address, env=environment))
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(timeout=_END_SECONDS)
+
+
+def _launch(kind: str, *arguments: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise SetupError("PySpark is not installed", next_step="pip install distributary")
+    program = Path(found.origin).parent / "bin" / "spark-class"
+    return subprocess.Popen(  # noqa: S603 - a program of Spark's, with arguments of ours
+        [str(program), f"org.apache.spark.deploy.{kind}", *arguments],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _until_listening(port: int, master: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline and master.poll() is None:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise SetupError(
+        "the master of the Spark cluster did not start",
+        code=ErrorCode.SERVICE_FAILED,
+        where=f"{HOST}:{port}",
+        next_step="look whether Java runs: distributary doctor",
+    )

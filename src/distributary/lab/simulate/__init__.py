@@ -1,0 +1,1 @@
+"""The simulators: seeded, repeatable streams to develop, test, measure and show with."""

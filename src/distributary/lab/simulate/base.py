@@ -1,0 +1,568 @@
+"""The seams of a simulator: where schemas go, where messages go, and what a message is."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
+from distributary.model.record import TIMESTAMP, Format, WriterSchema
+from distributary.registry.local import References
+
+MESSAGES = pa.schema(
+    [
+        pa.field("type", pa.string()),
+        pa.field("value", pa.binary()),
+        pa.field("produced_at", TIMESTAMP),
+        pa.field("key", pa.binary()),
+    ]
+)
+"""Messages as Arrow columns, for sinks that take them by the thousand."""
+
+
+class Message(NamedTuple):
+    """One message on its way to a sink; a tuple, because they are made by the million."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp: int
+    """When it is sent: milliseconds since 1970, UTC."""
+    type: str | None
+    """The readable name of its type; None for a record that is bad on purpose."""
+
+
+class SchemaSink(Protocol):
+    """A registry that can be written to."""
+
+    def set_compatibility(self, subject: str, level: str) -> object:
+        """Set the level of a subject, which need not exist yet."""
+        ...
+
+    def register(
+        self,
+        subject: str,
+        text: str,
+        *,
+        format: Format = Format.PROTOBUF,
+        references: References = (),
+    ) -> int:
+        """Register a schema (the same text twice is one version) and return its id."""
+        ...
+
+
+class Registry(SchemaSink, Protocol):
+    """One that can also be asked where it keeps a schema, as a reference to it must say."""
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """The schema with this id, with its subjects and versions."""
+        ...
+
+
+class Sink(Protocol):
+    """Where messages go."""
+
+    def write(self, messages: Iterable[Message]) -> int:
+        """Take all messages, in order, and return how many there were."""
+        ...
+
+
+@runtime_checkable
+class ArrowSink(Protocol):
+    """A sink that also takes columns."""
+
+    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Take all batches of schema `MESSAGES`, in order, and return how many rows there were."""
+        ...
+
+
+# What a simulator says it has sent, so that a test can compare it with what arrived.
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Counted while the messages were made; positions count from 0 over the whole stream."""
+
+    messages: int = 0
+    good: int = 0
+    bad: int = 0
+    framed: int = 0
+    """Good messages that carry the registry's header."""
+    late: int = 0
+    """Good messages of an old version that came at the end."""
+    rows: int = 0
+    """What the good messages hold: one row each, unless they are lists."""
+    first_position: int = 0
+    last_position: int = -1
+    first_time: int | None = None
+    """Time of the first message, milliseconds since 1970; None when nothing was sent."""
+    last_time: int | None = None
+    bad_by_code: dict[str, int] = field(default_factory=dict)
+    """How many records must be dead-lettered with which code."""
+    first_bad: dict[str, int] = field(default_factory=dict)
+    """Position of the first bad record of each code."""
+    per_type: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Good messages by type and version."""
+    schema_ids: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Schema id by type and version."""
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fields of the newest schema of each type, in order."""
+    type_changes: dict[str, str] = field(default_factory=dict)
+    """The field that has changed its type, by type of record."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain JSON values; versions become text, as JSON keys are."""
+        plain = asdict(self)
+        for name in ("per_type", "schema_ids"):
+            plain[name] = {
+                kind: {str(version): n for version, n in versions.items()}
+                for kind, versions in plain[name].items()
+            }
+        plain["columns"] = {kind: list(columns) for kind, columns in self.columns.items()}
+        return plain
+
+    @classmethod
+    def total(cls, parts: Iterable[Sent]) -> Sent:
+        """Several rounds, in the order in which they were sent, as one."""
+        filled = [part for part in parts if part.messages]
+        if not filled:
+            return cls()
+        first_bad: dict[str, int] = {}
+        columns: dict[str, tuple[str, ...]] = {}
+        changes: dict[str, str] = {}
+        for part in filled:
+            first_bad = part.first_bad | first_bad
+            columns |= part.columns
+            changes |= part.type_changes
+        return cls(
+            messages=sum(p.messages for p in filled),
+            good=sum(p.good for p in filled),
+            bad=sum(p.bad for p in filled),
+            framed=sum(p.framed for p in filled),
+            late=sum(p.late for p in filled),
+            rows=sum(p.rows for p in filled),
+            first_position=filled[0].first_position,
+            last_position=filled[-1].last_position,
+            first_time=filled[0].first_time,
+            last_time=filled[-1].last_time,
+            bad_by_code=dict(sum((Counter(p.bad_by_code) for p in filled), Counter())),
+            first_bad=first_bad,
+            per_type=_nested_total(p.per_type for p in filled),
+            schema_ids=_nested_union(p.schema_ids for p in filled),
+            columns=columns,
+            type_changes=changes,
+        )
+
+
+def _nested_total(parts: Iterable[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
+    total: dict[str, dict[int, int]] = {}
+    for part in parts:
+        for kind, versions in part.items():
+            into = total.setdefault(kind, {})
+            for version, n in versions.items():
+                into[version] = into.get(version, 0) + n
+    return total
+
+
+def _nested_union(parts: Iterable[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
+    union: dict[str, dict[int, int]] = {}
+    for part in parts:
+        for kind, versions in part.items():
+            union.setdefault(kind, {}).update(versions)
+    return union
+
+
+# A round of messages: made when it is read, counted while it is made.
+
+
+class Tally:
+    """Counts what a round has sent so far."""
+
+    def __init__(self, *, first_position: int = 0) -> None:
+        self.first_position = first_position
+        self.framed = 0
+        self.late = 0
+        self.extra_rows = 0
+        """Rows beyond one for each good message; below 0 where lists are empty."""
+        self.good: Counter[tuple[str, int]] = Counter()
+        """By type and version."""
+        self.bad: Counter[str] = Counter()
+        self.first_bad: dict[str, int] = {}
+        self.first_time: int | None = None
+        self.last_time: int | None = None
+
+    def add_bad(self, code: str, *, position: int) -> None:
+        """Count a bad message."""
+        self.bad[str(code)] += 1
+        self.first_bad.setdefault(str(code), position)
+
+    def add_times(self, first: int, last: int) -> None:
+        """Note the times of the first and the last of some messages."""
+        self.first_time = first if self.first_time is None else self.first_time
+        self.last_time = last
+
+
+class Round:
+    """The messages that come with one version. Read it once, by `messages` or by `arrow`."""
+
+    def __init__(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        number: int,
+        version: int,
+        tally: Tally,
+        schema_ids: dict[str, dict[int, int]],
+        columns: dict[str, tuple[str, ...]],
+        type_changes: dict[str, str],
+    ) -> None:
+        self.number = number
+        """Counts from 0."""
+        self.version = version
+        self._batches = batches
+        self._tally = tally
+        self._schema_ids = schema_ids
+        self._columns = columns
+        self._type_changes = type_changes
+
+    def messages(self) -> Iterator[Message]:
+        """The messages, one by one."""
+        for batch in self._batches:
+            millis = batch["produced_at"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+            yield from map(
+                Message,
+                batch["key"].to_pylist(),
+                batch["value"].to_pylist(),
+                repeat(()),
+                millis.to_pylist(),
+                batch["type"].to_pylist(),
+            )
+
+    def arrow(self) -> Iterator[pa.RecordBatch]:
+        """The same messages as columns of schema `MESSAGES`."""
+        return self._batches
+
+    def sent(self) -> Sent:
+        """What has been made of this round so far: all of it once it has been read to its end."""
+        tally = self._tally
+        per_type: dict[str, dict[int, int]] = {}
+        for (kind, version), n in tally.good.items():
+            per_type.setdefault(kind, {})[version] = n
+        return Sent(
+            messages=tally.good.total() + tally.bad.total(),
+            good=tally.good.total(),
+            bad=tally.bad.total(),
+            framed=tally.framed,
+            late=tally.late,
+            rows=tally.good.total() + tally.extra_rows,
+            first_position=tally.first_position,
+            last_position=tally.first_position + tally.good.total() + tally.bad.total() - 1,
+            first_time=tally.first_time,
+            last_time=tally.last_time,
+            bad_by_code=dict(tally.bad),
+            first_bad=dict(tally.first_bad),
+            per_type=per_type,
+            schema_ids={kind: dict(ids) for kind, ids in self._schema_ids.items()},
+            columns=dict(self._columns),
+            type_changes=dict(self._type_changes),
+        )
+
+
+# The kinds of bad record a simulator can send, and the code each must be dead-lettered with.
+
+
+class BadKind(StrEnum):
+    """What is wrong with a record; `*_name` is about the name of its type."""
+
+    NOT_A_WRAPPER = "not_a_wrapper"
+    UNKNOWN_SCHEMA_ID = "unknown_schema_id"
+    BROKEN_PAYLOAD = "broken_payload"
+    NULL_VALUE = "null_value"
+    EMPTY_VALUE = "empty_value"
+    NO_TYPE = "no_type"
+    NO_SCHEMA_ID = "no_schema_id"
+    WRONG_SUBJECT = "wrong_subject"
+    PATH_NAME = "path_name"
+    SQL_NAME = "sql_name"
+    MARKUP_NAME = "markup_name"
+    RESERVED_NAME = "reserved_name"
+    EMOJI_NAME = "emoji_name"
+    LONG_NAME = "long_name"
+    EMPTY_NAME = "empty_name"
+    OVERSIZE_PAYLOAD = "oversize_payload"
+
+    @property
+    def code(self) -> ErrorCode:
+        """The reason under which such a record must end in the dead letters."""
+        return _CODES[self]
+
+
+_CODES = {
+    BadKind.NOT_A_WRAPPER: ErrorCode.NOT_AN_ENVELOPE,
+    BadKind.UNKNOWN_SCHEMA_ID: ErrorCode.UNKNOWN_SCHEMA_ID,
+    BadKind.BROKEN_PAYLOAD: ErrorCode.PAYLOAD_MISMATCH,
+    BadKind.NULL_VALUE: ErrorCode.NULL_VALUE,
+    BadKind.EMPTY_VALUE: ErrorCode.EMPTY_VALUE,
+    BadKind.NO_TYPE: ErrorCode.MISSING_TYPE,
+    BadKind.NO_SCHEMA_ID: ErrorCode.MISSING_SCHEMA_ID,
+    BadKind.WRONG_SUBJECT: ErrorCode.WRONG_SUBJECT,
+    BadKind.PATH_NAME: ErrorCode.TYPE_NAME_UNSAFE_PATH,
+    BadKind.SQL_NAME: ErrorCode.TYPE_NAME_UNSAFE_TEXT,
+    BadKind.MARKUP_NAME: ErrorCode.TYPE_NAME_UNSAFE_MARKUP,
+    BadKind.RESERVED_NAME: ErrorCode.TYPE_NAME_RESERVED,
+    BadKind.EMOJI_NAME: ErrorCode.TYPE_NAME_UNSAFE_SYMBOL,
+    BadKind.LONG_NAME: ErrorCode.TYPE_NAME_TOO_LONG,
+    BadKind.EMPTY_NAME: ErrorCode.TYPE_NAME_EMPTY,
+    BadKind.OVERSIZE_PAYLOAD: ErrorCode.PAYLOAD_TOO_LARGE,
+}
+
+HOSTILE_NAMES = {
+    BadKind.PATH_NAME: "../../etc/passwd",
+    BadKind.SQL_NAME: "'; DROP TABLE x; --",
+    BadKind.MARKUP_NAME: "<script>alert(1)</script>",
+    BadKind.RESERVED_NAME: "CON",
+    BadKind.EMOJI_NAME: "\N{VIDEO GAME}",
+    BadKind.LONG_NAME: "a" * 10_000,
+    BadKind.EMPTY_NAME: "",
+}
+
+DEFAULT_KINDS = tuple(kind for kind in BadKind if kind is not BadKind.OVERSIZE_PAYLOAD)
+"""In the order in which they rotate; megabytes of payload only on request."""
+
+
+def parse_kinds(names: Iterable[str]) -> tuple[BadKind, ...]:
+    """Kinds by the names a person types, in their order; an unknown one is a ConfigError."""
+    kinds = []
+    for name in names:
+        if name not in set(BadKind):
+            near = get_close_matches(name, list(BadKind), n=1)
+            raise ConfigError(
+                "there is no such kind of bad record",
+                where="bad kinds",
+                evidence=repr(name)[:80],
+                next_step=f"did you mean {near[0]}?" if near else f"one of: {', '.join(BadKind)}",
+            )
+        kinds.append(BadKind(name))
+    return tuple(kinds)
+
+
+# Brings rounds to a sink, as fast as it takes them or at a pace.
+
+BEATS_PER_SECOND = 2
+"""How often a paced stream writes: each write to a table is a commit."""
+
+
+def deliver(
+    rounds: Iterable[Round],
+    *,
+    sink: Sink,
+    rate: float | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> Sent:
+    """Write all rounds, each as one write or, with a rate in messages a second, as several."""
+    parts = []
+    for each in rounds:
+        if rate is not None:
+            for beat in paced(each.messages(), rate=rate):
+                sink.write(beat)
+        elif isinstance(sink, ArrowSink):
+            sink.write_arrow(each.arrow())
+        else:
+            sink.write(each.messages())
+        parts.append(each.sent())
+        if on_round is not None:
+            on_round(each)
+    return Sent.total(parts)
+
+
+def paced(
+    messages: Iterable[Message],
+    *,
+    rate: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[list[Message]]:
+    """Messages in handfuls, each handed out when it is due."""
+    if not rate > 0:
+        raise ConfigError(
+            "a pace must be above 0 messages a second",
+            where="rate",
+            evidence=repr(rate),
+            next_step="leave it out to go as fast as possible",
+        )
+    size = max(1, round(rate / BEATS_PER_SECOND))
+    start, handed_out = clock(), 0
+    source = iter(messages)
+    while beat := list(islice(source, size)):
+        ahead = start + handed_out / rate - clock()
+        if ahead > 0:
+            sleep(ahead)
+        yield beat
+        handed_out += len(beat)
+
+
+# Messages into a Delta table, without Spark: what `source: delta` reads in place of Kafka.
+
+_ROWS_PER_BATCH = 10_000
+
+
+class DeltaSink:
+    """Appends messages to a Delta table in a local folder; each write is one commit.
+
+    The rows keep their order: file after file in the commit, row after row in the file. Headers
+    are left out: the table has no column for them.
+
+    Args:
+        path: the table's folder; made by the first write.
+        records_per_file: a write of more messages than this makes several files.
+        value_column: the column that holds the messages.
+        type_column: the column that holds the readable type names; None for no such column.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        records_per_file: int = 50_000,
+        value_column: str = "wrapper",
+        type_column: str | None = "game_name",
+    ) -> None:
+        if "://" in str(path) or records_per_file < 1:
+            raise ConfigError(
+                "a simulated table needs a local folder and at least one record per file",
+                where="path, records_per_file",
+                # an address may hold a password: only its scheme is shown
+                evidence=f"{str(path).partition('://')[0][:200]}, {records_per_file}",
+                next_step="give the path of a folder on this machine",
+            )
+        self._path = Path(path)
+        self._records_per_file = records_per_file
+        self._keep = [f.name for f in MESSAGES if f.name != "type" or type_column is not None]
+        names = {"type": type_column, "value": value_column}
+        self.schema = pa.schema(
+            [MESSAGES.field(n).with_name(names.get(n) or n) for n in self._keep]
+        )
+
+    def write(self, messages: Iterable[Message]) -> int:
+        """Append messages."""
+        return self.write_arrow(_batches(messages))
+
+    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Append batches of schema `MESSAGES`."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            exists = DeltaTable.is_deltatable(str(self._path))
+            if exists:
+                self._check(DeltaTable(self._path))
+            adds, rows = [], 0
+            for number, table in enumerate(_files(batches, self._records_per_file)):
+                adds.append(self._write_file(table.select(self._keep), number))
+                rows += len(table)
+            if adds:
+                self._commit(adds, exists=exists)
+        except (OSError, DeltaError) as error:
+            raise LakeUnavailableError(
+                "the simulated messages could not be written",
+                where=str(self._path),
+                evidence=f"{type(error).__name__}: {error}",
+                next_step="check that the folder can be written and that the disk is not full",
+            ) from error
+        return rows
+
+    def _check(self, table: DeltaTable) -> None:
+        found = pa.schema(table.schema().to_arrow())
+        wanted = [(f.name, f.type) for f in self.schema]
+        if [(f.name, _plain(f.type)) for f in found] != wanted:
+            raise ConfigError(
+                "the folder holds a Delta table with other columns",
+                where=str(self._path),
+                evidence=f"columns {', '.join(found.names)}",
+                next_step=f"choose another folder, or a table of {', '.join(self.schema.names)}",
+            )
+
+    def _write_file(self, table: pa.Table, number: int) -> AddAction:
+        table = table.rename_columns(self.schema.names)
+        name = f"part-{number:05d}-{uuid.uuid4()}.snappy.parquet"
+        pq.write_table(table, self._path / name)
+        return AddAction(
+            path=name,
+            size=(self._path / name).stat().st_size,
+            partition_values={},
+            modification_time=int(time.time() * 1000),
+            data_change=True,
+            stats=_stats(table),
+        )
+
+    def _commit(self, adds: list[AddAction], *, exists: bool) -> None:
+        schema = Schema.from_arrow(self.schema)
+        if exists:
+            table = DeltaTable(self._path)
+            table.create_write_transaction([*adds], mode="append", schema=schema)
+        else:
+            create_table_with_add_actions(str(self._path), schema, adds)
+
+
+def _batches(messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
+    source = iter(messages)
+    while some := list(islice(source, _ROWS_PER_BATCH)):
+        times = pa.array([m.timestamp for m in some], pa.timestamp("ms", "UTC"))
+        columns = [
+            pa.array([m.type for m in some], pa.string()),
+            pa.array([m.value for m in some], pa.binary()),
+            times.cast(MESSAGES.field("produced_at").type),
+            pa.array([m.key for m in some], pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _files(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches cut anew, into tables of so many rows and a last one with the rest."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        rest = batch
+        while sum(map(len, waiting)) + len(rest) >= rows:
+            fits = rows - sum(map(len, waiting))
+            yield pa.Table.from_batches([*waiting, rest.slice(0, fits)], MESSAGES)
+            waiting, rest = [], rest.slice(fits)
+        if len(rest):
+            waiting.append(rest)
+    if waiting:
+        yield pa.Table.from_batches(waiting, MESSAGES)
+
+
+def _stats(table: pa.Table) -> str:
+    span = pc.min_max(table["produced_at"]).as_py()
+    moments = {k: v.isoformat(timespec="milliseconds")[:-6] + "Z" for k, v in span.items()}
+    return json.dumps(
+        {
+            "numRecords": len(table),
+            "minValues": {"produced_at": moments["min"]},
+            "maxValues": {"produced_at": moments["max"]},
+            "nullCount": {name: table[name].null_count for name in table.column_names},
+        }
+    )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type without the wider or viewed layouts in which a reader may hand it out."""
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind

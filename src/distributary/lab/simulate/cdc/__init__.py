@@ -1,0 +1,1 @@
+"""Changes of a simulated database, as the systems that watch databases tell of them."""

@@ -1,0 +1,712 @@
+"""A table of the simulated database with its rows."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Literal
+
+from distributary.lab.simulate.cdc.shapes import (
+    Carried,
+    CdcColumn,
+    CdcFormat,
+    CdcPlan,
+    Dice,
+    Feature,
+    Key,
+    Kind,
+    Row,
+    Shape,
+    SourceType,
+    carried_as,
+    carry,
+)
+from distributary.lab.simulate.dice import roll
+
+# The tables of the simulated database: users, orders, and more of every shape.
+
+_MAIN, _OTHER = 0, 1
+# by source: the namespace of most tables, a second one, and what it is called with odd names
+_NAMESPACES = {
+    SourceType.MYSQL: ("shop", "archive", "ea-main"),
+    SourceType.POSTGRESQL: ("public", "archive", "ea-main"),
+    SourceType.ORACLE: ("SHOP", "ARCHIVE", "ea-main"),
+    SourceType.SQLSERVER: ("dbo", "archive", "ea-main"),
+}
+_OFTEN_NULL = 0.85
+_NUMBER_DIGITS = 20
+_WIDE_DIGITS, _WIDE_SCALE = 30, 10
+_NARROW_DIGITS, _NARROW_SCALE = 14, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A table before its columns are known to a certain database."""
+
+    name: str
+    key: str
+    """`id int`, or several with commas; a question mark: may be null; empty: no key."""
+    rest: str
+    """The other columns, in the same way; two question marks: mostly null."""
+    odd: str = ""
+    """What it is called with odd names."""
+    place: int = _MAIN
+
+
+TEMPLATES = (
+    Template(
+        "users",
+        "id int",
+        "name text, email text?, age int?, active bool, balance decimal(12,2), birthday date?, "
+        "created_at timestamp",
+    ),
+    Template(
+        "orders",
+        "id bigint",
+        "user_id int, status enum, amount decimal(10,2), note text?, paid bool?, "
+        "placed_at datetime, details json?",
+    ),
+    Template(
+        "order_items",
+        "order_id bigint, line int",
+        "sku text, quantity int, price decimal(18,4), discount double?",
+    ),
+    Template(
+        "visits",
+        "",
+        "level int, message text?, at timestamp, data json?",
+        odd="visits log",
+    ),
+    Template(
+        "everything",
+        "code text",
+        "small int?, big bigint?, any number?, exact decimal(wide)?, real float?, dbl double?, "
+        "words text?, state enum?, guid uuid?, flag bool?, day date?, local datetime?, "
+        "moment timestamp?, clock time?, doc json?, raw binary?",
+    ),
+    Template(
+        "purchases",
+        "region text?, code int",
+        "group text?, select int?, unit price decimal(9,3)?, since date",
+        odd="order",
+    ),
+    Template(
+        "settings",
+        "id int",
+        "a int??, b text??, c decimal(8,2)??, d date??, e timestamp??, f bool??, g json??, "
+        "h binary??, i double??, j bigint??",
+    ),
+    Template(
+        "documents",
+        "guid uuid",
+        "title text, body long_text?, meta json?, raw binary?, size bigint",
+        odd="my documents",
+    ),
+    Template(
+        "prices",
+        "product_id int, valid_from date",
+        "price decimal(12,4), currency enum, changed_at timestamp?",
+        odd="prices-eu",
+    ),
+    Template("orders", "id int", "customer text, total decimal(14,2), closed bool", place=_OTHER),
+    Template("my_table", "id int", "val int?", odd="my table", place=_OTHER),
+    Template(
+        "ledger",
+        "account bigint",
+        "amount decimal(wide), rate float?, factor double?, booked_at datetime, total number?",
+    ),
+)
+
+_ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "bigint", "double")
+
+
+def shapes(plan: CdcPlan) -> Iterator[Shape]:
+    """The tables of a plan: a larger plan has the same ones, and more."""
+    for number in range(plan.tables):
+        again, which = divmod(number, len(TEMPLATES))
+        yield _shape(TEMPLATES[which], plan, again)
+
+
+def added_column(shape: Shape, number: int) -> CdcColumn:
+    """A column that a table gets later."""
+    name = _cased(f"added_{number}", shape.source_type)
+    return _column(f"{name} {_ADDED[number % len(_ADDED)]}?", shape)
+
+
+def _shape(template: Template, plan: CdcPlan, again: int) -> Shape:
+    odd = plan.has(Feature.ODD_NAMES)
+    main, other, strange = _NAMESPACES[plan.source_type]
+    spaces = {_MAIN: main, _OTHER: strange if odd else other}
+    name = template.odd if odd and template.odd else template.name
+    empty = Shape(
+        source_type=plan.source_type,
+        format=plan.format,
+        namespace=spaces[template.place],
+        table=_cased(f"{name}_{again + 1}" if again else name, plan.source_type),
+        key=(),
+        stated_key=(),
+        columns=(),
+    )
+    keys = tuple(_column(text, empty) for text in _split(template.key))
+    rest = tuple(_column(text, empty, odd=odd) for text in _split(template.rest))
+    names = tuple(column.name for column in keys)
+    shouted = plan.has(Feature.KEY_CASE) and plan.source_type is SourceType.SQLSERVER
+    return Shape(
+        source_type=plan.source_type,
+        format=plan.format,
+        namespace=empty.namespace,
+        table=empty.table,
+        key=names,
+        stated_key=tuple(each.upper() for each in names) if shouted else names,
+        columns=keys + rest,
+    )
+
+
+def _split(text: str) -> list[str]:
+    return text.split(", ") if text else []
+
+
+def _column(text: str, shape: Shape, *, odd: bool = False) -> CdcColumn:
+    name, _, kind = text.rpartition(" ")
+    # in an Avro file, a name with a space has none
+    if not odd or shape.format is CdcFormat.AVRO:
+        name = name.replace(" ", "_")
+    kind, digits = kind.rstrip("?"), ""
+    if "(" in kind:
+        kind, _, digits = kind.rstrip(")").partition("(")
+    precision, scale = _digits(digits, shape)
+    if kind == Kind.NUMBER:
+        precision = _NUMBER_DIGITS
+    return CdcColumn(
+        name=_cased(name, shape.source_type),
+        kind=Kind(kind),
+        carried=carried_as(Kind(kind), shape.source_type, shape.format),
+        nullable=text.endswith("?"),
+        precision=precision,
+        scale=scale,
+        nulls=_OFTEN_NULL if text.endswith("??") else 0.1,
+    )
+
+
+def _digits(text: str, shape: Shape) -> tuple[int, int]:
+    if text == "wide":
+        if shape.format.is_json_file:
+            return _NARROW_DIGITS, _NARROW_SCALE
+        return _WIDE_DIGITS, _WIDE_SCALE
+    precision, _, scale = text.partition(",")
+    return int(precision or 0), int(scale or 0)
+
+
+def _cased(name: str, source_type: SourceType) -> str:
+    """Oracle writes in capitals whatever needs no quotes."""
+    plain = name.replace("_", "a").isalnum()
+    return name.upper() if source_type is SourceType.ORACLE and plain else name
+
+
+# Values of columns: ordinary ones, and now and then one at the edge of what its type allows.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_DAY = date(1950, 1, 1)
+_DAYS = 40_000
+_KEY_DAY = date(2015, 1, 1)
+_EDGE = 0.04
+_EXACT_DIGITS = 15
+"""Every decimal with so many digits survives being a double, as readers of JSON make of it."""
+_ZONES = (timedelta(), timedelta(hours=1), timedelta(hours=5, minutes=30), timedelta(hours=12))
+_LONGEST_TIME = timedelta(hours=838, minutes=59, seconds=59)
+
+_WORDS = (
+    "table chair lamp Müsli café crème jalapeño 🌶 茶 桜通り Łucja Żak Ольга नीला "
+    'O\'Brien "quoted" back\\slash per%cent semi;colon naïve ΣΊΣΥΦΟΣ עברית'
+).split()
+_STRANGE = (
+    "",
+    " ",
+    "line\nbreak",
+    "tab\there",
+    "\u2028",
+    "null",
+    "NULL",
+    "--",
+    "👩‍👩‍👧‍👦",
+    "\u200f",
+)
+_STATES = ("new", "paid", "packed", "shipped", "returned")
+_TAGS: tuple[Any, ...] = ("vip", "gift", None, "déjà vu", 7, 1.5, True, [], {"deep": {"er": "🎁"}})
+
+
+def draw(column: CdcColumn, dice: Dice, *, shape: Shape) -> Any:
+    """A value for a column; None where it may be null."""
+    if column.nullable and column.name not in shape.key and dice.chance(column.nulls):
+        return None
+    value = _value(column, dice, shape.format)
+    # to Oracle, an empty text is null
+    if value == "" and shape.source_type is SourceType.ORACLE:
+        return None if column.nullable else "-"
+    return carry(value, column.carried)
+
+
+def key_value(column: CdcColumn, number: int) -> Any:
+    """A value for a column of a key: another one for every number."""
+    match column.kind:
+        case Kind.BIGINT:
+            # beyond 32 bits, and some of them below zero
+            value: Any = (number + 1) * 5_000_000_029 * (-1 if number % 5 == 3 else 1)
+        case Kind.TEXT:
+            value = f"{_WORDS[number % len(_WORDS)]} {number}"
+        case Kind.UUID:
+            value = str(uuid.UUID(int=roll(1, number) << 64 | number))
+        case Kind.DATE:
+            value = _KEY_DAY + timedelta(days=number)
+        case _:
+            value = 1 + number
+    return carry(value, column.carried)
+
+
+def _value(column: CdcColumn, dice: Dice, format: CdcFormat) -> Any:
+    edge = dice.chance(_EDGE)
+    match column.kind:
+        case Kind.INT:
+            return dice.pick((-(2**31), 2**31 - 1, 0)) if edge else dice.below(10_000)
+        case Kind.BIGINT:
+            return dice.pick((-(2**63), 2**63 - 1, 0)) if edge else dice.below(10**12)
+        case Kind.NUMBER:
+            return Decimal(_values_digits(20, dice, column.carried, format))
+        case Kind.DECIMAL:
+            count = _values_digits(column.precision, dice, column.carried, format)
+            return Decimal(dice.pick((-1, 1, 1))) * Decimal(count).scaleb(-column.scale)
+        case Kind.FLOAT:
+            # quarters are exact in 32 bits, so that a reader can compare them
+            return (dice.below(80_000) - 20_000) / 4
+        case Kind.DOUBLE:
+            return dice.pick((0.1, 1e300, -1e-300)) if edge else dice.below(10**9) / 1_000
+        case Kind.BOOL:
+            return dice.chance(0.5)
+        case Kind.BINARY:
+            return dice.bits().to_bytes(8, "big") * dice.below(4) + b"\x00\xff"
+        case Kind.JSON:
+            return _document(dice)
+        case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return _time(column, dice, edge)
+        case _:
+            return _text(column.kind, dice, edge)
+
+
+def _values_digits(precision: int, dice: Dice, carried: Carried, format: CdcFormat) -> int:
+    """A whole number with so many digits or, mostly, far fewer."""
+    inexact = format.is_json_file and carried is Carried.DECIMAL
+    most = min(precision, _EXACT_DIGITS) if inexact else precision
+    return dice.below(10 ** (most if dice.chance(0.2) else min(most, 6)))
+
+
+def _time(column: CdcColumn, dice: Dice, edge: bool) -> Any:
+    day = _FIRST_DAY + timedelta(days=dice.below(_DAYS))
+    within = timedelta(microseconds=dice.below(86_400_000_000))
+    match column.kind:
+        case Kind.DATE:
+            return day
+        case Kind.TIME if edge and column.carried is Carried.TIME_INTERVAL:
+            return dice.pick((-_LONGEST_TIME, _LONGEST_TIME, timedelta(hours=-1)))
+        case Kind.TIME:
+            return within
+    moment = datetime(day.year, day.month, day.day, tzinfo=UTC) + within
+    if edge:
+        moment = _EPOCH
+    if column.carried is Carried.TIMESTAMP_TZ:
+        return moment.astimezone(timezone(dice.pick(_ZONES)))
+    return moment
+
+
+def _text(kind: Kind, dice: Dice, edge: bool) -> str:
+    if kind is Kind.ENUM:
+        return dice.pick(_STATES)
+    if kind is Kind.UUID:
+        return str(uuid.UUID(int=dice.bits() << 64 | dice.bits()))
+    if kind is Kind.LONG_TEXT:
+        return f"{dice.pick(_WORDS)} {dice.below(10**6)} " * (40 + dice.below(40))
+    if edge:
+        return dice.pick(_STRANGE)
+    return f"{dice.pick(_WORDS)} {dice.pick(_WORDS)} {dice.below(1_000)}"
+
+
+def _document(dice: Dice) -> Any:
+    """Never a bare text or null: in a JSON file, these could not be told from another column."""
+    if dice.chance(0.15):
+        return [dice.below(100), dice.pick(_WORDS), None]
+    document: dict[str, Any] = {"id": dice.below(1_000), "name": dice.pick(_WORDS)}
+    for number in range(dice.below(3)):
+        document[f"tag {number}"] = dice.pick(_TAGS)
+    return document
+
+
+# Where a change stands in its source's log: every database counts in its own way.
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the log."""
+
+    numbers: tuple[int, int, int]
+    """The place as numbers: the order of the source is theirs."""
+    told: dict[str, Any]
+    """The same as the fields in which the source tells it."""
+
+
+class Log(ABC):
+    """A log that only grows."""
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+        self._transaction = 7_000
+
+    def begin(self) -> None:
+        """Changes that follow belong to another transaction."""
+        self._transaction += 1 + self._dice.below(5)
+
+    @abstractmethod
+    def next(self) -> Position:
+        """The place of the next change."""
+
+    def snapshot(self, number: int) -> Position:
+        """What the rows of a backfill say in place of a position; backfills count from 0."""
+        return Position((0, 0, 0), {})
+
+    def roll_over(self) -> None:
+        """Go on in another file, where the log has files."""
+        return None
+
+
+class BinLog(Log):
+    """MySQL: numbered files, and bytes in them. Above 999999, the number has one digit more."""
+
+    def __init__(self, dice: Dice, *, first_file: int) -> None:
+        super().__init__(dice)
+        self._file = first_file
+        self._byte = 157
+
+    def next(self) -> Position:
+        """Some hundred bytes further on."""
+        self._byte += 200 + self._dice.below(700)
+        told = {"log_file": f"mysql-bin.{self._file:06}", "log_position": self._byte}
+        return Position((self._file, self._byte, 0), told)
+
+    def snapshot(self, number: int) -> Position:
+        """An empty name; in some files, null."""
+        told = {"log_file": "", "log_position": 0}
+        return Position((0, 0, 0), dict.fromkeys(told) if number % 2 else told)
+
+    def roll_over(self) -> None:
+        """The next file begins at its first byte."""
+        self._file += 1
+        self._byte = 157
+
+
+class WriteAheadLog(Log):
+    """PostgreSQL: one number, written as two in hexadecimal: `16/2A50F3`."""
+
+    def __init__(self, dice: Dice) -> None:
+        super().__init__(dice)
+        # close to the end of the lower half: as texts, F/FFFFFF00 and 10/1A0 sort the wrong way
+        self._byte = (0x0F << 32) + 0xFFFF_0000
+
+    def next(self) -> Position:
+        """Some bytes further on."""
+        self._byte += 0x40 + self._dice.below(0x400)
+        told = {"lsn": f"{self._byte >> 32:X}/{self._byte & 0xFFFF_FFFF:X}"}
+        return Position((self._byte, 0, 0), told | {"tx_id": self._transaction})
+
+
+class RedoLog(Log):
+    """Oracle: the SCN of a transaction, then the record in the redo log, then the row in it."""
+
+    def __init__(self, dice: Dice) -> None:
+        super().__init__(dice)
+        self._scn = 1_706_664
+        self._sequence, self._block, self._offset, self._row = 0x0073, 0x0A4E4C, 0x10, 0
+
+    def begin(self) -> None:
+        """Another SCN."""
+        super().begin()
+        self._scn += 1 + self._dice.below(40)
+
+    def next(self) -> Position:
+        """Another row of the same record, or another record."""
+        if self._dice.chance(0.3):
+            self._row += 1
+        else:
+            self._row = 0
+            self._offset += 0x10 + self._dice.below(0x800)
+            self._block += self._offset >> 16
+            self._offset &= 0xFFFF
+        numbers = (self._scn, self._place, self._row)
+        record = f"0x{self._sequence:06x}.{self._block:08x}.{self._offset:04x}"
+        told = {"scn": self._scn, "ssn": self._row, "rs_id": record}
+        return Position(numbers, told | {"tx_id": f"{self._transaction:016x}"})
+
+    def snapshot(self, number: int) -> Position:
+        """The SCN as of which the rows were read."""
+        return Position((self._scn, 0, 0), {"scn": self._scn, "ssn": 0, "rs_id": ""})
+
+    @property
+    def _place(self) -> int:
+        return self._sequence << 48 | self._block << 16 | self._offset
+
+
+class TransactionLog(Log):
+    """SQL Server: file, block and slot in hexadecimal, `00000025:00000728:0003`."""
+
+    def __init__(self, dice: Dice) -> None:
+        super().__init__(dice)
+        self._file, self._block, self._slot = 0x25, 0x728, 0
+
+    def next(self) -> Position:
+        """Another slot, or another block."""
+        self._slot += 1 + self._dice.below(3)
+        if self._slot > 0x20:
+            self._slot = 1
+            self._block += 8 + self._dice.below(0x100)
+        if self._block > 0xFFFF:
+            self._file, self._block = self._file + 1, 0x10
+        lsn = f"{self._file:08x}:{self._block:08x}:{self._slot:04x}"
+        numbers = (self._file, self._block, self._slot)
+        return Position(numbers, {"lsn": lsn, "tx_id": str(self._transaction)})
+
+
+def open_log(plan: CdcPlan) -> Log:
+    """The log of the plan's database."""
+    dice = Dice(plan.seed, "log")
+    match plan.source_type:
+        case SourceType.MYSQL:
+            return BinLog(dice, first_file=999_999 if plan.has(Feature.LOG_ROLLOVER) else 131)
+        case SourceType.POSTGRESQL:
+            return WriteAheadLog(dice)
+        case SourceType.ORACLE:
+            return RedoLog(dice)
+        case SourceType.SQLSERVER:
+            return TransactionLog(dice)
+
+
+# What happened to one row, and which of all the things that happened to it counts.
+
+Backfill = Literal["before_cdc", "by_timestamp"]
+"""Whether what was read loses against any change, or only against what is later."""
+
+
+class Op(StrEnum):
+    """What happened."""
+
+    READ = "read"
+    """Nothing: a backfill found the row."""
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    KEY_DELETE = "key_delete"
+    """The first half of a change of key: the row is gone from its old key."""
+    KEY_INSERT = "key_insert"
+    """The second half: it is there under its new key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of the source."""
+
+    shape: Shape
+    op: Op
+    row: Row
+    """As it is now or, when it is gone, as it was."""
+    before: Row | None
+    """As it was before."""
+    serial: int
+    """Which row of its table it is, whatever its key is called."""
+    ts: int
+    """The source's time in milliseconds since 1970, as exact as this database tells it."""
+    filed: int
+    """The time by which it is filed: when it happened, or when its backfill began."""
+    position: Position
+    late: bool = False
+    """It must arrive after what happened to the row later."""
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the row is gone from its key."""
+        return self.op in (Op.DELETE, Op.KEY_DELETE)
+
+    @property
+    def key(self) -> Key:
+        """The key of its row, or what stands for it in a table without one."""
+        return self.shape.key_of(self.row) if self.shape.key else (self.serial,)
+
+    def order(self, backfill: Backfill) -> tuple[int, ...]:
+        """Its place in the order of the source."""
+        changed = backfill == "before_cdc" and self.op is not Op.READ
+        return (int(changed), self.ts, *self.position.numbers, int(self.op is not Op.KEY_DELETE))
+
+
+Unit = tuple[Change, ...]
+"""Events that no file separates: one, or the two halves of a change of key."""
+
+
+class Winners:
+    """For every key of one table, the last event in the order of the source."""
+
+    def __init__(self, backfill: Backfill) -> None:
+        self._backfill: Backfill = backfill
+        self._last: dict[Key, tuple[tuple[int, ...], Change]] = {}
+
+    def put(self, change: Change) -> None:
+        """Take an event; they may come in any order."""
+        key, order = change.key, change.order(self._backfill)
+        known = self._last.get(key)
+        if known is None or order > known[0]:
+            self._last[key] = (order, change)
+
+    def rows(self) -> Iterator[Row]:
+        """What is left."""
+        return (change.row for _, change in self._last.values() if not change.deleted)
+
+
+_BACK_FROM_THE_DEAD = 0.25
+_SECOND_PARTS = 3
+_NULL_KEY_EVERY = 4
+_MOST_UPDATED = 3
+
+
+class LiveTable:
+    """Rows are known by a serial number, which they keep when their key changes.
+
+    Args:
+        shape: its columns in the beginning.
+        born: the round in which it appears.
+        null_keys: whether a column of its key may be null.
+    """
+
+    def __init__(self, shape: Shape, *, born: int, null_keys: bool) -> None:
+        self.shape = shape
+        self.born = born
+        self.rows: dict[int, Row] = {}
+        self.columns: dict[str, CdcColumn] = {c.name: c for c in shape.columns}
+        """All columns that it ever had."""
+        self.events = 0
+        """How many were told of it."""
+        self.added: list[str] = []
+        self.dropped: list[str] = []
+        self.winners: dict[Backfill, Winners] = {
+            "before_cdc": Winners("before_cdc"),
+            "by_timestamp": Winners("by_timestamp"),
+        }
+        self._null_keys = null_keys and any(shape.column(name).nullable for name in shape.key)
+        self._by_key: dict[Key, int] = {}
+        self._live: list[int] = []
+        self._at: dict[int, int] = {}
+        self._dead: list[Key] = []
+        self._serial = 0
+        self._numbers = 0
+
+    def put(self, change: Change) -> None:
+        """Remember an event, for the truth."""
+        self.events += 1
+        for winners in self.winners.values():
+            winners.put(change)
+
+    def any_row(self, dice: Dice) -> int | None:
+        """Some row; None if there is none."""
+        return dice.pick(self._live) if self._live else None
+
+    def insert(self, dice: Dice, *, key: Key | None = None) -> int:
+        """A new row, under this key or any other that is free."""
+        chosen = dict(zip(self.shape.key, key or self.free_key(dice), strict=True))
+        row = {
+            column.name: chosen[column.name]
+            if column.name in chosen
+            else draw(column, dice, shape=self.shape)
+            for column in self.shape.columns
+        }
+        self._serial += 1
+        self._place(self._serial, row)
+        return self._serial
+
+    def update(self, serial: int, dice: Dice) -> Row:
+        """Change some columns of a row that are not in its key; how it was before."""
+        before = self.rows[serial]
+        free = [column for column in self.shape.columns if column.name not in self.shape.key]
+        chosen = dice.some(free, 0.0, least=1 + dice.below(_MOST_UPDATED))
+        changed = {column.name: draw(column, dice, shape=self.shape) for column in chosen}
+        # a row that was written before a column came or went has the columns of today now
+        self.rows[serial] = {name: before.get(name) for name in self.shape.names} | changed
+        return before
+
+    def move(self, serial: int, key: Key) -> Row:
+        """Give a row another key; how it was before."""
+        before = self.remove(serial)
+        chosen = dict(zip(self.shape.key, key, strict=True))
+        self._place(serial, {name: before.get(name) for name in self.shape.names} | chosen)
+        return before
+
+    def remove(self, serial: int) -> Row:
+        """Delete a row; how it was."""
+        row = self.rows.pop(serial)
+        at, last = self._at.pop(serial), self._live.pop()
+        if last != serial:
+            self._live[at], self._at[last] = last, at
+        if self.shape.key:
+            key = self.shape.key_of(row)
+            del self._by_key[key]
+            self._dead.append(key)
+        return row
+
+    def free_key(self, dice: Dice) -> Key:
+        """A key that no row has: a new one, or that of a row that was deleted."""
+        if self._dead and dice.chance(_BACK_FROM_THE_DEAD):
+            again = self._dead.pop(dice.below(len(self._dead)))
+            if again not in self._by_key:
+                return again
+        if not self.shape.key:
+            return ()
+        return self._new_key()
+
+    def add_column(self, number: int) -> None:
+        """From now on there is one more."""
+        column = added_column(self.shape, number)
+        self.shape = self.shape.with_column(column)
+        self.columns[column.name] = column
+        self.added.append(column.name)
+
+    def drop_column(self, dice: Dice) -> bool:
+        """From now on there is one less, if one can be missed."""
+        free = [c.name for c in self.shape.columns if c.nullable and c.name not in self.shape.key]
+        others = len(self.shape.columns) - len(self.shape.key)
+        if not free or others < 2:
+            return False
+        name = dice.pick(free)
+        self.shape = self.shape.without_column(name)
+        self.dropped.append(name)
+        return True
+
+    def _place(self, serial: int, row: Row) -> None:
+        self.rows[serial] = row
+        self._at[serial] = len(self._live)
+        self._live.append(serial)
+        if self.shape.key:
+            self._by_key[self.shape.key_of(row)] = serial
+
+    def _new_key(self) -> Key:
+        number, columns = self._numbers, [self.shape.column(name) for name in self.shape.key]
+        self._numbers += 1
+        if len(columns) == 1:
+            return (key_value(columns[0], number),)
+        # the first part comes again: only all parts together are unique
+        first, second = divmod(number, _SECOND_PARTS)
+        key = (key_value(columns[0], first), key_value(columns[1], second))
+        if self._null_keys and number % _NULL_KEY_EVERY == 0:
+            nulled = tuple(
+                None if column.nullable else value
+                for column, value in zip(columns, key, strict=True)
+            )
+            if nulled not in self._by_key:
+                return nulled
+        return key

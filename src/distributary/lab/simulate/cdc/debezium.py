@@ -1,0 +1,566 @@
+"""The stream as messages of Debezium: the same changes, in its envelope, for topics of Kafka."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
+from pydantic import ValidationError
+
+from distributary.config.kafka import KafkaSource
+from distributary.errors import ConfigError
+from distributary.lab.simulate.base import Message
+from distributary.lab.simulate.cdc.database import Change, Op, Unit
+from distributary.lab.simulate.cdc.datastream import row_id
+from distributary.lab.simulate.cdc.files import CdcSent, CdcTally
+from distributary.lab.simulate.cdc.script import ChangeModel
+from distributary.lab.simulate.cdc.shapes import (
+    Carried,
+    CdcColumn,
+    CdcPlan,
+    Dice,
+    Feature,
+    Kind,
+    Row,
+    Shape,
+    SourceType,
+    micros,
+    since_midnight,
+)
+from distributary.lab.simulate.kafka import KafkaSink, Made, Topic, Topics, cards_folder, write_card
+
+# What Debezium says about the place of a change, as each of its connectors does.
+
+_VERSION = "3.3.0.Final"
+
+
+def source_block(change: Change, plan: CdcPlan) -> dict[str, Any]:
+    """The field `source` of an event."""
+    shape, ts = change.shape, change.ts
+    head = {
+        "version": _VERSION,
+        "connector": str(shape.source_type),
+        "name": plan.topic_prefix,
+        "ts_ms": ts,
+        "snapshot": _snapshot(change, plan),
+        "db": shape.database,
+        "sequence": None,
+        "ts_us": ts * 1_000,
+        "ts_ns": ts * 1_000_000,
+    }
+    return head | _place(change)
+
+
+def _snapshot(change: Change, plan: CdcPlan) -> str:
+    if change.op is not Op.READ:
+        return "false"
+    return "true" if change.filed <= plan.start_millis else "incremental"
+
+
+def _place(change: Change) -> dict[str, Any]:
+    shape, told, numbers = change.shape, change.position.told, change.position.numbers
+    match shape.source_type:
+        case SourceType.MYSQL:
+            return {
+                "table": shape.table,
+                "server_id": 0 if change.op is Op.READ else 223344,
+                "gtid": None,
+                "file": told["log_file"] or "",
+                "pos": numbers[1],
+                "row": 0,
+                "thread": None,
+                "query": None,
+            }
+        case SourceType.POSTGRESQL:
+            lsn = numbers[0]
+            return {
+                "sequence": json.dumps([None, str(lsn)]),
+                "schema": shape.schema,
+                "table": shape.table,
+                "txId": told.get("tx_id"),
+                "lsn": lsn,
+                "xmin": None,
+            }
+        case SourceType.ORACLE:
+            return {
+                "schema": shape.schema,
+                "table": shape.table,
+                "txId": told.get("tx_id"),
+                "scn": str(told["scn"]),
+                "commit_scn": None if change.op is Op.READ else str(told["scn"]),
+                "rs_id": told["rs_id"],
+                "ssn": told["ssn"],
+                "redo_thread": None if change.op is Op.READ else 1,
+                "user_name": None,
+                "row_id": row_id(change.serial),
+            }
+        case SourceType.SQLSERVER:
+            lsn_text = told.get("lsn")
+            return {
+                "schema": shape.schema,
+                "table": shape.table,
+                "change_lsn": lsn_text,
+                "commit_lsn": lsn_text,
+                "event_serial_no": None if change.op is Op.READ else 1,
+            }
+
+
+# Values and schemas of columns as Kafka Connect has them in JSON.
+
+UNAVAILABLE = "__debezium_unavailable_value"
+"""Stands for a long value that PostgreSQL did not log, because it did not change."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_DAY = date(1970, 1, 1)
+_IN_UTC = (SourceType.MYSQL, SourceType.POSTGRESQL)
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+_TYPES: dict[Carried, dict[str, Any]] = {
+    Carried.INTEGER: {"type": "int32"},
+    Carried.LONG: {"type": "int64"},
+    Carried.FLOAT: {"type": "float"},
+    Carried.DOUBLE: {"type": "double"},
+    Carried.STRING: {"type": "string"},
+    Carried.BOOLEAN: {"type": "boolean"},
+    Carried.BYTES: {"type": "bytes"},
+    Carried.DATE: {"type": "int32", "name": "io.debezium.time.Date", "version": 1},
+    Carried.DATETIME: {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "version": 1},
+    Carried.TIMESTAMP: {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1},
+    Carried.TIME: {"type": "int64", "name": "io.debezium.time.MicroTime", "version": 1},
+    Carried.JSON: {"type": "string", "name": "io.debezium.data.Json", "version": 1},
+    Carried.NUMBER: {
+        "type": "struct",
+        "fields": [
+            {"type": "int32", "optional": False, "field": "scale"},
+            {"type": "bytes", "optional": False, "field": "value"},
+        ],
+        "name": "io.debezium.data.VariableScaleDecimal",
+        "version": 1,
+    },
+}
+_TYPES[Carried.TIMESTAMP_TZ] = _TYPES[Carried.TIMESTAMP]
+
+
+def connect_row(row: Row, shape: Shape) -> Row:
+    """A row's values as JSON has them."""
+    return {
+        column.name: _value(row.get(column.name), column, shape.source_type)
+        for column in shape.columns
+    }
+
+
+def connect_fields(columns: tuple[CdcColumn, ...]) -> list[dict[str, Any]]:
+    """The fields of a struct with these columns."""
+    return [_field(column) for column in columns]
+
+
+def _field(column: CdcColumn) -> dict[str, Any]:
+    optional = {"optional": column.nullable, "field": column.name}
+    if column.carried is Carried.DECIMAL:
+        digits = {"scale": str(column.scale), "connect.decimal.precision": str(column.precision)}
+        named = {"name": _DECIMAL, "version": 1, "parameters": digits}
+        return {"type": "bytes", **named, **optional}
+    return {**_TYPES[column.carried], **optional}
+
+
+def _value(value: Any, column: CdcColumn, source_type: SourceType) -> Any:
+    if value is None:
+        return None
+    match column.carried:
+        case Carried.DECIMAL:
+            return _unscaled(value, column.scale)
+        case Carried.NUMBER:
+            scale = max(0, -int(value.as_tuple().exponent))
+            return {"scale": scale, "value": _unscaled(value, scale)}
+        case Carried.BYTES:
+            return base64.b64encode(value).decode()
+        case Carried.DATE:
+            return (value - _FIRST_DAY).days
+        case Carried.TIME:
+            return since_midnight(value)
+        case Carried.DATETIME:
+            return micros(value - _EPOCH)
+        case Carried.TIMESTAMP | Carried.TIMESTAMP_TZ:
+            moment = value.astimezone(UTC) if source_type in _IN_UTC else value
+            return moment.isoformat().replace("+00:00", "Z")
+        case _:
+            return value
+
+
+def _unscaled(value: Decimal, scale: int) -> str:
+    number = int(value.scaleb(scale))
+    return base64.b64encode(
+        number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    ).decode()
+
+
+# The schemas that Kafka Connect's JSON converter writes into each message.
+
+_ENVELOPE_VERSION = 2
+_HEAD = (
+    ("version", "string", False),
+    ("connector", "string", False),
+    ("name", "string", False),
+    ("ts_ms", "int64", False),
+    ("snapshot", "string", True),
+    ("db", "string", False),
+    ("sequence", "string", True),
+    ("ts_us", "int64", True),
+    ("ts_ns", "int64", True),
+)
+_PLACES = {
+    SourceType.MYSQL: (
+        ("table", "string", True),
+        ("server_id", "int64", False),
+        ("gtid", "string", True),
+        ("file", "string", False),
+        ("pos", "int64", False),
+        ("row", "int32", False),
+        ("thread", "int64", True),
+        ("query", "string", True),
+    ),
+    SourceType.POSTGRESQL: (
+        ("schema", "string", False),
+        ("table", "string", False),
+        ("txId", "int64", True),
+        ("lsn", "int64", True),
+        ("xmin", "int64", True),
+    ),
+    SourceType.ORACLE: (
+        ("schema", "string", False),
+        ("table", "string", False),
+        ("txId", "string", True),
+        ("scn", "string", True),
+        ("commit_scn", "string", True),
+        ("rs_id", "string", True),
+        ("ssn", "int64", True),
+        ("redo_thread", "int32", True),
+        ("user_name", "string", True),
+        ("row_id", "string", True),
+    ),
+    SourceType.SQLSERVER: (
+        ("schema", "string", False),
+        ("table", "string", False),
+        ("change_lsn", "string", True),
+        ("commit_lsn", "string", True),
+        ("event_serial_no", "int64", True),
+    ),
+}
+
+
+@cache
+def key_schema(shape: Shape, topic: str) -> dict[str, Any]:
+    """Of a message's key."""
+    columns = tuple(shape.column(name) for name in shape.key)
+    return {
+        "type": "struct",
+        "fields": connect_fields(columns),
+        "optional": False,
+        "name": f"{topic}.Key",
+    }
+
+
+@cache
+def value_schema(shape: Shape, topic: str) -> dict[str, Any]:
+    """Of a message's value."""
+    row = {
+        "type": "struct",
+        "fields": connect_fields(shape.columns),
+        "optional": True,
+        "name": f"{topic}.Value",
+    }
+    source = {
+        "type": "struct",
+        "fields": _plain(_HEAD + _PLACES[shape.source_type]),
+        "optional": False,
+        "name": f"io.debezium.connector.{shape.source_type}.Source",
+        "version": 1,
+        "field": "source",
+    }
+    block = {
+        "type": "struct",
+        "fields": _plain(
+            (
+                ("id", "string", False),
+                ("total_order", "int64", False),
+                ("data_collection_order", "int64", False),
+            )
+        ),
+        "optional": True,
+        "name": "event.block",
+        "version": 1,
+        "field": "transaction",
+    }
+    times = (("op", "string", False), ("ts_ms", "int64", True), ("ts_us", "int64", True))
+    return {
+        "type": "struct",
+        "fields": [
+            {**row, "field": "before"},
+            {**row, "field": "after"},
+            source,
+            block,
+            *_plain((*times, ("ts_ns", "int64", True))),
+        ],
+        "optional": False,
+        "name": f"{topic}.Envelope",
+        "version": _ENVELOPE_VERSION,
+    }
+
+
+def _plain(fields: tuple[tuple[str, str, bool], ...]) -> list[dict[str, Any]]:
+    return [{"type": type, "optional": optional, "field": name} for name, type, optional in fields]
+
+
+_OPS = {
+    Op.READ: "r",
+    Op.INSERT: "c",
+    Op.UPDATE: "u",
+    Op.DELETE: "d",
+    Op.KEY_DELETE: "d",
+    Op.KEY_INSERT: "c",
+}
+_AFTER_MILLIS = 250
+_REPLAYED = 10
+
+
+class TopicMessage(NamedTuple):
+    """A message and where it goes."""
+
+    topic: str
+    message: Message
+    number: int
+    """Of its event; a tombstone has that of its delete."""
+    change: Change
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it has no value."""
+        return self.message.value is None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRound:
+    """The messages of one round, in the order in which they are sent."""
+
+    number: int
+    messages: tuple[TopicMessage, ...]
+
+
+class DebeziumStream:
+    """Debezium's messages for a plan. `rounds` can be read once."""
+
+    def __init__(self, plan: CdcPlan) -> None:
+        if not plan.is_debezium:
+            raise ConfigError(
+                "these events are for files, not for topics",
+                where="format",
+                evidence=plan.format,
+                next_step="use debezium",
+            )
+        self.plan = plan
+        self.model = ChangeModel(plan)
+        self._dice = Dice(plan.seed, "messages")
+        self._tally = CdcTally(self.model)
+        self._events = 0
+
+    def rounds(self) -> Iterator[MessageRound]:
+        """Round by round, made when it is asked for."""
+        for round in self.model.rounds():
+            messages = [m for unit in (*round.reads, *round.changes) for m in self._of(unit)]
+            if self.plan.has(Feature.DUPLICATES) and messages:
+                # a connector that starts again begins a little before where it ended
+                tail = 1 + self._dice.below(max(1, len(messages) // _REPLAYED))
+                messages += messages[-tail:]
+            for message in messages:
+                if not message.is_tombstone:
+                    self._tally.add(message.number, message.change)
+            self._tally.counts["tombstones"] += sum(m.is_tombstone for m in messages)
+            yield MessageRound(round.number, tuple(messages))
+
+    def sent(self) -> CdcSent:
+        """What was sent by now."""
+        return self._tally.sent()
+
+    def _of(self, unit: Unit) -> Iterator[TopicMessage]:
+        for change in unit:
+            self._events += 1
+            topic = topic_of(change.shape, self.plan.topic_prefix)
+            key = self._key(change, topic)
+            headers = self._headers(change, unit, topic)
+            value = self._value(change, topic)
+            at = change.ts + _AFTER_MILLIS
+            name = change.shape.claim.text
+            message = Message(key, value, headers, at, name)
+            yield TopicMessage(topic, message, self._events, change)
+            if change.deleted and key is not None:
+                gone = Message(key, None, (), at, name)
+                yield TopicMessage(topic, gone, self._events, change)
+
+    def _key(self, change: Change, topic: str) -> bytes | None:
+        shape = change.shape
+        if not shape.key:
+            return None
+        row = connect_row(change.row, shape)
+        key = {name: row[name] for name in shape.key}
+        return self._json(key, key_schema(shape, topic) if self.plan.with_schema else None)
+
+    def _headers(self, change: Change, unit: Unit, topic: str) -> tuple[tuple[str, bytes], ...]:
+        match change.op:
+            case Op.KEY_DELETE:
+                return (("__debezium.newkey", self._key(unit[1], topic) or b""),)
+            case Op.KEY_INSERT:
+                return (("__debezium.oldkey", self._key(unit[0], topic) or b""),)
+            case _:
+                return ()
+
+    def _value(self, change: Change, topic: str) -> bytes:
+        at = change.ts + _AFTER_MILLIS
+        value = {
+            "before": _before(change),
+            "after": None if change.deleted else self._after(change),
+            "source": source_block(change, self.plan),
+            "transaction": None,
+            "op": _OPS[change.op],
+            "ts_ms": at,
+            "ts_us": at * 1_000,
+            "ts_ns": at * 1_000_000,
+        }
+        return self._json(
+            value, value_schema(change.shape, topic) if self.plan.with_schema else None
+        )
+
+    def _after(self, change: Change) -> Row:
+        row, before = connect_row(change.row, change.shape), change.before
+        left_out = self.plan.has(Feature.UNAVAILABLE_VALUES) and change.op is Op.UPDATE
+        if left_out and before and change.shape.source_type is SourceType.POSTGRESQL:
+            for column in change.shape.columns:
+                same = before.get(column.name) == change.row[column.name] is not None
+                if column.kind is Kind.LONG_TEXT and same:
+                    row[column.name] = UNAVAILABLE
+        return row
+
+    def _json(self, payload: Row, schema: dict[str, Any] | None) -> bytes:
+        whole = payload if schema is None else {"schema": schema, "payload": payload}
+        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def topic_of(shape: Shape, prefix: str) -> str:
+    """`shop.shop.orders`; what a topic's name may not have becomes an underscore."""
+    names = [prefix, shape.namespace, shape.table]
+    if shape.source_type is SourceType.SQLSERVER:
+        names.insert(1, shape.database)
+    return re.sub(r"[^A-Za-z0-9._-]", "_", ".".join(names))
+
+
+def _before(change: Change) -> Row | None:
+    """How the row was, as far as the database remembers it."""
+    shape, before = change.shape, change.before
+    if before is None or change.op is Op.KEY_INSERT:
+        return None
+    if shape.source_type is not SourceType.POSTGRESQL or not shape.key:
+        return connect_row(before, shape)
+    if not change.deleted:
+        return None
+    return connect_row({name: before[name] for name in shape.key}, shape)
+
+
+# Messages into many topics of one broker: each made when it is needed, and noted on a card.
+
+
+class TopicsOutlet:
+    """Sends to any topic of one broker through one client.
+
+    Args:
+        bootstrap_servers: the brokers, host:port.
+        partitions: of topics that are made; 1 if not said.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, partitions: int | None = None) -> None:
+        self._options = _options(bootstrap_servers)
+        self._partitions = partitions
+        self._topics = Topics(self._options)
+        self._cluster = self._topics.cluster()
+        self._sinks: dict[str, KafkaSink] = {}
+        self._producer: Producer | None = None
+        self.made: dict[str, Topic] = {}
+        """The topics that were sent to."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that the broker has said it has."""
+        return sum(sink.acknowledged for sink in self._sinks.values())
+
+    def write(self, topic: str, messages: list[Message]) -> None:
+        """Send messages to a topic and wait until each is acknowledged."""
+        if topic not in self._sinks:
+            self._open(topic)
+        self._sinks[topic].write(messages)
+
+    def _open(self, name: str) -> None:
+        topic = self._topics.ensure(name, partitions=self._partitions)
+        self.made[name] = topic
+        if topic.created:
+            write_card(
+                Made(
+                    cluster=self._cluster,
+                    topic=name,
+                    topic_id=topic.id,
+                    registry="",
+                    subjects=(),
+                    schema_ids={},
+                    path=cards_folder() / f"{uuid.uuid4().hex}.json",
+                )
+            )
+        self._sinks[name] = KafkaSink(name, options=self._options, producer=self._shared)
+
+    def _shared(self, settings: dict[str, Any]) -> Producer:
+        # a client for each of a thousand topics would be thousands of threads
+        if self._producer is None:
+            self._producer = Producer(settings)
+        return self._producer
+
+
+def send_messages(
+    stream: DebeziumStream,
+    outlet: TopicsOutlet,
+    *,
+    interval: float = 0.0,
+    on_round: Callable[[MessageRound], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> CdcSent:
+    """Send all rounds and say what was sent; the order within a topic is that of the stream."""
+    for round in stream.rounds():
+        if round.number and interval > 0:
+            sleep(interval)
+        by_topic: dict[str, list[Message]] = {}
+        for each in round.messages:
+            by_topic.setdefault(each.topic, []).append(each.message)
+        for topic, messages in by_topic.items():
+            outlet.write(topic, messages)
+        if on_round is not None:
+            on_round(round)
+    return stream.sent()
+
+
+def _options(bootstrap_servers: str) -> dict[str, str]:
+    try:
+        source = KafkaSource(type="kafka", bootstrap_servers=bootstrap_servers, topics=("any",))
+        return dict(source.client_options())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise ConfigError(
+            "this is no place to send to",
+            where="--bootstrap-servers",
+            evidence=str(first["msg"]),
+            next_step="name a broker as host:port",
+        ) from None

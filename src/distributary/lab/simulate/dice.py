@@ -1,0 +1,227 @@
+"""Repeatable chance: a draw is a function of a seed and an index, so it can be made again.
+
+The standard library promises only `random()` to stay the same between Python versions; the bytes
+of a simulated stream must not depend on the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import count, islice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+
+def seed_for(seed: int, purpose: str) -> int:
+    """A seed of its own for each purpose, so that one kind of draw never shifts another."""
+    return int.from_bytes(blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest(), "big")
+
+
+def roll(seed: int, index: int) -> int:
+    """64 even bits for one index (the finaliser of splitmix64)."""
+    x = (seed + index * _STEP) & _MASK
+    for shift, factor in _MIX:
+        x = ((x ^ (x >> shift)) * factor) & _MASK
+    return x ^ (x >> _LAST_SHIFT)
+
+
+def rolls(seed: int, indexes: pa.UInt64Array) -> pa.UInt64Array:
+    """`roll` for many indexes at once; unsigned numbers wrap around, as they must."""
+    x = pc.add(pc.multiply(indexes, u64(_STEP)), u64(seed))
+    for shift, factor in _MIX:
+        x = pc.multiply(pc.bit_wise_xor(x, pc.shift_right(x, u64(shift))), u64(factor))
+    return pc.bit_wise_xor(x, pc.shift_right(x, u64(_LAST_SHIFT)))
+
+
+def sample(seed: int, population: int, count: int) -> list[int]:
+    """`count` different numbers below `population`, in a random order.
+
+    A longer sample of the same seed begins with the shorter one.
+    """
+    moved: dict[int, int] = {}
+    picked = []
+    for k in range(count):
+        j = k + roll(seed, k) % (population - k)
+        picked.append(moved.get(j, j))
+        moved[j] = moved.get(k, k)
+    return picked
+
+
+def u64(number: int) -> pa.UInt64Scalar:
+    """A number that Arrow will not mistake for a signed one."""
+    return pa.scalar(number, pa.uint64())
+
+
+# Readable names for games and players, as many as are asked for, none of them twice.
+
+GAMES = (
+    "asteroid checkers backgammon robot wizard spades euchre polo bridge solitaire domino mahjong "
+    "go shogi cribbage canasta whist tarot darts bowling billiards snooker croquet hockey soccer "
+    "tennis golf cricket rugby hearts curling archery fencing boxing sumo judo rowing sailing "
+    "surfing skating skiing racing rally karting puzzle maze trivia hangman bingo lotto roulette "
+    "blackjack baccarat pinball chess dungeon kingdom pirate dragon rummy galaxy poker castle"
+).split()
+
+MOODS = (
+    "amber ancient arctic autumn blazing brave bright bronze calm clever copper cosmic crimson "
+    "crystal daring desert electric emerald endless epic fierce frozen gentle giant golden grand "
+    "hidden iron ivory jade jolly lucky lunar magic mighty misty neon noble northern quiet rapid "
+    "royal ruby rustic scarlet secret silent silver solar stormy swift tiny velvet wild winter"
+).split()
+
+ANIMALS = (
+    "badger beaver bison crane dingo eagle falcon ferret finch fox gecko heron ibis jackal koala "
+    "lemur lynx marten mole moose newt ocelot otter owl panda puffin quail raven robin salmon seal "
+    "stoat swan tapir tiger toad viper walrus wombat yak"
+).split()
+
+
+def game_names(how_many: int, *, seed: int) -> tuple[str, ...]:
+    """`chess_game`, later `royal_chess_game`, at last `royal_chess_2_game`.
+
+    A longer list of the same seed begins with the shorter one.
+    """
+    return tuple(islice(_game_names(seed), how_many))
+
+
+def _game_names(seed: int) -> Iterator[str]:
+    for i in sample(seed_for(seed, "games"), len(GAMES), len(GAMES)):
+        yield f"{GAMES[i]}_game"
+    pairs = [f"{mood}_{game}" for mood in MOODS for game in GAMES]
+    order = sample(seed_for(seed, "pairs"), len(pairs), len(pairs))
+    for i in order:
+        yield f"{pairs[i]}_game"
+    for number in count(2):
+        for i in order:
+            yield f"{pairs[i]}_{number}_game"
+
+
+def user_names() -> tuple[str, ...]:
+    """The players: `amber_otter`, some 2,000 of them, the same for every seed."""
+    return tuple(f"{mood}_{animal}" for mood in MOODS for animal in ANIMALS)
+
+
+# The few pieces of the protobuf and registry wire formats that a fast writer needs.
+#
+# A template per schema with values dropped in is several times faster than building message
+# objects; the tests hold the bytes against the official runtime.
+
+VARINT, DELIMITED, FIXED32 = 0, 2, 5
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, seven bits a byte, lowest first."""
+    return _SMALL[number] if number < len(_SMALL) else _varint(number)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SMALL = tuple(_varint(n) for n in range(4096))
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """What stands before a field's value."""
+    return varint(number << 3 | wire_type)
+
+
+def delimited(number: int, body: bytes) -> bytes:
+    """A string, bytes or message field."""
+    return tag(number, DELIMITED) + varint(len(body)) + body
+
+
+def header(schema_id: int) -> bytes:
+    """The registry's header for the first message of a file: magic, schema id, message index."""
+    return b"\x00" + schema_id.to_bytes(4, "big") + b"\x00"
+
+
+# The schemas that the simulators register, as their authors would have written them.
+
+WRAPPER_SUBJECT = "wrapper-value"
+WRAPPER = """\
+message wrapper {
+  optional string game_name = 1;
+  optional int32 schema_id = 2;
+  optional bytes payload = 3;
+}
+"""
+
+PEOPLE_SUBJECT = "people-value"
+
+FIRST_CUSTOM_FIELD = 5
+CHANGED_FIELD = "is_connection_stable"
+CHANGED_NUMBER = 10_000
+"""Far above every custom column, and below the numbers that protobuf keeps for itself."""
+MAX_VERSION = 5_000
+
+
+def event_subject(game: str) -> str:
+    """Where the versions of a game's event are registered."""
+    return f"{game}-value"
+
+
+def custom_columns(game: str, version: int) -> tuple[str, ...]:
+    """Version v of a game has v columns of its own."""
+    return tuple(f"col_{game}_{i}" for i in range(version))
+
+
+def event_columns(game: str, version: int) -> tuple[str, ...]:
+    """All fields of a game's event, by name; a changed type keeps its name."""
+    common = ("game_name", "user_name", "event_timestamp", CHANGED_FIELD)
+    return (*common, *custom_columns(game, version))
+
+
+def event(game: str, version: int, *, changed: bool = False) -> str:
+    """The event of a game; `changed` turns a string into a number under a new field number."""
+    lines = [
+        'syntax = "proto3";',
+        'import "google/protobuf/timestamp.proto";',
+        "message event {",
+        "  reserved 4;" if changed else None,
+        "  string game_name = 1;",
+        "  string user_name = 2;",
+        "  google.protobuf.Timestamp event_timestamp = 3;",
+        None if changed else f"  string {CHANGED_FIELD} = 4;",
+        *(
+            f"  optional string {column} = {FIRST_CUSTOM_FIELD + i};"
+            for i, column in enumerate(custom_columns(game, version))
+        ),
+        f"  int32 {CHANGED_FIELD} = {CHANGED_NUMBER};" if changed else None,
+        "}",
+    ]
+    return "".join(f"{line}\n" for line in lines if line is not None)
+
+
+def person_columns(version: int) -> tuple[str, ...]:
+    """All fields of a person: version v has v measures."""
+    return ("id", "name", "email", "quantity", *(f"measure{i}" for i in range(version)))
+
+
+def person(version: int) -> str:
+    """A person with `version` measures; the package stays the same, so it is the same message."""
+    measures = "".join(
+        f"  optional float measure{i} = {FIRST_CUSTOM_FIELD + i};\n" for i in range(version)
+    )
+    return f"""\
+syntax = "proto2";
+package example;
+message Person {{
+  optional int64 id = 1;
+  optional string name = 2;
+  optional string email = 3;
+  optional int64 quantity = 4;
+{measures}}}
+"""

@@ -1,0 +1,326 @@
+"""The games: one stream of wrapped events of many games, whose schemas grow while it flows."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import ConfigError
+from distributary.lab.simulate.base import (
+    MESSAGES,
+    BadKind,
+    Round,
+    SchemaSink,
+    Sent,
+    Sink,
+    Tally,
+    deliver,
+)
+from distributary.lab.simulate.dice import (
+    CHANGED_FIELD,
+    FIRST_CUSTOM_FIELD,
+    FIXED32,
+    MAX_VERSION,
+    PEOPLE_SUBJECT,
+    VARINT,
+    WRAPPER,
+    WRAPPER_SUBJECT,
+    delimited,
+    event,
+    event_columns,
+    event_subject,
+    header,
+    person,
+    person_columns,
+    roll,
+    seed_for,
+    tag,
+    u64,
+    varint,
+)
+from distributary.lab.simulate.game_records import (
+    BadMessage,
+    Encoded,
+    Event,
+    GameRecords,
+    GamesPlan,
+    bad_message,
+)
+
+__all__ = ["GamesPlan", "produce_games", "stream_rounds"]
+
+_FIELDS_PER_BATCH = 200_000
+_OVERSIZE_PER_BATCH = 16
+
+
+def produce_games(
+    plan: GamesPlan,
+    *,
+    registry: SchemaSink,
+    sink: Sink,
+    rate: float | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> Sent:
+    """Register every version when its turn comes, send everything, and say what was sent.
+
+    Args:
+        plan: what to send.
+        registry: where the schemas go.
+        sink: where the messages go; one write per round, more with a rate.
+        rate: messages a second; None for as fast as possible.
+        on_round: called after each round, for progress.
+    """
+    rounds = stream_rounds(plan, registry=registry)
+    return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
+
+
+def stream_rounds(plan: GamesPlan, *, registry: SchemaSink) -> Iterator[Round]:
+    """Round by round: the schemas of a round are registered when it is asked for, not before."""
+    registry.set_compatibility(WRAPPER_SUBJECT, "FULL")
+    records = GameRecords(plan, wrapper_id=registry.register(WRAPPER_SUBJECT, WRAPPER))
+    schema_ids: dict[str, dict[int, int]] = {name: {} for name in plan.names}
+    for number in range(plan.round_count):
+        version = plan.version_of(number)
+        if number < plan.versions:
+            ids = [_register(plan, registry, game, version) for game in range(plan.games)]
+            records.add_version(version, ids)
+            for name, schema_id in zip(plan.names, ids, strict=True):
+                schema_ids[name][version] = schema_id
+        changed = plan.type_change and version == plan.last_version
+        tally = Tally(first_position=plan.good_before(number) + plan.bad_before(number))
+        yield Round(
+            _batches(records, number=number, tally=tally),
+            number=number,
+            version=version,
+            tally=tally,
+            schema_ids={name: dict(ids) for name, ids in schema_ids.items()},
+            columns={name: event_columns(name, version) for name in plan.names},
+            type_changes={plan.names[0]: CHANGED_FIELD} if changed else {},
+        )
+
+
+def _register(plan: GamesPlan, registry: SchemaSink, game: int, version: int) -> int:
+    name = plan.names[game]
+    changed = plan.changes_type(game, version)
+    if version == plan.start_version or changed:
+        # the level goes first: it must hold for the very version that it is about
+        registry.set_compatibility(event_subject(name), "NONE" if changed else "FULL")
+    return registry.register(event_subject(name), event(name, version, changed=changed))
+
+
+def _batches(records: GameRecords, *, number: int, tally: Tally) -> Iterator[pa.RecordBatch]:
+    plan = records.plan
+    sent, k = plan.good_before(number), plan.bad_before(number)
+    for indexes, slots in _parts(plan, number):
+        encoded = records.encode(pa.array(indexes, pa.uint64()))
+        in_time = slots is indexes
+        times = encoded.times if in_time else records.times(pa.array(slots, pa.uint64()))
+        bads: list[tuple[int, BadMessage]] = []
+        while k < plan.bad and plan.bad_after(k) <= sent + len(indexes):
+            after = plan.bad_after(k) - sent - 1
+            bads.append((after, bad_message(records, _event(encoded, after), k=k)))
+            tally.add_bad(bads[-1][1].kind.code, position=plan.bad_after(k) + k)
+            k += 1
+        sent += len(indexes)
+        tally.late += 0 if in_time else len(indexes)
+        _count(tally, encoded, plan)
+        tally.add_times(times[0].as_py(), times[-1].as_py())
+        yield _interleaved(_good(records, encoded, times), bads)
+
+
+def _parts(plan: GamesPlan, number: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """The records of a round and their slots in time, in parts that fit into memory."""
+    rows = max(1, _FIELDS_PER_BATCH // (plan.version_of(number) + 10))
+    if plan.bad and BadKind.OVERSIZE_PAYLOAD in plan.bad_kinds:
+        rows = min(rows, max(1, _OVERSIZE_PER_BATCH * plan.good // plan.bad))
+    indexes = plan.in_time(number)
+    for start in range(0, len(indexes), rows):
+        part = indexes[start : start + rows]
+        yield part, part
+    if number == plan.round_count - 1:
+        for start in range(0, plan.late, rows):
+            end = start + rows
+            yield plan.held_back[start:end], plan.late_slots[start:end]
+
+
+def _event(encoded: Encoded, at: int) -> Event:
+    return Event(
+        game=encoded.games[at].as_py(),
+        version=encoded.versions[at].as_py(),
+        payload=encoded.payloads[at].as_py(),
+    )
+
+
+def _count(tally: Tally, encoded: Encoded, plan: GamesPlan) -> None:
+    places = pc.add(pc.multiply(encoded.versions, u64(plan.games)), encoded.games)
+    for entry in pc.value_counts(places).to_pylist():
+        version, game = divmod(entry["values"], plan.games)
+        tally.good[plan.names[game], version] += entry["counts"]
+    tally.framed += pc.sum(encoded.framed).as_py()
+
+
+def _good(records: GameRecords, encoded: Encoded, times: pa.UInt64Array) -> pa.RecordBatch:
+    return _batch(
+        records.names.take(encoded.games),
+        encoded.values,
+        times,
+        records.keys.take(encoded.games),
+    )
+
+
+def _batch(
+    types: pa.StringArray, values: pa.BinaryArray, times: pa.UInt64Array, keys: pa.BinaryArray
+) -> pa.RecordBatch:
+    moments = times.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    produced_at = moments.cast(MESSAGES.field("produced_at").type)
+    return pa.RecordBatch.from_arrays([types, values, produced_at, keys], schema=MESSAGES)
+
+
+def _interleaved(good: pa.RecordBatch, bads: list[tuple[int, BadMessage]]) -> pa.RecordBatch:
+    if not bads:
+        return good
+    before = [after for after, _ in bads]
+    bad = pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(len(bads), pa.string()),
+            pa.array([message.value for _, message in bads], pa.binary()),
+            good["produced_at"].take(before),
+            pa.array([message.key for _, message in bads], pa.binary()),
+        ],
+        schema=MESSAGES,
+    )
+    order: list[int] = []
+    start = 0
+    for n, after in enumerate(before):
+        order += range(start, after + 1)
+        order.append(len(good) + n)
+        start = after + 1
+    order += range(start, len(good))
+    return pa.concat_batches([good, bad]).take(pa.array(order))
+
+
+# People: one framed type of message, whose schema gains a measure with every version.
+
+Framing = Callable[[str, int], Callable[[bytes], bytes]]
+"""From a schema's text and id: puts the registry's header before an encoded message."""
+
+PERSON = "Person"
+_FIRST_ID = 1234
+_STEP_MILLIS = 20
+_ROWS_PER_BATCH = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeoplePlan:
+    """Exactly `versions * records` messages; version v has v measures."""
+
+    versions: int = 2
+    records: int = 10
+    """Messages per version."""
+    seed: int = 999
+    start_version: int = 1
+    subject: str = PEOPLE_SUBJECT
+    start: datetime = datetime(2024, 1, 1, tzinfo=UTC)
+    """Time of the first message of version 1."""
+
+    def __post_init__(self) -> None:
+        last = self.start_version + self.versions - 1
+        counts = min(self.versions, self.records, self.start_version) >= 1
+        if not counts or last > MAX_VERSION or self.start.tzinfo is None or not self.subject:
+            raise ConfigError(
+                "these people cannot be simulated",
+                where="versions, records, start_version, subject, start",
+                evidence=f"{self.versions}, {self.records}, {self.start_version}, {self.start}",
+                next_step=f"at least 1 of each, no version above {MAX_VERSION}, a time with a zone",
+            )
+
+
+def produce_people(
+    plan: PeoplePlan,
+    *,
+    registry: SchemaSink,
+    sink: Sink,
+    framing: Framing | None = None,
+    rate: float | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> Sent:
+    """Register every version when its turn comes, send everything, and say what was sent.
+
+    Args:
+        plan: what to send.
+        registry: where the schemas go.
+        sink: where the messages go; one write per version, more with a rate.
+        framing: who puts the registry's header before a message, when it is not done here.
+        rate: messages a second; None for as fast as possible.
+        on_round: called after each version, for progress.
+    """
+    rounds = stream_people(plan, registry=registry, framing=framing)
+    return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
+
+
+def stream_people(
+    plan: PeoplePlan, *, registry: SchemaSink, framing: Framing | None = None
+) -> Iterator[Round]:
+    """Version by version: each is registered when it is asked for, not before."""
+    registry.set_compatibility(plan.subject, "FULL")
+    ids: dict[int, int] = {}
+    for number in range(plan.versions):
+        version = plan.start_version + number
+        ids[version] = registry.register(plan.subject, person(version))
+        framed = (framing or _headed)(person(version), ids[version])
+        tally = Tally(first_position=number * plan.records)
+        yield Round(
+            _batches_of_people(plan, version, framed=framed, tally=tally),
+            number=number,
+            version=version,
+            tally=tally,
+            schema_ids={PERSON: dict(ids)},
+            columns={PERSON: person_columns(version)},
+            type_changes={},
+        )
+
+
+def _headed(text: str, schema_id: int) -> Callable[[bytes], bytes]:
+    return header(schema_id).__add__
+
+
+def _batches_of_people(
+    plan: PeoplePlan, version: int, *, framed: Callable[[bytes], bytes], tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    seed = seed_for(plan.seed, "people")
+    first = int(plan.start.timestamp() * 1000)
+    start = (version - 1) * plan.records
+    for low in range(start, start + plan.records, _ROWS_PER_BATCH):
+        rows = range(low, min(low + _ROWS_PER_BATCH, start + plan.records))
+        times = [first + row * _STEP_MILLIS for row in rows]
+        tally.good[PERSON, version] += len(rows)
+        tally.framed += len(rows)
+        tally.add_times(times[0], times[-1])
+        columns = [
+            pa.array([PERSON] * len(rows), pa.string()),
+            pa.array([framed(_person(seed, row, version)) for row in rows], pa.binary()),
+            pa.array(times, pa.timestamp("ms", "UTC")).cast(MESSAGES.field("produced_at").type),
+            pa.array([b"%d.%d" % (version, row - start) for row in rows], pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _person(seed: int, row: int, version: int) -> bytes:
+    bits = roll(seed, row)
+    fields = [
+        tag(1, VARINT) + varint(_FIRST_ID + row),
+        delimited(2, b"John%d Doe" % row),
+        delimited(3, b"jdoe%d@example.com" % row),
+        tag(4, VARINT) + varint(5678 + bits % 10_000),
+    ]
+    # quarters are exact in a float, so that a reader can compare them
+    fields += [
+        tag(FIRST_CUSTOM_FIELD + i, FIXED32) + struct.pack("<f", i + (bits >> i % 48 & 0xFF) / 4)
+        for i in range(version)
+    ]
+    return b"".join(fields)

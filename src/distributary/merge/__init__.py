@@ -1,1 +1,0 @@
-"""Tables of current rows out of logs of changes: order, decide, apply; rebuild and verify."""

@@ -1,0 +1,408 @@
+"""One function from names of the outside to names that a table could have: readable and safe.
+
+A table name is the template with each field's value in it, in lower case: `silver_chess`. Several
+types may want the same: the first to take it has it (`engine/names.py`), and the others have names
+that nobody else wants: after as much of the values as is readable, `_x` and ten hexadecimal digits
+of their SHA-256, as in `silver_chess_x6a1f03c2d9`. So has a type at once that
+
+- holds anything but letters, digits and `_ . -` and blanks of ASCII; a dot is written `__`;
+- would get a name that looks as if it had such digits, is too long, begins with a digit, or is a
+  word with a meaning of its own: a reserved table name, a device of Windows, a word of SQL.
+
+A plain name is exact if it is given to no other values. Where there is no lake to write down who
+has which name, only these are plain:
+
+- each value consists of `a-z 0-9 _` and begins with a letter or a digit, and holds no `__`; or of
+  such parts with dots between them, none of which ends with `_`;
+- the values can be read back from left to right, that is: no value but the last contains the text
+  that follows it in the template. Of `{database}_{table}`, `shop` + `order_items` is exact and
+  `my_shop` + `orders` is not, for it would read as `my` + `shop_orders`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote
+
+from distributary.errors import ConfigError, ErrorCode
+
+# Which type names are accepted. They come from outside, and end up in paths, SQL and pages.
+#
+# The rule is what the name may hold, not what it may not: letters, marks and digits of any
+# script, dashes, connectors, dots, spaces and a few signs. The codes say what kind of trouble a
+# name is.
+
+MAX_TYPE_NAME = 200
+
+_NOT_ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
+_MARKUP = re.compile(r"[<>&]")
+_PATH = re.compile(r"[/\\\x00]|\.\.")
+# the line separators of Unicode end a line as much as a newline does
+_TEXT = re.compile("[\"'`;\x01-\x1f\x7f-\x9f\u2028\u2029]|--")
+_SAFE = re.compile(r"[A-Za-z0-9_.:@$#+ -]+", re.ASCII)
+_SIGNS = frozenset(". :@$#+")
+_CATEGORIES = frozenset(["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd", "Nl", "Pc", "Pd"])
+# letters and marks by category, but invisible: two names would look alike
+_INVISIBLE = frozenset(
+    chr(code)
+    for first, last in (
+        (0x034F, 0x034F),
+        (0x115F, 0x1160),
+        (0x17B4, 0x17B5),
+        (0x180B, 0x180F),
+        (0x3164, 0x3164),
+        (0xFE00, 0xFE0F),
+        (0xFFA0, 0xFFA0),
+        (0xE0100, 0xE01EF),
+    )
+    for code in range(first, last + 1)
+)
+_DEVICES = frozenset(
+    ["con", "prn", "aux", "nul", "conin$", "conout$", "clock$"]
+    + [f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³"]
+)
+
+
+def check_type_name(name: str) -> ErrorCode | None:
+    """The reason to dead-letter a record of this type name; None for a name that is fine."""
+    if not name.strip():
+        return ErrorCode.TYPE_NAME_EMPTY
+    if len(name) > MAX_TYPE_NAME:
+        return ErrorCode.TYPE_NAME_TOO_LONG
+    # markup before path: the slash of a closing tag does not make it a path
+    if _MARKUP.search(name):
+        return ErrorCode.TYPE_NAME_UNSAFE_MARKUP
+    if _PATH.search(name):
+        return ErrorCode.TYPE_NAME_UNSAFE_PATH
+    if _TEXT.search(name):
+        return ErrorCode.TYPE_NAME_UNSAFE_TEXT
+    if not name.strip(". ") or is_device(name):
+        return ErrorCode.TYPE_NAME_RESERVED
+    if not _SAFE.fullmatch(name) and not all(_is_harmless(character) for character in name):
+        return ErrorCode.TYPE_NAME_UNSAFE_SYMBOL
+    return None
+
+
+def refused_type_name(name: str, *, strict: bool) -> ErrorCode | None:
+    """The same where names are encoded instead of refused: then only two kinds have no encoding."""
+    code = check_type_name(name)
+    return code if strict or code in _NOT_ENCODABLE else None
+
+
+def casefold_key(name: str) -> str:
+    """Equal for names that some file system, catalog or reader takes for one and the same."""
+    folded = unicodedata.normalize("NFKC", name).upper().casefold()
+    # Java takes the dotted capital I for an i, too
+    return unicodedata.normalize("NFKC", folded).replace("i\u0307", "i")
+
+
+def is_device(name: str) -> bool:
+    """Whether Windows takes the name for a device, with or without an extension."""
+    return name.partition(".")[0].strip(" ").lower() in _DEVICES
+
+
+def _is_harmless(character: str) -> bool:
+    if character in _SIGNS:
+        return True
+    return unicodedata.category(character) in _CATEGORIES and character not in _INVISIBLE
+
+
+MAX_TABLE_NAME = 120
+DEAD_LETTERS = "dead_letters"
+
+_DIGITS = 10
+_EXACT = re.compile(r"(?!.*__)(?:[a-z0-9](?:[a-z0-9_]*[a-z0-9])?\.)*[a-z0-9][a-z0-9_]*", re.ASCII)
+_READABLE = re.compile(r"[A-Za-z0-9_. -]+", re.ASCII)
+_LITERAL = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
+_MARKED = re.compile(r"_x[0-9a-f]{10,}$", re.ASCII)
+_SQL_WORDS = frozenset(
+    """
+    all and any as between both by case cast check collate column constraint create cross
+    current_date current_time current_timestamp current_user default delete desc describe distinct
+    drop else end escape except exists false fetch filter for foreign from full grant group having
+    in inner insert intersect interval into is join lateral leading left like limit merge minus
+    natural not null offset on only or order outer overlaps primary references right select
+    session_user set show some table then time to trailing true truncate union unique unknown update
+    user using values view when where with
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Names for one table, in the order in which they are wanted."""
+
+    plain: str
+    """The readable name, which others may want, too; empty where there is none."""
+    exact: bool
+    """Whether no other values get the plain name."""
+    readable: str
+    digest: str
+    reserved: frozenset[str]
+
+    def marked(self) -> Iterator[str]:
+        """Names with digits, ten and more: whoever makes up two values for one name gets two."""
+        body = self.readable if self.readable[:1].isalpha() else "t_" + self.readable.lstrip("_")
+        for digits in range(_DIGITS, len(self.digest) + 1):
+            mark = f"_x{self.digest[:digits]}"
+            name = body[: MAX_TABLE_NAME - len(mark)].rstrip("_") + mark
+            if not _is_reserved(name.lower(), self.reserved):
+                yield name
+
+    @property
+    def first(self) -> str:
+        """The name in a lake in which nobody has it yet."""
+        return self.plain or next(self.marked())
+
+    @property
+    def alone(self) -> str:
+        """The name where nobody writes down which names are taken."""
+        return self.plain if self.exact else next(self.marked())
+
+
+def propose(
+    template: str,
+    /,
+    *,
+    prefix: str = "",
+    reserved: frozenset[str] = frozenset(),
+    endings: tuple[str, ...] = (),
+    **fields: str,
+) -> Proposal:
+    """The names of a table for these values: `propose("silver_{type}", type="chess")`.
+
+    `reserved` are table names that are taken, `dead_letters` is always one of them. `endings` are
+    what the caller appends to make further names: with `_log` no table is called like the log of
+    another. Values that the template does not mention do not count.
+    """
+    literals, keys = _parsed(template, prefix)
+    values = [_value(template, fields, key) for key in keys]
+    exact = all(map(_EXACT.fullmatch, values))
+    spelled = [value.replace(".", "__") for value in values] if exact else _spelled(values)
+    plain = _filled(literals, spelled) if all(spelled) else ""
+    if not plain or len(plain) > MAX_TABLE_NAME or _means_something(plain, reserved, endings):
+        plain = ""
+    return Proposal(
+        plain=plain,
+        exact=bool(plain) and exact and _reads_back(spelled, literals[1:]),
+        readable=_filled(literals, [_slug(value) for value in values]),
+        # JSON keeps the values apart: ["a_b", "c"] and ["a", "b_c"] are different texts
+        digest=hashlib.sha256(json.dumps(values).encode()).hexdigest(),
+        reserved=reserved,
+    )
+
+
+def quote_sql(identifier: str) -> str:
+    """One identifier for Spark SQL, in backticks."""
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def _reads_back(values: Sequence[str], following: Sequence[str]) -> bool:
+    """Whether the first place where a value's following text occurs is always the value's end."""
+    return all(
+        (value + after).find(after) == len(value)
+        for value, after in zip(values[:-1], following[:-1], strict=True)
+    )
+
+
+def _means_something(name: str, reserved: frozenset[str], endings: tuple[str, ...]) -> bool:
+    folded = name.lower()
+    return (
+        bool(_MARKED.search(folded))
+        or folded[0].isdigit()
+        or folded in _SQL_WORDS
+        or is_device(folded)
+        or _is_reserved(folded, reserved)
+        or folded.endswith(tuple(ending.lower() for ending in endings))
+    )
+
+
+def _is_reserved(folded: str, reserved: frozenset[str]) -> bool:
+    return folded == DEAD_LETTERS or folded in {taken.lower() for taken in reserved}
+
+
+def _spelled(values: Sequence[str]) -> list[str]:
+    """Values that only need other letters to be names; empty where one needs more than that."""
+    return [_parts(value.lower()) if _READABLE.fullmatch(value) else "" for value in values]
+
+
+def _parts(value: str) -> str:
+    parts = (re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in value.split("."))
+    return "__".join(filter(None, parts))
+
+
+def _slug(value: str) -> str:
+    """What is readable of a value: letters without their accents, everything else as `_`."""
+    plain = unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
+
+
+def _filled(literals: Sequence[str], values: Sequence[str]) -> str:
+    parts = [literals[0]]
+    for value, literal in zip(values, literals[1:], strict=True):
+        parts += [value, literal]
+    return "".join(parts)
+
+
+def _value(template: str, fields: Mapping[str, str], key: str) -> str:
+    if key not in fields:
+        raise _refused(template, f"it asks for {{{key}}}; there is {', '.join(sorted(fields))}")
+    return fields[key]
+
+
+@lru_cache(maxsize=256)
+def _parsed(template: str, prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts around the fields, one more than there are fields, and the fields' names."""
+    literals, keys = [prefix], []
+    try:
+        pieces = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise _refused(template, str(error)) from error
+    for literal, key, spec, conversion in pieces:
+        literals[-1] += literal
+        if key is None:
+            continue
+        if not key.isidentifier() or spec or conversion:
+            raise _refused(template, f"{{{key}}} is not the plain name of a field")
+        keys.append(key)
+        literals.append("")
+    if not keys:
+        raise _refused(template, "it has no field: all records would share one table")
+    if not all(map(_LITERAL.fullmatch, literals)) or literals[0].startswith("_"):
+        raise _refused(template, "its own text may hold letters, digits and, not in front, _")
+    if sum(map(len, literals)) > MAX_TABLE_NAME // 2:
+        raise _refused(template, f"its own text is longer than {MAX_TABLE_NAME // 2} characters")
+    return tuple(literals), tuple(keys)
+
+
+def _refused(template: str, evidence: str) -> ConfigError:
+    return ConfigError(
+        "a table name template cannot be used",
+        where=f"template {template!r}",
+        evidence=evidence,
+        next_step="write a template such as silver_{type} or {database}_{table}",
+    )
+
+
+# Names of Avro records and protobuf messages as parts of a table name.
+#
+# `OrderItem` reads as `order_item` in a table's name. That is injective because names that are
+# not written so give themselves away: they keep a leading dot, for which `table_name` appends a
+# digest.
+
+_PASCAL = re.compile(r"(?:[A-Z][a-z0-9]+)+")
+_SPACE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+
+
+def spelled_record(full_name: str) -> str:
+    """The record's own name, without its namespace, in lower case with underscores."""
+    short = full_name.rpartition(".")[2]
+    return _snake(short) if _PASCAL.fullmatch(short) else f".{short}"
+
+
+def spelled_type(full_name: str) -> str:
+    """The whole name: `shop.v1.OrderItem` is `shop.v1.order_item`."""
+    space, _, short = full_name.rpartition(".")
+    parts = space.split(".") if space else []
+    if not _PASCAL.fullmatch(short) or not all(map(_SPACE.fullmatch, parts)):
+        return f".{full_name}"
+    return f"{space}.{_snake(short)}" if space else _snake(short)
+
+
+def _snake(pascal: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", pascal).lower()
+
+
+# Folders of partitions. The values come from records: whatever they are, the path is safe.
+#
+# A Delta table keeps its partition values in its log, and its folders are a convention; but
+# Polars reads the values out of the path, so the convention is kept to the letter, and a value
+# that it cannot spell has no folder. In a plain Parquet table the values are in the files,
+# because readers of folders guess types (`007` is a number to them), know no difference between
+# null and empty, and pandas cannot mix null with anything. There a folder has a label that only
+# helps to find files.
+
+LONGEST_FOLDER = 255
+"""Bytes in one part of a path, on the file systems there are."""
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL_LABEL = "null"
+OTHER_LABEL = "other"
+"""The label of all partitions beyond the number that one file's rows may be spread over."""
+
+_PLAIN = re.compile(r"-?[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+_HASHED = re.compile(r".*\.[0-9a-f]{12}")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def hive_folder(column: str, value: str | None) -> str | None:
+    """`country=de`, escaped; None where the value has no folder that every engine understands."""
+    # Spark writes a zero byte as it is, which no file system takes
+    if value is not None and (value == HIVE_NULL or "\0" in value):
+        return None
+    escaped = HIVE_NULL if value is None else quote(value, safe="")
+    folder = f"{quote(column, safe='')}={escaped}"
+    return folder if len(folder) <= LONGEST_FOLDER else None
+
+
+def label_columns(partition_by: Sequence[str]) -> dict[str, str]:
+    """What readers of a plain Parquet table see beside each column: `by_date` for `_date`.
+
+    Not the column's own name, which is in the files, and never one that begins with `_`: pandas
+    passes over such folders without a word.
+    """
+    short = [column.lstrip("_") for column in partition_by]
+    unique = len(set(short)) == len(short) and all(short)
+    names = short if unique else list(partition_by)
+    return {column: _named(f"by_{name}") for column, name in zip(partition_by, names, strict=True)}
+
+
+def label_folder(label_column: str, value: str | None) -> str:
+    """`by_country=de`: readable, safe, and never shared by two values."""
+    return f"{label_column}={NULL_LABEL if value is None else _label(value)}"
+
+
+def _label(value: str) -> str:
+    taken = value in (NULL_LABEL, OTHER_LABEL) or _HASHED.fullmatch(value)
+    return value if _PLAIN.fullmatch(value) and not taken else _hashed(value)
+
+
+def _named(column: str) -> str:
+    return column if _PLAIN.fullmatch(column) else _hashed(column)
+
+
+def _hashed(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{_NOT_PLAIN.sub('-', text[:200]).strip('-_')[:60] or 'x'}.{digest}"
+
+
+# Names and texts from outside, made fit for messages and for file names.
+
+_HOSTILE_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_HOSTILE_NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
+
+
+def printable(text: str) -> str:
+    """Text on one line, of bounded length, without anything that could move a cursor."""
+    shown = text[:300] + ("..." if len(text) > 300 else "")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def folder_name(name: str) -> str:
+    """A readable folder name for any text; two texts never share one, whatever the file system.
+
+    A plain lower-case name is its own folder. Any other gets its readable part and, behind a `~`
+    that no plain name has, a digest of the whole: upper and lower case stay apart where the file
+    system cannot tell them apart, and no length is too long.
+    """
+    if _HOSTILE_PLAIN.fullmatch(name):
+        return name
+    readable = _HOSTILE_NOT_PLAIN.sub("_", name[:60].lower()).strip("._")
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{readable}~{digest}"

@@ -1,0 +1,320 @@
+"""Brings notices to one target, in a thread of its own: a target that hangs holds up nobody else.
+
+While a target is out of reach its notices wait, and what begins and ends meanwhile is never told. A
+message that the target refuses, or that is too old, is given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_result,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from distributary.config.alerts import AtMost
+from distributary.observe.alerts.notice import Notice, State, notices_in
+from distributary.observe.alerts.targets import Outcome, Target
+
+# How much a target is told at once. Pure: somebody else knows the time and sends the messages.
+#
+# What there is no room for waits. Meanwhile an alert that ends without having been told is
+# forgotten, so that what is told at last is still true; the rest is told in one message. Ends of
+# alerts that were told are never left out: they only wait for room.
+
+MOST_WAITING = 2000
+"""Notices that wait for one target; beyond, the oldest are only counted."""
+
+Summarise = Callable[[Sequence[Notice], int, datetime], Notice]
+"""One message for several, for a number of others that nothing will be said about, and the time."""
+
+
+class Limit:
+    """What waits for one target, and how many messages it has got."""
+
+    def __init__(self, at_most: AtMost, summarise: Summarise, *, one_by_one: bool = False) -> None:
+        self._most = at_most.messages
+        self._within = at_most.within
+        self._summarise = summarise
+        self._one_by_one = one_by_one
+        """Whether each alert must be told as itself, because the target keeps it open itself."""
+        self._sent: deque[datetime] = deque()
+        self._ends: dict[str, Notice] = {}
+        self._begins: dict[str, Notice] = {}
+        """Raised and told-once notices, oldest first."""
+        self._crowded = False
+        self._uncounted = 0
+        """Notices of which nothing will be said but their number."""
+        self.revision = 0
+        """Another one whenever something has changed."""
+
+    @property
+    def waiting(self) -> tuple[Notice, ...]:
+        """What is not told yet."""
+        return (*self._ends.values(), *self._begins.values())
+
+    def offer(self, notice: Notice) -> None:
+        """Something to tell."""
+        self.revision += 1
+        if notice.state is State.RESOLVED:
+            self._ends[notice.key] = notice
+        elif self._ends.pop(notice.key, None) is not None:
+            # it was about to be told that this is over: it goes on as if it never was
+            self._uncounted += 1
+        else:
+            self._begins[notice.key] = notice
+        if self._crowded:
+            self._forget_what_is_over()
+        while len(self._begins) > MOST_WAITING:
+            oldest = next(iter(self._begins))
+            self._ends.pop(oldest, None)
+            del self._begins[oldest]
+            self._uncounted += 1
+
+    def hold(self) -> None:
+        """The target is out of reach: what comes meanwhile is told in one message."""
+        self._crowded = True
+        self._forget_what_is_over()
+
+    def take(self, now: datetime) -> Notice | None:
+        """The next message, which counts as sent; None while there is nothing or no room."""
+        if not self._ends and not self._begins:
+            return None
+        if self.room_in(now) > timedelta(0):
+            self.hold()
+            return None
+        self.revision += 1
+        self._sent.append(now)
+        told_before = (key for key in self._ends if key not in self._begins)
+        if (key := next(told_before, None)) is not None:
+            return self._ends.pop(key)
+        if self._crowded and (summary := self._summary(now)) is not None:
+            return summary
+        return self._begins.pop(next(iter(self._begins)))
+
+    def _forget_what_is_over(self) -> None:
+        for key in self._begins.keys() & self._ends.keys():
+            del self._begins[key], self._ends[key]
+            self._uncounted += 1
+
+    def room_in(self, now: datetime) -> timedelta:
+        """How long it is until one more message may be sent."""
+        # a clock that was set back must not stop everything
+        while self._sent and not timedelta(0) <= now - self._sent[0] < self._within:
+            self._sent.popleft()
+        if len(self._sent) < self._most:
+            return timedelta(0)
+        return self._sent[0] + self._within - now
+
+    def _summary(self, now: datetime) -> Notice | None:
+        """One message for all that waits; None where it is better told by itself."""
+        told = [
+            notice
+            for notice in self._begins.values()
+            if not self._one_by_one or notice.state is State.INFO
+        ]
+        self._crowded = len(told) < len(self._begins)
+        if len(told) < 2:
+            return None
+        for notice in told:
+            del self._begins[notice.key]
+        uncounted, self._uncounted = self._uncounted, 0
+        return self._summarise(told, uncounted, now)
+
+    def memory(self) -> dict[str, Any]:
+        """For a file."""
+        return {
+            "sent": [moment.timestamp() for moment in self._sent],
+            "waiting": [notice.as_dict() for notice in self.waiting],
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """The inverse of `memory`; what is no such memory is passed over."""
+        sent = memory.get("sent")
+        for moment in sorted(m for m in sent if _is_moment(m)) if isinstance(sent, list) else ():
+            self._sent.append(datetime.fromtimestamp(moment, UTC))
+        for notice in notices_in(memory.get("waiting")):
+            self.offer(notice)
+
+
+def _is_moment(value: object) -> bool:
+    # up to the year 9999: later ones are no datetime
+    return isinstance(value, int | float) and 0 <= value < 253_402_300_800
+
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_NAP = 60.0
+
+
+def utc_now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """What became of the messages to a target."""
+
+    delivered: int = 0
+    retried: int = 0
+    given_up: int = 0
+
+
+class Courier:
+    """The queue and the thread of one target."""
+
+    def __init__(
+        self,
+        target: Target,
+        limit: Limit,
+        *,
+        give_up_after: timedelta,
+        clock: Callable[[], datetime] = utc_now,
+        longest_pause: float = 300.0,
+    ) -> None:
+        self.name = target.name
+        self.deliveries = Deliveries()
+        self._target = target
+        self._limit = limit
+        self._give_up_after = give_up_after
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._closing = False
+        self._halt = threading.Event()
+        """Set when there is no time left: what is under way stays what it is."""
+        self._under_way: Notice | None = None
+        self._settled = 0
+        self._pauses = wait_random_exponential(
+            multiplier=min(1.0, longest_pause), max=longest_pause
+        )
+        self._thread = threading.Thread(target=self._work, name=f"alerts-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread.start()
+
+    def offer(self, notice: Notice) -> None:
+        """Something to tell, after the next `poke`: it can be written down before it is sent."""
+        with self._changed:
+            self._limit.offer(notice)
+
+    def poke(self) -> None:
+        """See whether there is something to send, and room for it."""
+        with self._changed:
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """End as soon as everything that may be told is told."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def join(self, until: float) -> None:
+        """Wait for the end, up to a moment of the monotonic clock; then it is told to leave."""
+        if self._thread.ident is None:
+            return
+        self._thread.join(max(0.0, until - time.monotonic()))
+        self._halt.set()
+        self.poke()
+        if not self._thread.is_alive():
+            self._target.close()
+
+    @property
+    def revision(self) -> int:
+        """Another one whenever there is something else to remember."""
+        return self._limit.revision + self._settled
+
+    def memory(self) -> dict[str, Any]:
+        """What is not delivered yet, for a file."""
+        with self._changed:
+            known = self._limit.memory()
+            if self._under_way is not None:
+                known["under_way"] = [self._under_way.as_dict()]
+            return known
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what another process left."""
+        for notice in notices_in(memory.get("under_way")):
+            self._limit.offer(notice)
+        self._limit.recall(memory)
+
+    def _work(self) -> None:
+        while (notice := self._next()) is not None:
+            if not self._deliver(notice):
+                # not delivered and not given up: the next process tries it
+                return
+            with self._changed:
+                self._under_way = None
+                self._settled += 1
+
+    def _next(self) -> Notice | None:
+        """Waits for the next message; None when it is time to leave."""
+        with self._changed:
+            while not self._halt.is_set():
+                self._under_way = self._limit.take(self._clock())
+                if self._under_way is not None or self._closing:
+                    return self._under_way
+                self._changed.wait(_LONGEST_NAP)
+        return None
+
+    def _deliver(self, notice: Notice) -> bool:
+        """Whether there is nothing more to do about it."""
+        attempts = Retrying(
+            retry=retry_if_result(lambda outcome: not outcome.delivered and outcome.again),
+            wait=self._pause,
+            stop=lambda state: stop_when_event_set(self._halt)(state) or self._too_old(notice),
+            sleep=sleep_using_event(self._halt),
+            before_sleep=self._told_to_wait,
+        )
+        try:
+            outcome: Outcome = attempts(self._target.send, notice)
+        except RetryError as error:
+            outcome = error.last_attempt.result()
+        interrupted = self._halt.is_set() and outcome.again and not self._too_old(notice)
+        if not interrupted:
+            self._count(notice, outcome)
+        return not interrupted
+
+    def _pause(self, state: RetryCallState) -> float:
+        asked: float = state.outcome.result().wait if state.outcome is not None else 0.0
+        return max(asked, self._pauses(state))
+
+    def _too_old(self, notice: Notice) -> bool:
+        return self._clock() - notice.at > self._give_up_after
+
+    def _told_to_wait(self, state: RetryCallState) -> None:
+        self.deliveries.retried += 1
+        with self._changed:
+            self._limit.hold()
+        if state.attempt_number == 1 and state.outcome is not None:
+            why = state.outcome.result().why
+            _log.info("alert target %s is out of reach, tried again: %s", self.name, why)
+
+    def _count(self, notice: Notice, outcome: Outcome) -> None:
+        if outcome.delivered:
+            self.deliveries.delivered += 1
+            if outcome.why:
+                _log.warning("alert target %s: %s", self.name, outcome.why)
+        else:
+            self.deliveries.given_up += 1
+            _log.warning(
+                "alert %s (%s) was not delivered to %s and is given up: %s",
+                notice.key,
+                notice.state,
+                self.name,
+                outcome.why,
+            )

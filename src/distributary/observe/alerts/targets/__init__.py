@@ -1,1 +1,0 @@
-"""Where notices go: one file per kind of target, one way to make them all."""

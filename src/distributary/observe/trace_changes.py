@@ -1,0 +1,346 @@
+"""What became of a change file, or of all files in a folder: events, rows and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.delta.tables import StorageOptions
+from distributary.errors import ConfigError
+from distributary.evolve.types import fold
+from distributary.model import layout
+from distributary.model.change import CHANGE_NAMES, SEQ
+from distributary.model.table import Role
+from distributary.observe.deadletters import DeadLetters
+from distributary.observe.health import DERIVED, Readable, open_readable
+from distributary.observe.ledger import Ledger
+from distributary.observe.rows import TableSummary
+from distributary.observe.summary import text
+from distributary.observe.trace import COORDINATES, Coordinates, as_type, coordinates_of, missing
+
+# Where does this row come from? The events of its key in the log, in the order of the source.
+
+Conditions = tuple[tuple[str, str], ...]
+"""Columns and the values asked for; a column without a name is the next one of the key."""
+
+_TRUNCATE = "truncate"
+_MOST_KEYS = 10
+_MOST_EVENTS = 1000
+_SYSTEM = frozenset({*CHANGE_NAMES, *COORDINATES.names, "_timestamp", "_schema_id", "_batch"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """One event about a row."""
+
+    op: str
+    deleted: bool
+    source_ts: datetime | None
+    batch: int | None
+    source: Coordinates | None
+    """Where it was read; None where the log keeps no coordinates."""
+    current: bool
+    """The row is what this event says."""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that it gave another value than the event before, with the new value."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The source's columns, less those that are null."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStory:
+    """A row that there is or was, by its key."""
+
+    key: Mapping[str, Any]
+    row: Mapping[str, Any] | None
+    """As the table has it; None where it has none."""
+    events: tuple[RowEvent, ...]
+
+
+def is_made_of_log(table: TableSummary) -> bool:
+    """Whether the rows of a table have a story."""
+    return table.role in DERIVED
+
+
+def trace_key(
+    lake: str,
+    table: TableSummary,
+    log: TableSummary,
+    conditions: Conditions,
+    *,
+    storage_options: StorageOptions | None = None,
+) -> tuple[RowStory, ...]:
+    """The rows that satisfy the conditions now or did so at any time, each with its events."""
+    here = _open(lake, log, storage_options)
+    if here is None:
+        raise missing("no such table", log.table, [])
+    current = _open(lake, table, storage_options)
+    named = _named(conditions, here)
+    where = _where(named, here.schema)
+    rows = here.rows(where=where, limit=_MOST_EVENTS).to_pylist()
+    stories = []
+    for key in list(_keys(rows))[:_MOST_KEYS]:
+        of_row = _equal(key, here.schema) | (pc.field("_op") == _TRUNCATE)
+        events = here.rows(where=of_row, limit=_MOST_EVENTS).to_pylist()
+        row = None if current is None or table.role != Role.MERGED else _row_of(current, key)
+        stories.append(RowStory(dict(key), row, tuple(_events(events, row))))
+    return tuple(stories)
+
+
+def _named(conditions: Conditions, log: Readable) -> Conditions:
+    """Every condition with the name of its column."""
+    if all(column for column, _ in conditions):
+        return conditions
+    key = _key_of(log)
+    if len(key) != len(conditions):
+        raise ConfigError(
+            "a row is found by one value for each column of its key",
+            evidence=f"the key is {', '.join(key)[:200] or 'nothing'}; given: {len(conditions)}",
+            next_step="give as many values as the key has columns, or COLUMN=VALUE",
+        )
+    return tuple((column or key[at], value) for at, (column, value) in enumerate(conditions))
+
+
+def _key_of(log: Readable) -> list[str]:
+    """The key's columns in the source's order, by one file of the log."""
+    files = list(log.files.get_fragments()) if log.files is not None else []
+    keys = files[-1].to_table(columns=["_key"])["_key"].to_pylist() if files else []
+    return next((list(key) for key in reversed(keys) if key), [])
+
+
+def _where(conditions: Conditions, schema: pa.Schema) -> pc.Expression:
+    by_fold = {fold(name): name for name in reversed(schema.names)}
+    found = []
+    for column, value in conditions:
+        name = column if column in schema.names else by_fold.get(fold(column), column)
+        if name not in schema.names:
+            raise missing("no such column in the log", column, schema.names)
+        found.append((name, as_type(value, schema.field(name)).as_py()))
+    return _equal(found, schema)
+
+
+def _equal(values: Sequence[tuple[str, Any]], schema: pa.Schema) -> pc.Expression:
+    return reduce(and_, (_is(name, value, schema.field(name).type) for name, value in values))
+
+
+def _is(name: str, value: Any, kind: pa.DataType) -> pc.Expression:
+    if value is None:
+        return pc.field(name).is_null()
+    # the cast is for files whose kind of text or bytes pyarrow cannot compare as it is
+    return pc.field(name).cast(kind) == pa.scalar(value, kind)
+
+
+def _keys(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """The different keys among events."""
+    seen = set()
+    for row in rows:
+        key = key_of_event(row)
+        if key and str(key) not in seen:
+            seen.add(str(key))
+            yield key
+
+
+def key_of_event(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The key's columns with their values; its names may differ in case from the columns'."""
+    by_fold = {fold(name): name for name in reversed(list(row))}
+    names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
+    return tuple((name, row[name]) for name in names if name is not None)
+
+
+def _row_of(table: Readable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:
+    if any(name not in table.schema.names for name, _ in key):
+        return None
+    rows = table.rows(where=_equal(key, table.schema), limit=_MOST_KEYS).to_pylist()
+    return rows[0] if rows else None
+
+
+def _events(
+    rows: Sequence[Mapping[str, Any]], current: Mapping[str, Any] | None
+) -> Iterator[RowEvent]:
+    before: Mapping[str, Any] = {}
+    for row in sorted(rows, key=lambda each: _event_place(each["_seq"])):
+        values = {n: v for n, v in row.items() if n not in _SYSTEM and v is not None}
+        left_out = set(row["_unchanged"] or ())
+        after = {**{n: before[n] for n in left_out if n in before}, **values}
+        if row["_deleted"] or row["_op"] in ("delete", _TRUNCATE):
+            after = before = {}
+        changed = {n: after.get(n) for n in {*after, *before} if after.get(n) != before.get(n)}
+        yield RowEvent(
+            op=row["_op"],
+            deleted=bool(row["_deleted"]),
+            source_ts=row["_source_ts"],
+            batch=row.get("_batch"),
+            source=coordinates_of(row),
+            current=current is not None and current.get("_seq") == row["_seq"],
+            changed=dict(sorted(changed.items())),
+            values=values,
+        )
+        before = after
+
+
+def _event_place(seq: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(seq[field.name] for field in SEQ)
+
+
+MOST_EVENTS = 1000
+"""Of one table."""
+_LETTER_COLUMNS = ("id", "topic", "partition", "offset", "error_code", "error_message", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """An event that a file brought."""
+
+    source: Coordinates
+    """The file's path and number, and the event's place in the file."""
+    op: str
+    key: Mapping[str, Any]
+    source_ts: datetime | None
+    batch: int | None
+    current: bool | None
+    """The row is what this event says; None where there is no table of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTable:
+    """A log that has events of a file, and the table that is made of it."""
+
+    log: str
+    table: str | None
+    events: tuple[FileEvent, ...]
+    complete: bool
+    """Whether these are all; otherwise the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTrace:
+    """The answer."""
+
+    path: str
+    """Below the root of its source."""
+    tables: tuple[FileTable, ...] = ()
+    dead_letters: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def events(self) -> int:
+        """How many were found."""
+        return sum(len(each.events) for each in self.tables)
+
+
+def roots_of(lake: str, *, storage_options: StorageOptions | None = None) -> tuple[str, ...]:
+    """The folders and buckets from which files were read into a lake."""
+    topics = Ledger(lake, storage_options=storage_options).read_ranges()["topic"].to_pylist()
+    return tuple(sorted({topic for topic in topics if "/" in topic}))
+
+
+def below(roots: Sequence[str], path: str) -> str:
+    """A path as records have it: without the root of its source."""
+    whole = path.rstrip("/")
+    for root in sorted(roots, key=len, reverse=True):
+        base = root.rstrip("/")
+        if whole == base:
+            return ""
+        if whole.startswith(f"{base}/"):
+            return whole[len(base) + 1 :]
+    return whole
+
+
+def trace_file(lake: str, path: str, *, storage_options: StorageOptions | None = None) -> FileTrace:
+    """What a file, or the files in a folder, became; `path` is one that `below` gives."""
+    tables = Ledger(lake, storage_options=storage_options).tables(schema_ids=False)
+    found = [_events_in(lake, log, tables, path, storage_options) for log in _logs(tables)]
+    letters = _letters(lake, tables, path, storage_options)
+    return FileTrace(path, tuple(each for each in found if each is not None), letters)
+
+
+def _logs(tables: Sequence[TableSummary]) -> list[TableSummary]:
+    return [table for table in tables if table.role == Role.LOG]
+
+
+def _from_files(path: str) -> pc.Expression:
+    topic = text("_topic")
+    inside = pc.starts_with(topic, pattern=f"{path}/" if path else "")
+    return (topic == path) | inside
+
+
+def _events_in(
+    lake: str,
+    log: TableSummary,
+    tables: Sequence[TableSummary],
+    path: str,
+    options: StorageOptions | None,
+) -> FileTable | None:
+    here = _open(lake, log, options)
+    if here is None or "_topic" not in here.schema.names:
+        return None
+    rows = here.rows(where=_from_files(path), limit=MOST_EVENTS + 1).to_pylist()
+    if not rows:
+        return None
+    made = next((t for t in tables if t.role == Role.MERGED and _source(t) == _source(log)), None)
+    current = None if made is None else _open(lake, made, options)
+    places = None if current is None else _places(current, rows)
+    events = [_event(row, places) for row in rows[:MOST_EVENTS]]
+    events.sort(key=lambda event: (event.source.topic, event.source.partition, event.source.offset))
+    name = None if made is None else made.table
+    return FileTable(log.table, name, tuple(events), complete=len(rows) <= MOST_EVENTS)
+
+
+def _event(row: Mapping[str, Any], places: set[str] | None) -> FileEvent:
+    return FileEvent(
+        source=coordinates_of(row) or Coordinates(row["_topic"] or "", 0, 0),
+        op=row["_op"],
+        key=dict(key_of_event(row)),
+        source_ts=row["_source_ts"],
+        batch=row.get("_batch"),
+        current=None if places is None else _place(row) in places,
+    )
+
+
+def _places(table: Readable, events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys and places of the rows that events speak of, as they are now."""
+    keys = [dict(key_of_event(row)) for row in events]
+    names = {next(iter(key)) for key in keys if key}
+    found: set[str] = set()
+    for name in names & set(table.schema.names):
+        kind = table.schema.field(name).type
+        values = pa.array([key[name] for key in keys if name in key], kind)
+        where = pc.field(name).cast(kind).isin(values)
+        rows = table.rows(where=where, limit=MOST_EVENTS * 10).to_pylist()
+        shapes = {tuple(key) for key in keys}
+        found |= {_place({**row, "_key": shape}) for row in rows for shape in shapes}
+    return found
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return repr((sorted(dict(key_of_event(row)).items()), row["_seq"]))
+
+
+def _letters(
+    lake: str, tables: Sequence[TableSummary], path: str, options: StorageOptions | None
+) -> tuple[dict[str, Any], ...]:
+    folders = {layout.inside(lake, t.path) for t in tables if t.role == Role.DEAD_LETTERS}
+
+    def select() -> Iterator[dict[str, Any]]:
+        for folder in sorted(folders):
+            store = DeadLetters(layout.join(lake, folder), storage_options=options)
+            yield from store.select(status=None, columns=_LETTER_COLUMNS).to_pylist()
+
+    prefix = f"{path}/" if path else ""
+    return tuple(
+        each for each in select() if each["topic"] == path or each["topic"].startswith(prefix)
+    )
+
+
+def _source(table: TableSummary) -> tuple[str, str]:
+    return table.pipeline, table.type
+
+
+def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
+    return open_readable(layout.place(lake, table.path), options)

@@ -1,0 +1,360 @@
+"""One update of a declarative project, as a process: a server, and Spark's own program as client.
+
+`spark-pipelines run` is a JVM that starts a Python program that starts a second JVM, whose port is
+fixed. Here the same Python program speaks to a server of this process, with the connectors, a
+free port on loopback, and a token that nobody else knows. With a remote address there is no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from distributary import errors
+from distributary.config.document import printable
+from distributary.config.lake import local_path
+from distributary.errors import (
+    ConfigError,
+    DistributaryError,
+    ErrorCode,
+    SchemaGrewError,
+    SetupError,
+)
+from distributary.observe.log_format import LogFormat, LogLine, spell
+from distributary.pipelines.known import VARIABLE, grown
+from distributary.spark.session import new_log_file, spark_session
+from distributary.spark.settings import SparkSettings
+from distributary.supervise.process import hold_tether
+
+# What the end of an update means, by what was printed and by what the registry knows now.
+
+_OURS = re.compile(r"distributary\.errors\.(\w+): ([A-Z_]+): (.*)")
+_MOST = 500
+
+
+def failure(
+    lines: Sequence[str], book: Path, *, project: str, log: Path | None = None
+) -> DistributaryError:
+    """Why an update failed.
+
+    Args:
+        lines: the last lines that Spark's program has printed.
+        book: what the update took for granted.
+        project: the name of the project.
+        log: where Spark's log is, if it is here.
+    """
+    ours = _raised(lines)
+    if ours is not None:
+        return ours
+    news = grown(book)
+    if news:
+        return SchemaGrewError(
+            "the schema has grown while the update ran",
+            where=project,
+            evidence="; ".join(news)[:_MOST],
+            next_step="nothing is lost: the next update reads the same records again",
+        )
+    return DistributaryError(
+        "the update failed",
+        code=ErrorCode.SPARK_FAILED,
+        where=project,
+        evidence=_last_words(lines)[:_MOST],
+        next_step=f"read {log}" if log else "read the log of the Spark Connect server",
+    )
+
+
+def _raised(lines: Sequence[str]) -> DistributaryError | None:
+    """An error of ours that the definitions themselves ended with."""
+    for number in range(len(lines) - 1, -1, -1):
+        match = _OURS.match(lines[number])
+        if match is None or match[2] not in ErrorCode.__members__:
+            continue
+        kind = getattr(errors, match[1], DistributaryError)
+        parts = dict(re.findall(r"^  (at|seen|next): (.*)$", "\n".join(lines[number:]), re.M))
+        error = kind(match[3], code=ErrorCode(match[2]))
+        error.where, error.evidence = parts.get("at", ""), parts.get("seen", "")
+        error.next_step = parts.get("next", "")
+        return error if isinstance(error, DistributaryError) else None
+    return None
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """The first line of the last exception, or else the last line."""
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith("Traceback "):
+            said = [line for line in lines[number + 1 :] if line and not line.startswith(" ")]
+            if said:
+                return said[0]
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+# The folder of a declarative project, as its spec file describes it.
+
+SPEC_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+_NEEDED = ("grpc", "grpc_status", "yaml", "zstandard")
+_COPY = ".spark-pipeline.update-{number}.yml"
+_PROJECT_MOST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A spec file, read."""
+
+    spec: Path
+    """Absolute."""
+    name: str
+    document: Mapping[str, Any] = field(repr=False)
+    """All that the file says."""
+
+    @property
+    def folder(self) -> Path:
+        """Where definitions are looked for, and relative paths start."""
+        return self.spec.parent
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The settings of Spark; they may hold secrets."""
+        return dict(self.document.get("configuration") or {})
+
+    def effective(self, settings: Mapping[str, str]) -> dict[str, Any]:
+        """The same spec with these settings, and with a whole address as storage."""
+        storage = str(self.document["storage"])
+        local = local_path(storage)
+        if local is not None and "://" not in storage:
+            storage = (self.folder / storage.removeprefix("file:")).resolve().as_uri()
+        return {**self.document, "storage": storage, "configuration": dict(settings)}
+
+    @contextmanager
+    def written(self, document: Mapping[str, Any]) -> Iterator[Path]:
+        """A spec file beside the project's own, for as long as it is needed."""
+        for left in self.folder.glob(_COPY.format(number="*")):
+            # of an update that was killed
+            left.unlink(missing_ok=True)
+        place = self.folder / _COPY.format(number=os.getpid())
+        try:
+            # it may hold secrets
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                YAML(typ="safe", pure=True).dump(dict(document), file)
+            yield place
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def find_project(path: Path) -> Project:
+    """The project in a folder, or of a spec file; ConfigError if there is none."""
+    candidates = [path / name for name in SPEC_FILES] if path.is_dir() else [path]
+    found = [each for each in candidates if each.is_file()]
+    if len(found) != 1:
+        raise ConfigError(
+            "the folder has two spec files" if found else "this is no declarative project",
+            code=ErrorCode.CONFIG_INVALID if found else ErrorCode.NOT_FOUND,
+            where=printable(str(path)),
+            evidence=f"looked for {' and '.join(each.name for each in candidates)}"[:_PROJECT_MOST],
+            next_step="name a folder with one spark-pipeline.yml, or the file itself",
+        )
+    spec = found[0].absolute()
+    document = _read(spec)
+    return Project(spec, printable(document["name"]), document)
+
+
+def require_extra() -> None:
+    """SetupError unless everything is installed that Spark's client needs."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SetupError(
+            "declarative pipelines need packages that are not installed",
+            code=ErrorCode.EXTRA_MISSING,
+            evidence=f"cannot import {', '.join(missing)}",
+            next_step="pip install 'distributary[pipelines]'",
+        )
+
+
+def _read(spec: Path) -> dict[str, Any]:
+    try:
+        document = YAML(typ="safe", pure=True).load(spec.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the spec file cannot be read",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=printable(str(spec)),
+            evidence=type(error).__name__,
+        ) from error
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(
+            "the spec file is not YAML",
+            code=ErrorCode.CONFIG_SYNTAX,
+            where=f"{printable(str(spec))}:{mark.line + 1}" if mark else printable(str(spec)),
+            next_step="mend it at the line named",
+        ) from error
+    problem = _problem(document)
+    if problem:
+        raise ConfigError(
+            f"the spec file {problem}",
+            where=printable(str(spec)),
+            next_step="see the section on spec files in docs/declarative.md",
+        )
+    return dict(document)
+
+
+def _problem(document: object) -> str:
+    if not isinstance(document, dict):
+        return "is not a mapping"
+    for key in ("name", "storage"):
+        if not isinstance(document.get(key), str) or not document[key].strip():
+            return f"needs {key}, as text"
+    settings = document.get("configuration") or {}
+    if not isinstance(settings, dict):
+        return "needs a mapping as configuration"
+    if not all(isinstance(part, str) for pair in settings.items() for part in pair):
+        return "has a setting in configuration that is not text: put it in quotes"
+    return ""
+
+
+_LINES = 200
+_STOPPED = 143
+_DATABASE = re.compile(r"[A-Za-z0-9_]+")
+
+
+def server_conf(project: Project) -> dict[str, str]:
+    """What a server is started with: Spark's own defaults for the project's folder, and Delta."""
+    folder = project.folder
+    store = f"jdbc:derby:;databaseName={folder / 'metastore_db'};create=true"
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": store,
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
+        # a table that names its format cannot be updated a second time with Delta
+        "spark.sql.sources.default": "delta",
+        # trying again is the supervisor's business, with new columns if there are any
+        "spark.sql.pipelines.maxFlowRetryAttempts": "0",
+        **project.configuration,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+    }
+
+
+@contextmanager
+def serving(project: Project, *, master: str, log: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """A server while it is needed: its address, and the settings that clients may still set."""
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(32)
+    settings = SparkSettings(
+        master=master, conf=server_conf(project), log_file=log, short_lived=True
+    )
+    spark = spark_session(settings, app_name=project.name)
+    try:
+        database = project.document.get("database") or project.document.get("schema")
+        if not project.document.get("catalog") and _DATABASE.fullmatch(str(database or "")):
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")
+        jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to ask for the port
+        service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        port = int(getattr(service, "MODULE$").localPort())
+        free = {k: v for k, v in project.configuration.items() if spark.conf.isModifiable(k)}
+        yield f"sc://localhost:{port}", free
+    finally:
+        spark.stop()
+
+
+def update(project: Project, *, master: str, remote: str | None, verb: str = "run") -> None:
+    """One update; raises what it failed with."""
+    require_extra()
+    os.chdir(project.folder)
+    with tempfile.TemporaryDirectory(prefix="distributary-") as scratch:
+        book, log = Path(scratch, "assumed.jsonl"), None
+        if remote is not None:
+            code, lines = _client(project, remote, project.configuration, book, verb)
+        else:
+            log = new_log_file()
+            with serving(project, master=master, log=log) as (address, settings):
+                code, lines = _client(project, address, settings, book, verb)
+        if code:
+            raise failure(lines, book, project=project.name, log=log)
+
+
+def _client(
+    project: Project, address: str, settings: Mapping[str, str], book: Path, verb: str
+) -> tuple[int, list[str]]:
+    """Spark's own program; its exit code, and the last that it said."""
+    import pyspark
+
+    program = Path(pyspark.__file__).with_name("pipelines") / "cli.py"
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_GATEWAY")}
+    environ |= {"SPARK_REMOTE": address, VARIABLE: str(book), "PYTHONUNBUFFERED": "1"}
+    last: deque[str] = deque(maxlen=_LINES)
+    with project.written(project.effective(settings)) as spec:
+        process = subprocess.Popen(  # noqa: S603 - a program of PySpark's
+            [sys.executable, "-P", str(program), verb, "--spec", str(spec)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        try:
+            for line in process.stdout or ():
+                last.append(line.rstrip("\n"))
+                _tell(project, last[-1])
+            return process.wait(), list(last)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def _tell(project: Project, text: str) -> None:
+    line = LogLine(message=text, event="output", level="INFO", pipeline=project.name)
+    print(spell(line, LogFormat.JSON), file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One update, told as the supervisor wants to hear it."""
+    parser = argparse.ArgumentParser(prog="distributary.pipelines.update")
+    parser.add_argument("--master", default="local[*]")
+    parser.add_argument("--remote")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("spec", type=Path)
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_STOPPED))
+    verb = "dry-run" if given.dry_run else "run"
+    try:
+        update(find_project(given.spec), master=given.master, remote=given.remote, verb=verb)
+    except DistributaryError as error:
+        return _ended(error)
+    except OSError as error:
+        text = error.strerror or type(error).__name__
+        return _ended(
+            DistributaryError("the update failed", code=ErrorCode.BATCH_FAILED, evidence=text)
+        )
+    print(json.dumps({"version": 1, "stopped": "done"}))
+    return 0
+
+
+def _ended(error: DistributaryError) -> int:
+    print(json.dumps({"version": 1, "error": error.as_dict()}))
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    hold_tether()
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Whether data of one Avro schema can be read with another: the resolution rules of Avro.
+
+Two deliberate differences to what registries check. A decimal keeps its scale and does not lose
+digits, because otherwise its numbers are read as other numbers. And a default counts only if it
+fits its field, because otherwise it is of no use when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from distributary.registry.compile.avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Named,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_avro,
+    short_name,
+    type_name,
+)
+
+_PROMOTED = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+
+
+def unreadable(writer: bytes, reader: bytes) -> list[str]:
+    """Why data of one compiled schema cannot be read with another; empty when it can."""
+    check = _Check(_schema(writer), _schema(reader))
+    check.compare(check.old.top, check.new.top, "the schema")
+    seen: set[tuple[str, str]] = set()
+    # a work list instead of recursion: records may refer to each other without end
+    while check.waiting:
+        pair = check.waiting.pop()
+        names = (pair[0].name, pair[1].name)
+        if names not in seen:
+            seen.add(names)
+            check.records(*pair)
+    return list(dict.fromkeys(check.found))
+
+
+def no_promises(older: bytes, newer: bytes) -> list[str]:
+    """Avro schemas rule nothing out for the versions after them."""
+    return []
+
+
+@lru_cache(maxsize=256)
+def _schema(body: bytes) -> Schema:
+    return parse_avro(body.decode())
+
+
+class _Check:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self.old, self.new = old, new
+        self.waiting: list[tuple[Record, Record]] = []
+        self.found: list[str] = []
+
+    def compare(self, old: Type, new: Type, at: str) -> None:
+        """Compare a type of the writer with a type of the reader, records by name only."""
+        if isinstance(old, Union):
+            for branch in old.branches:
+                self.compare(branch, new, at)
+            return
+        if isinstance(new, Union):
+            chosen = self._branch(old, new)
+            if chosen is None:
+                self.found.append(f"{at} may be {type_name(old)}, which the reader's union lacks")
+            else:
+                self.compare(old, chosen, at)
+            return
+        was, now = self.old.resolve(old), self.new.resolve(new)
+        match was, now:
+            case Array(before), Array(after):
+                self.compare(before, after, f"{at}[]")
+            case Map(before), Map(after):
+                self.compare(before, after, f"{at}{{}}")
+            case Primitive(), Primitive() if _promotes(was.name, now.name):
+                self._decimals(was.logical, now.logical, at)
+            case Record() | Enum() | Fixed(), Record() | Enum() | Fixed() if _one_kind(was, now):
+                self._named(was, now, at)
+            case _:
+                self.found.append(f"{at} was {type_name(old)} and is {type_name(new)}")
+
+    def records(self, old: Record, new: Record) -> None:
+        """Compare the fields of two records."""
+        before = {field.name: field for field in old.fields}
+        after = {field.name for field in new.fields}
+        for field in new.fields:
+            at = f"{new.name}.{field.name}"
+            source = _source(field, before, after)
+            if source is not None:
+                self.compare(source.type, field.type, at)
+            elif field.default is None:
+                self.found.append(f"{at} is not written and has no default")
+
+    def _branch(self, old: Type, new: Union) -> Type | None:
+        """The branch of a reader's union that takes a writer's type."""
+        was = self.old.resolve(old)
+        fitting = [b for b in new.branches if self._matches(was, b)]
+        exact = [b for b in fitting if type_name(b) == type_name(old)]
+        return next(iter(exact + fitting), None)
+
+    def _matches(self, was: object, branch: Type) -> bool:
+        now = self.new.resolve(branch)
+        match was, now:
+            case Primitive(), Primitive():
+                return _promotes(was.name, now.name)
+            case Fixed(), Fixed() if was.size != now.size:
+                return False
+            case Record() | Enum() | Fixed(), Record() | Enum() | Fixed():
+                return _one_kind(was, now) and _one_name(was, now)
+        return _one_kind(was, now)
+
+    def _named(self, was: Named, now: Named, at: str) -> None:
+        if not _one_name(was, now):
+            self.found.append(f"{at} was a {was.name} and is a {now.name}")
+            return
+        match was, now:
+            case Record(), Record():
+                self.waiting.append((was, now))
+            case Enum(), Enum():
+                gone = [symbol for symbol in was.symbols if symbol not in now.symbols]
+                if gone and now.default is None:
+                    self.found.append(f"{at} lacks {_few(gone)} of enum {was.name}")
+            case Fixed(), Fixed():
+                if was.size != now.size:
+                    self.found.append(f"{at} had {was.size} bytes and has {now.size}")
+                self._decimals(was.logical, now.logical, at)
+
+    def _decimals(self, was: Logical | None, now: Logical | None, at: str) -> None:
+        if was is None or now is None or not was.name == now.name == "decimal":
+            return
+        if was.scale != now.scale or was.precision > now.precision:
+            before, after = (f"decimal({each.precision},{each.scale})" for each in (was, now))
+            self.found.append(f"{at} was {before} and is {after}")
+
+
+def _promotes(was: str, now: str) -> bool:
+    return was == now or now in _PROMOTED.get(was, ())
+
+
+def _one_kind(was: object, now: object) -> bool:
+    return type(was) is type(now)
+
+
+def _one_name(was: Named, now: Named) -> bool:
+    # namespaces do not count, as in the reference implementation
+    return short_name(was.name) == short_name(now.name) or was.name in now.aliases
+
+
+def _source(field: Field, before: dict[str, Field], after: Iterable[str]) -> Field | None:
+    """The writer's field that a reader's field takes its values from."""
+    if field.name in before:
+        return before[field.name]
+    return next((before[a] for a in field.aliases if a in before and a not in after), None)
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

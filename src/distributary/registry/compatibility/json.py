@@ -1,0 +1,278 @@
+"""Whether data of one JSON Schema is valid for another, as Confluent judges it.
+
+Compared, place by place, with `$ref` and `allOf` folded in and each branch of `anyOf` and `oneOf`
+on its own (a `oneOf` counts as an `anyOf`):
+
+- types, listed values (`enum`, `const`) and limits may only become wider; `pattern`, `multipleOf`,
+  `uniqueItems` and the formats that become columns may only go away;
+- a property may become required only if it has a `default`;
+- an open object (`additionalProperties` not false) may lose properties but not gain one, because
+  old data may have anything in its place; a closed one may gain properties but not lose one;
+- every branch of a choice must still be taken by some branch;
+- `not`, `if`, `contains`, `propertyNames`, dependencies, tuples and `unevaluated...` must stay word
+  for word or go away: what is in them is not taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from distributary.registry.compile.json import Facts, TooManyAlternativesError, canonical, facts_of
+from distributary.registry.compile.json_documents import Documents, Node
+
+# Limits in a JSON Schema, and whether another schema has narrower ones.
+
+_COUNTS = (
+    ("maxLength", "minLength", "string"),
+    ("maxItems", "minItems", "array"),
+    ("maxProperties", "minProperties", "object"),
+)
+_NUMBERS = {"integer", "real"}
+
+
+def narrowed_limits(old: Facts, new: Facts, place: str) -> Iterator[str]:
+    """Which limits of the new schema exclude what the old one let pass."""
+    types = old.atoms & new.atoms
+    if types & _NUMBERS:
+        yield from _numbers(old, new, place)
+    for most, least, type_ in _COUNTS:
+        if type_ not in types:
+            continue
+        was, now = _highest(old, most), _highest(new, most)
+        if now is not None and (was is None or was > now):
+            yield f"{place} has a lower `{most}`"
+        # nothing has less than nothing
+        low = _lowest(new, least)
+        if low is not None and (_lowest(old, least) or 0) < low:
+            yield f"{place} has a higher `{least}`"
+
+
+def _numbers(old: Facts, new: Facts, place: str) -> Iterator[str]:
+    for word, exclusive, sign in (
+        ("maximum", "exclusiveMaximum", 1),
+        ("minimum", "exclusiveMinimum", -1),
+    ):
+        was, now = _end(old, word, exclusive, sign), _end(new, word, exclusive, sign)
+        if now is not None and (was is None or was > now):
+            yield f"{place} has a narrower `{word}`"
+    steps = [_fraction(said) for _, said in old.words("multipleOf")]
+    for _, said in new.words("multipleOf"):
+        step = _fraction(said)
+        whole = step == 1 and "real" not in old.atoms
+        if not whole and not any((each / step).denominator == 1 for each in steps):
+            yield f"{place} has another `multipleOf`"
+
+
+def _end(facts: Facts, word: str, exclusive: str, sign: int) -> tuple[Fraction, bool] | None:
+    """How far numbers may go, and whether that far; of two the smaller holds."""
+    ends = []
+    for node, said in facts.words(word):
+        # in draft 4 the exclusive one is a switch
+        ends.append((sign * _fraction(said), node.keywords.get(exclusive) is not True))
+    for _, said in facts.words(exclusive):
+        if not isinstance(said, bool):
+            ends.append((sign * _fraction(said), False))
+    return min(ends, default=None)
+
+
+def _fraction(said: Any) -> Fraction:
+    return Fraction(str(said))
+
+
+def _highest(facts: Facts, word: str) -> int | None:
+    return min((said for _, said in facts.words(word)), default=None)
+
+
+def _lowest(facts: Facts, word: str) -> int | None:
+    return max((said for _, said in facts.words(word)), default=None)
+
+
+MAX_COMPARISONS = 20_000
+_WORD_FOR_WORD = (
+    "$dynamicRef",
+    "$recursiveRef",
+    "additionalItems",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "else",
+    "if",
+    "maxContains",
+    "minContains",
+    "not",
+    "pattern",
+    "prefixItems",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_COLUMN_FORMATS = ("date", "date-time")
+
+
+def unreadable(writer: bytes, reader: bytes) -> list[str]:
+    """Why data of one compiled schema may not be valid for another; empty when it always is."""
+    old, new = _documents(writer), _documents(reader)
+    check = _Check(old, new)
+    try:
+        return check.compare(facts_of(old, [old.root]), facts_of(new, [new.root]), "")
+    except (_TooLongError, TooManyAlternativesError, RecursionError):
+        return ["the schemas have too many alternatives to be compared"]
+
+
+def no_promises(older: bytes, newer: bytes) -> list[str]:
+    """JSON Schemas rule nothing out for the versions after them."""
+    return []
+
+
+@lru_cache(maxsize=256)
+def _documents(body: bytes) -> Documents:
+    return Documents.of(body)
+
+
+class _TooLongError(Exception):
+    """There is no end to what would have to be compared."""
+
+
+class _Check:
+    def __init__(self, old: Documents, new: Documents) -> None:
+        self._old, self._new = old, new
+        self._known: dict[tuple[frozenset[str], frozenset[str]], list[str]] = {}
+        self._comparisons = 0
+
+    def compare(self, old: Facts, new: Facts, at: str) -> list[str]:
+        """What a value of the old schema may be that the new one does not take."""
+        pair = _keys(old), _keys(new)
+        if pair in self._known:
+            return self._known[pair]
+        self._comparisons += 1
+        if self._comparisons > MAX_COMPARISONS:
+            raise _TooLongError
+        # schemas that contain themselves are judged by everything else that is in them
+        self._known[pair] = []
+        found: dict[str, None] = {}
+        for each in old.alternatives():
+            found |= dict.fromkeys(self._taken(each, new, at))
+        self._known[pair] = list(found)
+        return list(found)
+
+    def _taken(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
+        """One alternative of the old schema against all that the new one asks for."""
+        place = at or "the schema"
+        lost = sorted(old.atoms - new.atoms)
+        if lost:
+            types = ", ".join("number" if atom == "real" else atom for atom in lost)
+            yield f"{place} may be {types}, which is not allowed any more"
+        if not old.atoms & new.atoms:
+            return
+        yield from _values(old, new, place)
+        yield from narrowed_limits(old, new, place)
+        yield from _said_anew(old, new, place)
+        if "object" in old.atoms & new.atoms:
+            yield from self._objects(old, new, at)
+        if "array" in old.atoms & new.atoms:
+            yield from self._arrays(old, new, at)
+        for group in new.choices:
+            branches = [facts_of(self._new, [node]) for node in group]
+            if all(self.compare(old, branch, at) for branch in branches):
+                yield f"{place} has alternatives of which none takes what was valid"
+
+    def _objects(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
+        for name in dict.fromkeys((*old.names, *new.names)):
+            yield from self._property(
+                old, facts_of(self._old, old.property(name)), new, name, f"{at}/{name}"
+            )
+        for name in sorted(new.required - old.required):
+            told = facts_of(self._new, new.property(name))
+            if not any(told.words("default")):
+                yield f"{at}/{name} became required"
+        if not old.closed:
+            yield from self._others(old, new, at)
+        for pattern in old.patterns:
+            if new.closed and pattern not in new.patterns:
+                yield f"{at}/{{{pattern}}} is not allowed any more"
+
+    def _property(self, old: Facts, was: Facts, new: Facts, name: str, at: str) -> Iterator[str]:
+        now = facts_of(self._new, new.property(name))
+        if was.impossible or not (now.nodes or now.impossible):
+            return
+        if now.impossible:
+            yield f"{at} is not allowed any more"
+        elif not was.nodes and name not in old.names:
+            yield f"{at} is new in an open object, which may have had anything there"
+        else:
+            yield from self.compare(was, now, at)
+
+    def _others(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
+        """The properties that the old schema did not name."""
+        was, now = facts_of(self._old, old.others), facts_of(self._new, new.others)
+        place = f"{at}/*"
+        if now.impossible:
+            yield f"{place} is not allowed any more: the object is closed now"
+        elif now.nodes:
+            yield from self.compare(was, now, place)
+        for pattern in new.patterns:
+            before = self._pattern(old, pattern, self._old)
+            after = self._pattern(new, pattern, self._new)
+            if before.nodes or pattern in old.patterns:
+                yield from self.compare(before, after, f"{at}/{{{pattern}}}")
+            elif after.nodes or after.impossible:
+                yield f"{at}/{{{pattern}}} is new in an open object"
+
+    def _pattern(self, facts: Facts, pattern: str, documents: Documents) -> Facts:
+        nodes: list[Node] = [
+            documents.below(node, "patternProperties", pattern)
+            for node, patterns in facts.words("patternProperties")
+            if pattern in patterns
+        ]
+        return facts_of(documents, nodes)
+
+    def _arrays(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
+        if new.tuple_like:
+            if _words(old, "items") != _words(new, "items"):
+                yield f"{at or 'the schema'} tells its items one by one, and not as before"
+            return
+        was, now = facts_of(self._old, old.items), facts_of(self._new, new.items)
+        if now.impossible or now.nodes:
+            # the items of a tuple are not told all in one
+            before = facts_of(self._old, ()) if old.tuple_like else was
+            yield from self.compare(before, now, f"{at}/[]")
+
+
+def _keys(facts: Facts) -> frozenset[str]:
+    impossible = frozenset({"never"}) if facts.impossible else frozenset()
+    return frozenset(node.key for node in facts.nodes) | impossible
+
+
+def _values(old: Facts, new: Facts, place: str) -> Iterator[str]:
+    if new.values is None:
+        return
+    if old.values is None:
+        if any(atom not in ("null", "boolean") for atom in old.atoms):
+            yield f"{place} is limited to certain values"
+        return
+    lost = sorted(old.values - new.values)
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        yield f"{place} lacks the value {', '.join(lost[:3])}{more}"
+
+
+def _said_anew(old: Facts, new: Facts, place: str) -> Iterator[str]:
+    for word in _WORD_FOR_WORD:
+        added = _words(new, word) - _words(old, word)
+        if added:
+            yield f"{place} has another `{word}`"
+    if True in {said for _, said in new.words("uniqueItems")}:
+        if True not in {said for _, said in old.words("uniqueItems")}:
+            yield f"{place} must have unique items now"
+    formats = {said for _, said in new.words("format") if said in _COLUMN_FORMATS}
+    if formats - {said for _, said in old.words("format") if isinstance(said, str)}:
+        yield f"{place} has another `format`"
+
+
+def _words(facts: Facts, word: str) -> frozenset[str]:
+    return frozenset(canonical(said) for _, said in facts.words(word))

@@ -1,0 +1,180 @@
+"""Compiles an Avro schema and what it refers to into one text that stands for itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from distributary.errors import InvalidSchemaError
+from distributary.model.names import printable
+from distributary.registry.compile.avro_schema import (
+    MAX_LEVELS,
+    Array,
+    Connect,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Name,
+    Named,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_avro,
+    type_name,
+)
+
+_NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
+_NULL = Primitive("null")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledAvro:
+    """A compiled schema."""
+
+    body: bytes
+    """Avro's own JSON, UTF-8; every named type is defined where it is first used."""
+    message: str
+    """What a payload is: the record's full name, or that of the records in an array."""
+    messages: tuple[str, ...]
+    """Of a union of records: the records by branch, empty for null; else `message` alone."""
+
+
+def compile_avro(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> CompiledAvro:
+    """Compile a schema.
+
+    Args:
+        text: The schema's JSON.
+        imports: The texts of the schemas it refers to, by full name.
+
+    Raises:
+        InvalidSchemaError: With the place in the schema in its evidence.
+    """
+    return _compile(text, tuple(sorted(imports.items())))
+
+
+@lru_cache(maxsize=8192)
+def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> CompiledAvro:
+    schema = parse_avro(text, imports=dict(imports))
+    body = json.dumps(_Writer(schema).type(schema.top), separators=(",", ":"))
+    messages = branch_records(schema)
+    if messages is None:
+        message = payload_name(schema)
+        messages = (message,)
+    else:
+        message = next(name for name in messages if name)
+    return CompiledAvro(body.encode("ascii"), message, messages)
+
+
+def branch_records(schema: Schema) -> tuple[str, ...] | None:
+    """The records of a union at the top, empty for null; None when the top is anything else."""
+    if not isinstance(schema.top, Union):
+        return None
+    names = []
+    for branch in schema.top.branches:
+        if branch == _NULL:
+            names.append("")
+        elif isinstance(schema.resolve(branch), Record):
+            names.append(type_name(branch))
+        else:
+            return None
+    return tuple(names) if any(names) else None
+
+
+def payload_name(schema: Schema) -> str:
+    """A name for what a payload holds."""
+    top = schema.top
+    if isinstance(top, Array) and isinstance(schema.resolve(top.items), Record):
+        return type_name(top.items)
+    return type_name(top)
+
+
+class _Writer:
+    """The JSON of a schema; definitions go where a name is used first, as Avro wants them."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._written: set[str] = set()
+
+    def type(self, type_: Type, space: str = "", level: int = 0) -> Any:
+        if level > MAX_LEVELS:
+            raise InvalidSchemaError(
+                "an Avro schema nests too deep with the schemas that it refers to",
+                where=printable(type_name(type_)),
+                evidence=f"more than {MAX_LEVELS} levels",
+                next_step="ask the schema's author for fewer levels of records",
+            )
+        match type_:
+            case Primitive(name, logical, connect):
+                told = _logical(logical) | _connect(connect)
+                return {"type": name, **told} if told else name
+            case Array(items):
+                return {"type": "array", "items": self.type(items, space, level + 1)}
+            case Map(values):
+                return {"type": "map", "values": self.type(values, space, level + 1)}
+            case Union(branches):
+                return [self.type(each, space, level + 1) for each in branches]
+            case Name(full):
+                return self._name(full, space, level)
+
+    def _name(self, full: str, space: str, level: int) -> Any:
+        if full not in self._written:
+            self._written.add(full)
+            return self._named(self._schema.named[full], space, level)
+        # a name without a namespace could be taken for one of the namespace around it
+        taken = space and "." not in full and f"{space}.{full}" in self._schema.named
+        return f".{full}" if taken else full
+
+    def _named(self, named: Named, around: str, level: int) -> dict[str, Any]:
+        space, _, name = named.name.rpartition(".")
+        written: dict[str, Any] = {"type": type(named).__name__.lower(), "name": name}
+        if space != around:
+            written["namespace"] = space
+        match named:
+            case Record(fields=fields):
+                written["fields"] = [self._field(each, space, level) for each in fields]
+            case Enum(symbols=symbols, default=default):
+                written["symbols"] = list(symbols)
+                if default is not None:
+                    written["default"] = default
+            case Fixed(size=size, logical=logical):
+                written |= {"size": size, **_logical(logical)}
+        return written | _told(named)
+
+    def _field(self, field: Field, space: str, level: int) -> dict[str, Any]:
+        written = {"name": field.name, "type": self.type(field.type, space, level + 1)}
+        if field.default is not None:
+            written["default"] = json.loads(field.default)
+        return written | _told(field)
+
+
+def _told(about: Named | Field) -> dict[str, Any]:
+    told = {"aliases": list(about.aliases), "doc": about.doc}
+    return {key: value for key, value in told.items() if value}
+
+
+def _logical(logical: Logical | None) -> dict[str, Any]:
+    if logical is None:
+        return {}
+    if logical.name == "decimal":
+        return {
+            "logicalType": "decimal",
+            "precision": logical.precision,
+            "scale": logical.scale,
+        }
+    return {"logicalType": logical.name}
+
+
+def _connect(connect: Connect | None) -> dict[str, Any]:
+    if connect is None:
+        return {}
+    parameters = dict(connect.parameters)
+    told = {"connect.parameters": parameters} if parameters else {}
+    return {"connect.name": connect.name, **told}

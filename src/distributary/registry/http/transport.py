@@ -1,0 +1,626 @@
+"""One question to one address, with a deadline and a limit to its answer.
+
+The official `SchemaRegistryClient` is not used. It reads an answer of any size into memory, bounds
+each read but not the answer, so that a slow drip never ends, ignores `Retry-After`, asks a silent
+address several times before the next one is tried, and gives what is not the registry's JSON back
+as a message that quotes all of it. The HTTP client below it is used directly instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import logging
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from threading import Lock, Thread
+from typing import Annotated, Any
+from urllib.parse import quote_plus, urlencode
+
+import httpx2
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from distributary.config.kafka import OAuth, Registry
+from distributary.config.load import secret_values
+from distributary.errors import ConfigError, ErrorCode, RegistryError
+from distributary.model.names import printable
+
+# Who asks a registry, and by which way: credentials, certificates, proxies.
+
+# on this level it writes down every header of an answer, and an answer may repeat our secrets
+logging.getLogger("httpcore2").setLevel(logging.INFO)
+
+JSON = "application/vnd.schemaregistry.v1+json"
+
+_PLAIN_JSON = "application/json"
+_TOKENS = 8
+"""How many of the last tokens are hidden."""
+
+
+def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Client]:
+    """A client for each address, under the address as it may be shown.
+
+    Raises:
+        ConfigError: The token or a proxy cannot be used.
+    """
+    login = _login(config)
+    headers = {
+        "Accept": f"{JSON}, application/json",
+        **_cluster(config),
+        **login.get("headers", {}),
+    }
+    return {
+        str(url).rstrip("/"): _client(
+            url, config, context=context, headers=headers, auth=login.get("auth")
+        )
+        for url in map(_bare, config.addresses)
+    }
+
+
+def token_client(
+    config: Registry, oauth: OAuth, context: ssl.SSLContext
+) -> dict[str, httpx2.Client]:
+    """The same for the address that gives tokens; id and secret go with each question."""
+    url, headers = _bare(oauth.token_url, where="registry.oauth.token_url"), {"Accept": _PLAIN_JSON}
+    # a query is part of the address at some providers
+    full = url.copy_with(query=httpx2.URL(oauth.token_url).query or None)
+    return {str(full): _client(url, config, context=context, headers=headers)}
+
+
+def _client(
+    url: httpx2.URL,
+    config: Registry,
+    *,
+    context: ssl.SSLContext,
+    headers: Mapping[str, str],
+    auth: httpx2.Auth | None = None,
+) -> httpx2.Client:
+    try:
+        return httpx2.Client(
+            auth=auth,
+            headers={"Accept-Encoding": "identity", "User-Agent": "distributary", **headers},
+            timeout=config.timeout.total_seconds(),
+            verify=context,
+            follow_redirects=False,
+            # proxies come from the environment, and have no business on the way to this machine
+            trust_env=not _is_loopback(url.host),
+        )
+    except (ImportError, ValueError, httpx2.InvalidURL):
+        # said without the proxy's address, which may hold a password
+        raise ConfigError(
+            "the proxy that the environment names cannot be used",
+            where="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY",
+            next_step="correct them, or name the registry's host in NO_PROXY",
+        ) from None
+
+
+def _bare(address: str, *, where: str = "registry.url") -> httpx2.URL:
+    """An address without anything that must not be shown or cannot have a path behind it."""
+    try:
+        return httpx2.URL(address).copy_with(userinfo=b"", query=None, fragment=None)
+    except httpx2.InvalidURL:
+        raise ConfigError(
+            "this is not an address",
+            where=where,
+            next_step="write it like http://host:8081",
+        ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _cluster(config: Registry) -> dict[str, str]:
+    """To whom a token speaks, where one host stands for many registries."""
+    named = {
+        "target-sr-cluster": config.logical_cluster,
+        "Confluent-Identity-Pool-Id": config.identity_pool,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _login(config: Registry) -> Mapping[str, Any]:
+    if config.username is not None and config.password is not None:
+        return {"auth": httpx2.BasicAuth(config.username, config.password.get_secret_value())}
+    if config.token is None:
+        return {}
+    # a token read from a file often ends with a line break
+    token = config.token.get_secret_value().strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError(
+            "the token cannot be sent",
+            where="registry.token",
+            evidence="it is empty, or not one line of ASCII text",
+            next_step="check the variable or file that it comes from",
+        )
+    return {"headers": {"Authorization": f"Bearer {token}"}}
+
+
+def trust(config: Registry) -> ssl.SSLContext:
+    """Whom to trust, and how to prove who we are.
+
+    Raises:
+        ConfigError: A certificate or a key cannot be used.
+    """
+    ca, certificate = config.ca_location, config.certificate_location
+    asked = (*config.addresses, *((config.oauth.token_url,) if config.oauth else ()))
+    if not (ca or certificate or any(_bare(a).scheme == "https" for a in asked)):
+        # trusts nobody and is never asked: the system's authorities take long to load
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        trusted = ssl.create_default_context(cafile=ca) if ca else httpx2.create_ssl_context()
+    except OSError as error:
+        raise _unusable("registry.ca_location", error) from None
+    if certificate is not None:
+        password = config.key_password.get_secret_value() if config.key_password else ""
+        try:
+            # always with a password: without one, OpenSSL asks on the terminal
+            trusted.load_cert_chain(certificate, config.key_location, password=lambda: password)
+        except (OSError, ValueError) as error:
+            where = "registry.certificate_location, key_location and key_password"
+            raise _unusable(where, error) from None
+    return trusted
+
+
+def _unusable(where: str, error: Exception) -> ConfigError:
+    # ssl.SSLError is an OSError: a missing file and a file that is no certificate look alike
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return ConfigError(
+        "a certificate or key cannot be used",
+        where=where,
+        evidence=printable(f"{type(error).__name__}: {reason}"),
+        next_step="check that the files exist, are PEM and belong together",
+    )
+
+
+class Secrets:
+    """Everything that must never be shown; more may become known on the way."""
+
+    def __init__(self, config: Registry) -> None:
+        self._given = tuple(_forms(_given(config)))
+        self._tokens: deque[str] = deque(maxlen=_TOKENS)
+
+    def learn(self, token: str) -> None:
+        """Hide this one, too, until it is long out of use."""
+        self._tokens.append(token)
+
+    def shown(self, text: str) -> str:
+        """Text from outside on one line, without any secret of ours that it may repeat."""
+        # longest first, since one may contain another
+        for secret in sorted((*self._given, *self._tokens), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return printable(text)
+
+
+def _forms(secrets: Iterable[str]) -> set[str]:
+    """A secret as it is written, and as it may have been sent."""
+    plain = {form for secret in secrets for form in (secret, secret.strip())}
+    return {*plain, *(quote_plus(form, errors="surrogatepass") for form in plain)} - {""}
+
+
+def _given(config: Registry) -> list[str]:
+    plain = list(secret_values(config))
+    if config.username is not None and config.password is not None:
+        plain.append(basic(config.username, config.password.get_secret_value()))
+    if config.oauth is not None:
+        plain.append(basic(*escaped(config.oauth)))
+    return plain
+
+
+def secret_of(oauth: OAuth) -> str:
+    """The client's secret; one that is read from a file often ends with a line break."""
+    return oauth.client_secret.get_secret_value().strip()
+
+
+def escaped(oauth: OAuth) -> tuple[str, str]:
+    """The client's id and secret, as the standard wants them before they are put together."""
+    user, secret = oauth.client_id, secret_of(oauth)
+    return quote_plus(user), quote_plus(secret, errors="surrogatepass")
+
+
+def basic(user: str, password: str) -> str:
+    """A user and a password as one word of a header."""
+    return base64.b64encode(f"{user}:{password}".encode(errors="surrogatepass")).decode()
+
+
+MAX_ANSWER = 32 * 1024 * 1024
+"""The most bytes of an answer: a hundred thousand subjects are a fifth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is asked, in the words of messages."""
+
+    name: str
+    setting: str
+    """Where the file has its address."""
+
+
+REGISTRY = Peer("registry", "registry.url")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an address said, whatever it is."""
+
+    status: int
+    body: bytes
+    location: str = ""
+    """Where it sends us instead; nobody goes there."""
+    retry_after: float = 0.0
+    """Seconds that it asks us to wait before the next try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Why an address said nothing that could be used."""
+
+    what: str
+    evidence: str = ""
+    next_step: str = "bring the registry back; nothing is lost meanwhile"
+    code: ErrorCode = ErrorCode.REGISTRY_UNAVAILABLE
+    again: bool = True
+    """Whether the same address may have more to say in a moment."""
+    retry_after: float = 0.0
+    where: str = ""
+    """Who said nothing, if that is somebody else than the address that was asked."""
+
+
+class Transport:
+    """Asks; knows nothing about schemas, and never shows a secret."""
+
+    def __init__(
+        self,
+        clients: Mapping[str, httpx2.Client],
+        *,
+        seconds: float,
+        secrets: Secrets,
+        peer: Peer = REGISTRY,
+        most_bytes: int = MAX_ANSWER,
+    ) -> None:
+        self._clients = dict(clients)
+        self._seconds = seconds
+        self._secrets = secrets
+        self._peer = peer
+        self._most_bytes = most_bytes
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses in the order in which they were given, fit to be shown."""
+        return tuple(self._clients)
+
+    def ask(
+        self,
+        address: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer | Silence:
+        """One question, answered within the configured time or not at all.
+
+        Asked from a thread of its own: looking a name up and a drip of single bytes know no
+        deadline. A thread that is given up ends with its connection and holds up no exit.
+        """
+        future: Future[Answer | Silence] = Future()
+        url = httpx2.URL(f"{address}{path}", params=query) if query else f"{address}{path}"
+        sent = {**({} if body is None else {"Content-Type": JSON}), **(headers or {})}
+
+        def work() -> None:
+            try:
+                future.set_result(self._exchange(self._clients[address], method, url, body, sent))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=work, name=f"{self._peer.name}-question", daemon=True).start()
+        try:
+            return future.result(timeout=self._seconds)
+        except TimeoutError:
+            return self._late()
+
+    def shown(self, text: str) -> str:
+        """Text from outside on one line, without any secret of ours that it may repeat."""
+        return self._secrets.shown(text)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def _exchange(
+        self,
+        client: httpx2.Client,
+        method: str,
+        url: httpx2.URL | str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> Answer | Silence:
+        deadline = time.monotonic() + self._seconds
+        content = bytearray()
+        try:
+            with client.stream(method, url, content=body, headers=headers) as response:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > self._most_bytes:
+                        return self._too_large()
+                    if time.monotonic() > deadline:
+                        return self._late()
+                return Answer(
+                    response.status_code,
+                    bytes(content),
+                    response.headers.get("location", ""),
+                    _seconds_to_wait(response.headers.get("retry-after", "")),
+                )
+        except httpx2.TimeoutException:
+            return self._late()
+        except httpx2.LocalProtocolError:
+            # its text quotes the header that it finds illegal
+            return Silence("the question cannot be sent", again=False)
+        except (httpx2.RequestError, UnicodeError) as error:
+            return self._failure(error)
+
+    def _late(self) -> Silence:
+        return self._silence("the {peer} did not answer in time", f"waited {self._seconds:g} s")
+
+    def _failure(self, error: httpx2.RequestError | UnicodeError) -> Silence:
+        evidence = self.shown(f"{type(error).__name__}: {error}")
+        causes = tuple(_causes(error))
+        if any(isinstance(cause, ssl.SSLError) for cause in causes):
+            step = "check the {peer}'s certificate, registry.ca_location and the client's own"
+            return self._silence("there is no secure connection to the {peer}", evidence, step)
+        # a name with a part of more than 63 letters does not even get to the resolver
+        if any(isinstance(cause, socket.gaierror | UnicodeError) for cause in causes):
+            step = "check the host in {setting}, and name resolution"
+            return self._silence("the {peer}'s host is not known", evidence, step)
+        if isinstance(error, httpx2.ProxyError):
+            step = "check HTTPS_PROXY and NO_PROXY"
+            return self._silence("the proxy does not lead to the {peer}", evidence, step)
+        if isinstance(error, httpx2.ConnectError):
+            return self._silence("the {peer} cannot be connected to", evidence)
+        if isinstance(error, httpx2.DecodingError):
+            code = ErrorCode.REGISTRY_GARBAGE
+            return self._silence("the answer cannot be unpacked", evidence, code=code)
+        return self._silence("the connection to the {peer} broke", evidence)
+
+    def _too_large(self) -> Silence:
+        return self._silence(
+            "the answer does not end",
+            f"more than {self._most_bytes} bytes",
+            "check {setting}, and what stands between here and the {peer}",
+            code=ErrorCode.REGISTRY_GARBAGE,
+            again=False,
+        )
+
+    def _silence(
+        self,
+        what: str,
+        evidence: str,
+        next_step: str = "bring the {peer} back; nothing is lost meanwhile",
+        *,
+        code: ErrorCode = ErrorCode.REGISTRY_UNAVAILABLE,
+        again: bool = True,
+    ) -> Silence:
+        words = {"peer": self._peer.name, "setting": self._peer.setting}
+        what, next_step = what.format_map(words), next_step.format_map(words)
+        return Silence(what, evidence, next_step, code=code, again=again)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _seconds_to_wait(header: str) -> float:
+    """`Retry-After` is a number of seconds or a date; anything else asks for nothing."""
+    if header.strip().isdecimal():
+        return float(header[:12])
+    try:
+        wanted = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    aware = wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())
+
+
+# Tokens that end by themselves: asked for in time, kept until shortly before, shared by threads.
+#
+# a token                                                  kept an error in OAuth's own words,
+# 401, 403                  RegistryError, REGISTRY_AUTH silence, 408, 429, 5xx,
+# temporarily_unavailable          told as silence, which is asked again anything else with a
+# status of 200                       the same, as garbage 3xx, or 4xx in any other form: nobody
+# gives tokens there ConfigError, unless there were some
+
+_PEER = Peer("token endpoint", "registry.oauth.token_url")
+_FORM = "application/x-www-form-urlencoded"
+_ANY = "surrogatepass"
+_MOST_BYTES = 1024 * 1024
+_LONGEST_MARGIN_SECONDS = 60.0
+_MARGIN = 0.2
+_FOR_A_MOMENT = ("temporarily_unavailable", "server_error", "slow_down")
+_NEXT_STEPS = {
+    "invalid_scope": "check registry.oauth.scope",
+    "invalid_target": "check registry.oauth.parameters",
+    "invalid_request": "check registry.oauth.parameters and credentials",
+    "unsupported_grant_type": "let the provider allow client credentials to this client",
+    "unauthorized_client": "let the provider allow client credentials to this client",
+}
+
+
+class _Token(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    access_token: Annotated[str, Field(strict=True, min_length=1, pattern=r"^[!-~]+$")]
+    kind: Annotated[str, Field(strict=True, pattern=r"^(?i:bearer)$", alias="token_type")] = (
+        "Bearer"
+    )
+    # some providers write the number as a text
+    expires_in: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class _Refused(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    error: Annotated[str, Field(min_length=1)]
+    error_description: str | None = None
+
+
+_TOKEN, _REFUSED = TypeAdapter(_Token), TypeAdapter(_Refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    text: str = field(repr=False)
+    renew_at: float
+    """When to ask for the next one."""
+    ends_at: float
+
+
+class Tokens:
+    """The token of one client; safe to use from several threads."""
+
+    def __init__(
+        self,
+        config: Registry,
+        oauth: OAuth,
+        *,
+        context: ssl.SSLContext,
+        secrets: Secrets,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = Transport(
+            token_client(config, oauth, context),
+            seconds=config.timeout.total_seconds(),
+            secrets=secrets,
+            peer=_PEER,
+            most_bytes=_MOST_BYTES,
+        )
+        self._oauth = oauth
+        self._secrets = secrets
+        self._clock = clock
+        self._lock = Lock()
+        self._kept: _Kept | None = None
+
+    @property
+    def address(self) -> str:
+        """Where tokens come from, fit to be shown."""
+        return self._transport.addresses[0].partition("?")[0]
+
+    def token(self, *, instead_of: str | None = None) -> str | Silence:
+        """A token that is good now, and another one than what somebody did not accept.
+
+        One thread asks, the others wait for its answer.
+
+        Raises:
+            RegistryError: The provider does not know us, or gives no such token.
+        """
+        with self._lock:
+            kept, now = self._kept, self._clock()
+            if kept is not None and kept.text != instead_of and now < kept.renew_at:
+                return kept.text
+            found = self._asked()
+            if isinstance(found, _Token):
+                self._kept = self._keep(found, now)
+                return found.access_token
+            # before its end the old one is as good as a new one
+            if kept is not None and kept.text != instead_of and now < kept.ends_at:
+                return kept.text
+            return replace(found, where=self.address)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._transport.close()
+
+    def _asked(self) -> _Token | Silence:
+        oauth = self._oauth
+        form = {"grant_type": "client_credentials"}
+        form |= {"scope": oauth.scope} if oauth.scope is not None else {}
+        form |= {name: value.get_secret_value() for name, value in oauth.parameters.items()}
+        headers = {"Content-Type": _FORM}
+        if oauth.credentials == "body":
+            form |= {"client_id": oauth.client_id, "client_secret": secret_of(oauth)}
+        else:
+            headers["Authorization"] = f"Basic {basic(*escaped(oauth))}"
+        address, body = self._transport.addresses[0], urlencode(form, errors=_ANY).encode()
+        answer = self._transport.ask(address, "POST", "", query={}, body=body, headers=headers)
+        return answer if isinstance(answer, Silence) else self._meaning(answer)
+
+    def _keep(self, token: _Token, now: float) -> _Kept:
+        self._secrets.learn(token.access_token)
+        # without an end it is good until the registry says otherwise
+        seconds = float("inf") if token.expires_in is None else token.expires_in
+        margin = min(_LONGEST_MARGIN_SECONDS, seconds * _MARGIN)
+        return _Kept(token.access_token, renew_at=now + seconds - margin, ends_at=now + seconds)
+
+    def _meaning(self, answer: Answer) -> _Token | Silence:
+        if 200 <= answer.status < 300:
+            try:
+                return _TOKEN.validate_json(answer.body)
+            except ValidationError:
+                return self._garbage(answer)
+        refused = _refusal(answer)
+        said = f"status {answer.status}"
+        if refused is not None:
+            words = (refused.error, refused.error_description)
+            said += f": {self._secrets.shown(', '.join(filter(None, words)))}"
+        busy = answer.status in (408, 429) or answer.status >= 500
+        if busy or (refused is not None and refused.error in _FOR_A_MOMENT):
+            return Silence(
+                "the token endpoint fails" if answer.status != 429 else "it is asked too often",
+                said,
+                "bring the token endpoint back; nothing is lost meanwhile",
+                retry_after=answer.retry_after,
+            )
+        if refused is not None or answer.status in (401, 403):
+            raise self._denied(said, refused)
+        return self._stranger(said)
+
+    def _garbage(self, answer: Answer) -> Silence:
+        return Silence(
+            "the answer is not that of a token endpoint",
+            f"status {answer.status}, {len(answer.body)} bytes",
+            "check registry.oauth.token_url, and what stands between here and it",
+            code=ErrorCode.REGISTRY_GARBAGE,
+        )
+
+    def _stranger(self, said: str) -> Silence:
+        known = self._kept is not None
+        return Silence(
+            "nobody gives tokens at this address",
+            said,
+            "check registry.oauth.token_url: it ends in /token at most providers",
+            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
+            again=known,
+        )
+
+    def _denied(self, said: str, refused: _Refused | None) -> RegistryError:
+        step = "check registry.oauth.client_id and client_secret"
+        return RegistryError(
+            "the token endpoint gives us no token",
+            code=ErrorCode.REGISTRY_AUTH,
+            where=self.address,
+            evidence=said,
+            next_step=_NEXT_STEPS.get(refused.error, step) if refused else step,
+        )
+
+
+def _refusal(answer: Answer) -> _Refused | None:
+    try:
+        return _REFUSED.validate_json(answer.body)
+    except ValidationError:
+        return None

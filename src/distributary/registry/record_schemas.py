@@ -1,0 +1,350 @@
+"""Schemas that records carry with them, in JSON of Kafka Connect: kept once, known by their text.
+
+They are found by the first half of a digest of their text, as those of change files are, and have
+ids above any that a registry gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from distributary.errors import SchemaNotFoundError
+from distributary.model.names import printable
+from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.registry.compatibility.levels import Level
+from distributary.registry.compile.avro import compile_avro
+from distributary.registry.folder import FileRegistry, create, damaged, read_json, unreachable
+from distributary.registry.local import LocalRegistry, MemoryRegistry
+from distributary.store import disk
+
+# Schemas that nobody wrote: what records of one kind have looked like so far, kept durably.
+#
+# Each is a JSON Schema that only grows. The folder is a registry like any other, so that rows can
+# name the version they were decoded with; its ids lie above those that a record can carry, so
+# that they never meet the ids of a server.
+
+FIRST_ID = 2**32
+"""A record's header holds 32 bits."""
+_TRIALS = 2**31
+
+
+class InferredSchemas:
+    """The schemas of a pipeline's records that came without any, by what the records claim."""
+
+    def __init__(self, folder: Path, *, trial: bool = False) -> None:
+        """With `trial` nothing is written: what is learnt is forgotten with this object."""
+        self._folder = folder
+        self._kept = FileRegistry(folder)
+        self._registry: LocalRegistry = MemoryRegistry() if trial else self._kept
+        self._first = FIRST_ID + _TRIALS if trial else FIRST_ID
+        self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
+
+    def newest(self, claim: str) -> WriterSchema:
+        """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
+        if self.document(claim) is None:
+            raise SchemaNotFoundError(
+                "no record has shown yet what those of its table look like",
+                where=claim,
+                next_step="replay the letters once the table has rows",
+            )
+        return self._known(claim)[0]
+
+    def document(self, claim: str) -> dict[str, Any] | None:
+        """The schema as JSON, or None."""
+        if claim not in self._newest and not self._is_kept(claim):
+            return None
+        return self._known(claim)[1]
+
+    def add(self, claim: str, document: dict[str, Any]) -> None:
+        """What holds from now on; the older ones stay what they were."""
+        # a schema that only grows is compatible with what came before in its own way
+        self._registry.set_compatibility(claim, Level.NONE)
+        text = json.dumps(document, ensure_ascii=False, sort_keys=True)
+        schema_id = self._registry.register(claim, text, format=Format.JSON)
+        while self._registry.latest(claim).id != schema_id:
+            # it held before, until records of several kinds spoiled what came after it
+            self._registry.delete_version(claim, self._registry.versions(claim)[-1])
+        self._newest[claim] = self._read(self._registry, claim, self._first)
+
+    def claims(self) -> tuple[str, ...]:
+        """Everything that has a schema."""
+        return self._kept.subjects() if self._folder.is_dir() else ()
+
+    def forget(self, claim: str) -> None:
+        """Have no schema for a claim any more; rows that name one can still be told by it."""
+        self._kept.delete_subject(claim)
+        self._newest.pop(claim, None)
+
+    def _is_kept(self, claim: str) -> bool:
+        # the folder is made with the first schema
+        return self._folder.is_dir() and bool(self._kept.versions(claim))
+
+    def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
+        found = self._newest.get(claim)
+        if found is None:
+            found = self._newest[claim] = self._read(self._kept, claim, FIRST_ID)
+        return found
+
+    @staticmethod
+    def _read(
+        registry: LocalRegistry, claim: str, first: int
+    ) -> tuple[WriterSchema, dict[str, Any]]:
+        schema = registry.latest(claim)
+        return replace(schema, id=first + schema.id), json.loads(registry.text(schema.id))
+
+
+# The schemas that change files carried with them, as a registry that is only read.
+#
+#     <folder>/<guid, 32 hex digits>.avsc     a schema, written by whichever task met it first
+#     <folder>/ids/00000007.json              the schema with id 7: its GUID, its record's name
+#
+# A GUID is made of the schema's own text, so tasks need nobody to give it to them. Ids are given
+# by the driver alone, in the order in which it meets the schemas, and for as long as the folder
+# lives.
+
+_ID = re.compile(r"([0-9]{8,10})\.json")
+
+
+def guid_of(text: bytes) -> UUID:
+    """The name of a schema: the first half of a digest of its text."""
+    return UUID(bytes=hashlib.sha256(text).digest()[:16])
+
+
+def keep_schema(folder: Path, text: bytes) -> None:
+    """Write a schema down, unless it is there; called by tasks, several at a time."""
+    path = _schema_path(folder, guid_of(text))
+    if not path.exists():
+        with unreachable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.create(path, text)
+
+
+def read_schema(folder: Path, guid: UUID) -> str | None:
+    """A schema that was written down, or None."""
+    path = _schema_path(folder, guid)
+    with unreachable(folder):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    if guid_of(data) != guid:
+        raise damaged(path)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise damaged(path) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A schema's id, and what it stands for."""
+
+    id: int
+    guid: UUID
+    place: SubjectVersion
+
+
+class FileSchemas:
+    """The registry over such a folder. Subjects are the names of records."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._by_id: dict[int, _Given] = {}
+        self._by_guid: dict[UUID, _Given] = {}
+        self._schemas: dict[int, WriterSchema] = {}
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """A schema that was met before."""
+        return self._schema(self._given(schema_id))
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """A schema that a file has brought; it gets its id now, if it has none yet."""
+        if guid not in self._by_guid:
+            self._learn()
+        if guid not in self._by_guid:
+            # what does not compile gets no id
+            self._give_id(guid, compile_avro(self._text(guid)).message)
+        return self._schema(self._by_guid[guid])
+
+    def latest(self, subject: str) -> WriterSchema:
+        """The schema of a record's name that came last."""
+        versions = self._versions(subject)
+        if not versions:
+            raise _missing(subject)
+        return self._schema(versions[max(versions)])
+
+    def version(self, subject: str, version: int) -> WriterSchema:
+        """One of the schemas of a record's name, counted from 1."""
+        versions = self._versions(subject)
+        if version not in versions:
+            raise _missing(f"{subject}, version {version}")
+        return self._schema(versions[version])
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The schemas that a record has had."""
+        return tuple(sorted(self._versions(subject)))
+
+    def subjects(self) -> tuple[str, ...]:
+        """The names of all records."""
+        self._learn()
+        return tuple(sorted({given.place.subject for given in self._by_id.values()}))
+
+    def text(self, schema_id: int) -> str:
+        """The schema as it stood in its file."""
+        return self._text(self._given(schema_id).guid)
+
+    def _given(self, schema_id: int) -> _Given:
+        if schema_id not in self._by_id:
+            self._learn()
+        if schema_id not in self._by_id:
+            raise _missing(f"id {schema_id}")
+        return self._by_id[schema_id]
+
+    def _versions(self, subject: str) -> dict[int, _Given]:
+        self._learn()
+        places = ((given.place, given) for given in self._by_id.values())
+        return {place.version: given for place, given in places if place.subject == subject}
+
+    def _schema(self, given: _Given) -> WriterSchema:
+        known = self._schemas.get(given.id)
+        if known is None:
+            compiled = compile_avro(self._text(given.guid))
+            known = self._schemas[given.id] = WriterSchema(
+                id=given.id,
+                format=Format.AVRO,
+                # as it stood there: what its own system says beside Avro tells columns their types
+                body=self._text(given.guid).encode(),
+                message=compiled.message,
+                subjects=(given.place,),
+                messages=compiled.messages,
+            )
+        return known
+
+    def _text(self, guid: UUID) -> str:
+        text = read_schema(self._folder, guid)
+        if text is None:
+            raise _missing(f"GUID {guid}")
+        return text
+
+    def _learn(self) -> None:
+        """Read the ids that were given, by this process or by one before it."""
+        with unreachable(self._folder):
+            try:
+                names = os.listdir(self._folder / "ids")
+            except FileNotFoundError:
+                return
+        numbers = sorted(int(name[1]) for name in map(_ID.fullmatch, names) if name)
+        for number in numbers:
+            if number not in self._by_id:
+                self._remember(number)
+
+    def _remember(self, schema_id: int) -> None:
+        path = self._id_path(schema_id)
+        with unreachable(self._folder):
+            content = read_json(path) or {}
+        try:
+            place = SubjectVersion(str(content["record"]), int(content["version"]))
+            given = _Given(schema_id, UUID(content["guid"]), place)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise damaged(path) from None
+        self._by_id[schema_id] = given
+        self._by_guid.setdefault(given.guid, given)
+
+    def _give_id(self, guid: UUID, record: str) -> None:
+        schema_id = max(self._by_id, default=0)
+        while guid not in self._by_guid:
+            schema_id += 1
+            version = max(self._versions(record), default=0) + 1
+            content = {"id": schema_id, "guid": str(guid), "record": record, "version": version}
+            with unreachable(self._folder):
+                path = self._id_path(schema_id)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                create(path, content)
+            # where another process was faster, this is the id of another schema
+            self._remember(schema_id)
+
+    def _id_path(self, schema_id: int) -> Path:
+        return self._folder / "ids" / f"{schema_id:08d}.json"
+
+
+def _schema_path(folder: Path, guid: UUID) -> Path:
+    return folder / f"{guid.hex}.avsc"
+
+
+def _missing(what: str) -> SchemaNotFoundError:
+    return SchemaNotFoundError(
+        "no change file has brought such a schema",
+        where=printable(what),
+        next_step="the folder of schemas is part of the checkpoint: restore it whole",
+    )
+
+
+class CarriedSchemas:
+    """Such schemas in a folder of the checkpoint; with `trial`, in memory only."""
+
+    def __init__(self, folder: Path, *, trial: bool = False) -> None:
+        self._folder = folder
+        self._trial = trial
+        self._known: dict[UUID, WriterSchema] = {}
+        self._newest: dict[str, UUID] = {}
+
+    def keep(self, text: str) -> None:
+        """Write a schema down, unless it is there."""
+        guid = guid_of(text.encode())
+        if guid not in self._known:
+            if not self._trial:
+                keep_schema(self._folder, text.encode())
+            self._known[guid] = _schema(guid, text)
+
+    def note(self, claim: str, guid: UUID) -> None:
+        """Remember which schema the records of a claim came with last."""
+        if self._newest.get(claim) != guid:
+            self._newest[claim] = guid
+            if not self._trial:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                disk.replace(self._note(claim), guid.hex.encode())
+
+    def newest(self, claim: str) -> WriterSchema:
+        """The schema that the records of a claim came with last."""
+        guid = self._newest.get(claim)
+        if guid is None:
+            try:
+                guid = UUID(hex=self._note(claim).read_text("ascii"))
+            except (OSError, ValueError):
+                raise SchemaNotFoundError(
+                    "no record has brought a schema for this table",
+                    where=claim,
+                    next_step="nothing, if the table never had a row",
+                ) from None
+            self._newest[claim] = guid
+        return self.by_guid(guid)
+
+    def _note(self, claim: str) -> Path:
+        # names of tables may hold what names of files may not
+        return self._folder / f"{hashlib.sha256(claim.encode()).hexdigest()}.newest"
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """A schema that came with a record before."""
+        if guid not in self._known:
+            text = read_schema(self._folder, guid)
+            if text is None:
+                raise SchemaNotFoundError(
+                    "no record has brought such a schema",
+                    where=str(guid),
+                    next_step="the folder of schemas is part of the checkpoint: restore it whole",
+                )
+            self._known[guid] = _schema(guid, text)
+        return self._known[guid]
+
+
+def _schema(guid: UUID, text: str) -> WriterSchema:
+    # 62 bits of a digest, beyond the ids that are counted from one
+    number = FIRST_ID + (guid.int >> 66 | 1 << 40)
+    return WriterSchema(number, Format.JSON, text.encode(), "event")

@@ -1,0 +1,534 @@
+"""Avro container files: each event as exactly the bytes that stand for it in the file."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
+from distributary.registry.compile.avro_schema import Schema, parse_avro
+from distributary.registry.record_schemas import guid_of
+from distributary.source.files.bytes import (
+    BYTES_PER_BATCH,
+    EARLIEST_US,
+    EVENTS_PER_BATCH,
+    LATEST_US,
+    MOST_LETTER_BYTES,
+    Bytes,
+    Events,
+    Fault,
+    FileFaultError,
+    StepWriter,
+    claim_of,
+    takes_no_bytes,
+)
+
+# The codecs of Avro files, each with an end to what a block may become.
+
+MOST_BLOCK_BYTES = 256 * 1024 * 1024
+"""Of a block, stored and unpacked: a few bytes could unpack to any number of them."""
+
+
+class UnpackError(Exception):
+    """A block is not what its codec makes."""
+
+
+class TooLargeError(UnpackError):
+    """A block would become more than anybody can hold."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it holds more than {MOST_BLOCK_BYTES} bytes")
+
+
+def _deflate(data: bytes) -> bytes:
+    return _stream(zlib.decompressobj(wbits=-15), data)
+
+
+def _bzip2(data: bytes) -> bytes:
+    return _stream(bz2.BZ2Decompressor(), data)
+
+
+def _xz(data: bytes) -> bytes:
+    return _stream(lzma.LZMADecompressor(memlimit=MOST_BLOCK_BYTES), data)
+
+
+def _stream(unpacker: Any, data: bytes) -> bytes:
+    unpacked: bytes = unpacker.decompress(data, MOST_BLOCK_BYTES)
+    if not unpacker.eof:
+        if len(unpacked) < MOST_BLOCK_BYTES:
+            raise UnpackError("it ends too early")
+        raise TooLargeError
+    return unpacked
+
+
+def _snappy(data: bytes) -> bytes:
+    packed, checksum = data[:-4], int.from_bytes(data[-4:], "big")
+    size, shift = 0, 0
+    for byte in packed[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > MOST_BLOCK_BYTES:
+        raise TooLargeError
+    unpacked: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
+    if zlib.crc32(unpacked) != checksum:
+        raise UnpackError("its checksum is another one")
+    return unpacked
+
+
+def _zstandard(data: bytes) -> bytes:
+    with pa.input_stream(pa.BufferReader(data), compression="zstd") as stream:
+        unpacked: bytes = stream.read(MOST_BLOCK_BYTES + 1)
+    if len(unpacked) > MOST_BLOCK_BYTES:
+        raise TooLargeError
+    return unpacked
+
+
+def _null(data: bytes) -> bytes:
+    return data
+
+
+CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": _null,
+    "deflate": _deflate,
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": _bzip2,
+    "xz": _xz,
+}
+
+
+def unpack(codec: str, data: bytes) -> bytes:
+    """What a block holds; UnpackError where it is damaged or too large."""
+    try:
+        return CODECS[codec](data)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        raise UnpackError(f"{type(error).__name__}: {error}") from error
+
+
+# Cuts a block of Avro data into its events, without decoding them.
+#
+# Avro says nowhere how long a record is: to find its end, every field must be stepped over, which
+# `files_steps` writes a function for. On its way it notes the names of the source table and the
+# source's time.
+
+_MOST_NUMBER_BYTES = 10
+
+
+@dataclass(slots=True)
+class Slices:
+    """Where events end, and what they say about themselves, in the order of the data."""
+
+    start: int
+    """Where the first of them begins."""
+
+    ends: list[int]
+    names: list[tuple[bytes, ...]]
+    """Of each event, the bytes of NAMES; empty where it has none."""
+    times: list[int]
+    """Of each event, where the number of its time begins; -1 where it has none."""
+    time_micros: bool
+    """Whether times are microseconds, not milliseconds."""
+    fault: str = ""
+    """Why the rest could not be cut."""
+
+    @property
+    def end(self) -> int:
+        """Where the last of them ends."""
+        return self.ends[-1] if self.ends else self.start
+
+
+class Slicer:
+    """Cuts data of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        if takes_no_bytes(schema, schema.top):
+            raise DecodeError("events of this schema take no bytes, so nothing tells their number")
+        writer = StepWriter(schema)
+        names: dict[str, Any] = {"wide": _wide, "block": _cut_block, "items": _items}
+        names["Unfit"] = _UnfitError
+        # the text is our own: schemas reach it as numbers of branches and sizes only
+        exec(compile(writer.text(), "<slices>", "exec"), names)  # noqa: S102
+        self._run: Callable[..., None] = names["run"]
+        self._time_micros = writer.time_micros
+
+    def __call__(self, data: bytes, count: int, *, start: int = 0, last: bool = True) -> Slices:
+        """As many events as there are said to be, or as many as make sense."""
+        cut = Slices(start, [], [], [], self._time_micros)
+        try:
+            self._run(data, start, count, cut.ends.append, cut.names.append, cut.times.append)
+        except IndexError:
+            cut.fault = "the data end inside of an event"
+        except RecursionError:
+            cut.fault = "an event nests deeper than the interpreter can follow"
+        except _UnfitError as error:
+            cut.fault = str(error)
+        within = bisect_right(cut.ends, len(data))
+        if within < len(cut.ends):
+            # a length that leads behind the end is noticed only where something is read there
+            for each in (cut.ends, cut.names, cut.times):
+                del each[within:]
+            cut.fault = "the data end inside of an event"
+        left = len(data) - cut.end
+        if last and not cut.fault and left:
+            cut.fault = f"{left} bytes are left after the last event"
+        return cut
+
+
+@lru_cache(maxsize=512)
+def slicer_for(text: str) -> Slicer:
+    """The slicer of a schema's text.
+
+    Raises:
+        InvalidSchemaError: The text is no Avro schema.
+        DecodeError: It is one of which data cannot be cut.
+    """
+    return Slicer(parse_avro(text))
+
+
+class _UnfitError(Exception):
+    """The data cannot be of this schema."""
+
+
+def _number(data: bytes, position: int) -> tuple[int, int]:
+    """A number of which the first byte has been read, still as it is written, and what is next."""
+    start, value = position - 1, 0
+    while data[position - 1] > 0x7F:
+        position += 1
+        if position - start > _MOST_NUMBER_BYTES:
+            raise _UnfitError("a number is longer than ten bytes")
+    for byte in reversed(data[start:position]):
+        value = value << 7 | byte & 0x7F
+    return value, position
+
+
+def _wide(data: bytes, position: int) -> tuple[int, int]:
+    """A length, and the position behind it."""
+    value, position = _number(data, position)
+    if value & 1:
+        raise _UnfitError("a length or an index is below zero")
+    return value >> 1, position
+
+
+def _cut_block(data: bytes, position: int) -> tuple[int, int]:
+    """How many items a block has, and the position behind that and the block's size."""
+    value, position = _number(data, position)
+    if not value & 1:
+        return value >> 1, position
+    _, position = _number(data, position + 1)
+    return (value >> 1) + 1, position
+
+
+def _items(data: bytes, position: int) -> tuple[int, int]:
+    """The same, of items that take bytes: those of a fixed size are stepped over without a look."""
+    count, position = _cut_block(data, position)
+    if count > len(data):
+        raise _UnfitError("an array has more items than bytes")
+    return count, position
+
+
+# Events that were cut out of blocks of Avro data, put together as columns.
+#
+# An event is given in the frame of a registry that names schemas by GUID, byte 1, the GUID, the
+# data: from here on nothing knows that it came out of a file. The GUID is made of the file's own
+# schema.
+
+_GUID_FRAME = b"\x01"
+_NOTHING = pa.scalar(b"", pa.binary())
+_MOST_CLAIMS = 4096
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Blocks are small: what costs something each time is done for many of them together."""
+
+
+class AvroEvents:
+    """Gathers the events of a file's blocks."""
+
+    def __init__(self, guid: UUID) -> None:
+        self._frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
+        self._claims: dict[tuple[bytes, ...], bytes | None] = {}
+        self._cuts: list[tuple[bytes, Slices]] = []
+        self._size = 0
+        self._count = 0
+
+    @property
+    def many(self) -> bool:
+        """Whether enough wait to be taken."""
+        return self._size > _BYTES_AT_ONCE or self._count >= EVENTS_PER_BATCH
+
+    def add(self, block: bytes, cut: Slices) -> None:
+        """Events of a block."""
+        if cut.ends:
+            data = block[cut.start : cut.end]
+            self._cuts.append((data, cut))
+            self._size += len(data)
+            self._count += len(cut.ends)
+
+    def take(self) -> Iterator[Events]:
+        """Everything that was added, in portions."""
+        cuts, self._cuts, self._size, self._count = self._cuts, [], 0, 0
+        if not cuts:
+            return
+        data = b"".join(data for data, _ in cuts)
+        starts = np.cumsum([0, *(len(data) for data, _ in cuts[:-1])])
+        pairs = [(at - cut.start, cut) for at, (_, cut) in zip(starts, cuts, strict=True)]
+        ends = np.concatenate([np.array(cut.ends, np.int64) + start for start, cut in pairs])
+        offsets = np.concatenate([[0], ends]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
+        claims = self._named([name for _, cut in cuts for name in cut.names])
+        times = _times(data, pairs)
+        start = 0
+        while start < len(values):
+            most = int(offsets[start]) + BYTES_PER_BATCH
+            end = max(start + 1, int(np.searchsorted(offsets, most, side="right")) - 1)
+            end = min(end, start + EVENTS_PER_BATCH)
+            piece = slice(start, end)
+            framed = pc.binary_join_element_wise(self._frame, values[piece], _NOTHING)
+            yield Events(framed, claims[piece], times[piece])
+            start = end
+
+    def _named(self, names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
+        if len(self._claims) > _MOST_CLAIMS:
+            self._claims.clear()
+        codes: dict[tuple[bytes, ...], int] = {}
+        numbers = [codes.setdefault(each, len(codes)) for each in names]
+        for each in codes:
+            if each not in self._claims:
+                self._claims[each] = _claim(each)
+        found = pa.array([self._claims[each] for each in codes], pa.binary())
+        return found.take(pa.array(numbers, pa.int32()))
+
+
+def _claim(names: tuple[bytes, ...]) -> bytes | None:
+    try:
+        return claim_of(*(name.decode() for name in names))
+    except UnicodeDecodeError:
+        return None
+
+
+def _times(data: bytes, pairs: list[tuple[np.int64, Slices]]) -> pa.Int64Array:
+    """The events' times in microseconds, decoded all at once."""
+    at = np.concatenate([np.array(cut.times, np.int64) for _, cut in pairs])
+    known = at >= 0
+    at += np.repeat([start for start, _ in pairs], [len(cut.times) for _, cut in pairs])
+    number = _numbers(np.frombuffer(data, np.uint8), np.where(known, at, 0))
+    scale = 1 if pairs[0][1].time_micros else 1000
+    known &= (number >= -(-EARLIEST_US // scale)) & (number <= LATEST_US // scale)
+    return pa.array(np.where(known, number, 0) * scale, pa.int64(), mask=~known)
+
+
+def _numbers(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers that begin at these positions."""
+    value = np.zeros(len(at), np.uint64)
+    going = np.ones(len(at), np.bool_)
+    for step in range(10):
+        byte = data[np.minimum(at + step, len(data) - 1)].astype(np.uint64)
+        value |= np.where(going, byte & np.uint64(0x7F), np.uint64(0)) << np.uint64(7 * step)
+        going &= byte > 0x7F
+        if not going.any():
+            break
+    number: npt.NDArray[np.int64] = (value >> np.uint64(1)).astype(np.int64)
+    sign: npt.NDArray[np.int64] = (value & np.uint64(1)).astype(np.int64)
+    return number ^ -sign
+
+
+MAGIC = b"Obj\x01"
+
+_SYNC_BYTES = 16
+_MOST_LENGTH = 1 << 31
+_MOST_HEADER_BYTES = 4 * 1024 * 1024
+"""Four times as much as the longest schema."""
+_MOST_ENTRIES = 1000
+_MOST_TINY_EVENTS = 1024 * 1024
+_TINY_BYTES = 16
+"""No change of a row is so short: a block of very many such events was made to do harm."""
+
+
+class _EndError(Exception):
+    """The file ends in the middle of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    schema: bytes
+    codec: str
+    sync: bytes
+
+
+def read_avro(data: Bytes, keep: Callable[[bytes], None]) -> Iterator[Events | Fault]:
+    """The events of a file; `keep` is given its schema before the first of them."""
+    header = _whole_header(data)
+    try:
+        slicer = slicer_for(header.schema.decode())
+    except (InvalidSchemaError, DecodeError, UnicodeDecodeError) as error:
+        reason = getattr(error, "what", "the schema is not UTF-8")
+        raise FileFaultError(ErrorCode.UNUSABLE_SCHEMA, reason, data.rest(0)) from error
+    keep(header.schema)
+    waiting = AvroEvents(guid_of(header.schema))
+    try:
+        for count, body in _blocks(data, header.sync):
+            yield from _cut(count, body, header.codec, slicer, waiting)
+    except FileFaultError:
+        yield from waiting.take()
+        raise
+    yield from waiting.take()
+
+
+def _cut(
+    count: int, body: bytes, codec: str, slicer: Slicer, waiting: AvroEvents
+) -> Iterator[Events | Fault]:
+    """Take the events of a block; where they cannot be told apart any more, the rest is a fault.
+
+    The blocks after it are not lost: they begin where this one says that it ends.
+    """
+    fault, start = None, 0
+    try:
+        data = unpack(codec, body)
+    except UnpackError as error:
+        large = isinstance(error, TooLargeError)
+        code = ErrorCode.FILE_TOO_LARGE if large else ErrorCode.FILE_CORRUPT
+        fault = Fault(code, f"a block cannot be unpacked: {error}", _kept(body))
+    else:
+        if count > len(data):
+            reason = "a block has more events than bytes"
+            fault = Fault(ErrorCode.FILE_CORRUPT, reason, _kept(data))
+        elif count > _MOST_TINY_EVENTS and count > len(data) // _TINY_BYTES:
+            reason = f"a block has {count} events in {len(data)} bytes"
+            fault = Fault(ErrorCode.FILE_TOO_LARGE, reason, _kept(body))
+    while fault is None:
+        some = min(count, EVENTS_PER_BATCH)
+        count -= some
+        cut = slicer(data, some, start=start, last=not count)
+        start = cut.end
+        waiting.add(data, cut)
+        if cut.fault:
+            fault = Fault(ErrorCode.FILE_CORRUPT, cut.fault, _kept(data[start:]))
+        elif waiting.many:
+            yield from waiting.take()
+        if not count:
+            break
+    if fault is not None:
+        yield from waiting.take()
+        yield fault
+
+
+def _kept(data: bytes) -> bytes:
+    """As much as a dead letter holds."""
+    return data[:MOST_LETTER_BYTES]
+
+
+def _blocks(data: Bytes, sync: bytes) -> Iterator[tuple[int, bytes]]:
+    """How many events each block has, and its bytes."""
+    position = data.position
+    while True:
+        try:
+            block = _block(data, sync)
+        except _EndError as error:
+            if data.back(position):
+                continue
+            code, reason = ErrorCode.FILE_TRUNCATED, "the file ends inside of a block"
+            raise FileFaultError(code, reason, data.rest(position)) from error
+        if block is None:
+            return
+        yield block
+        position = data.position
+
+
+def _whole_header(data: Bytes) -> _Header:
+    while True:
+        try:
+            return _header(data)
+        except _EndError as error:
+            if not data.back(0):
+                reason = "the file ends inside of its header"
+                raise FileFaultError(ErrorCode.FILE_TRUNCATED, reason, data.rest(0)) from error
+
+
+def _header(data: Bytes) -> _Header:
+    magic = data.read(len(MAGIC))
+    if not MAGIC.startswith(magic):
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, "this is not an Avro file", data.rest(0))
+    if len(magic) < len(MAGIC):
+        raise _EndError
+    entries: dict[bytes, bytes] = {}
+    seen = 0
+    while count := _long(data):
+        if count < 0:
+            count = -count
+            _long(data)
+        for _ in range(count):
+            key = _counted(data)
+            entries[key] = _counted(data)
+            if (seen := seen + 1) > _MOST_ENTRIES:
+                raise _large_header(data, f"{_MOST_ENTRIES} entries")
+    codec = entries.get(b"avro.codec", b"null").decode("utf-8", "replace")
+    if b"avro.schema" not in entries or codec not in CODECS:
+        reason = "the header has no schema" if codec in CODECS else "the codec is not known"
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+    return _Header(entries[b"avro.schema"], codec, _taken(data, _SYNC_BYTES))
+
+
+def _block(data: Bytes, sync: bytes) -> tuple[int, bytes] | None:
+    """How many events the next block has, and its bytes; None at the end of the file."""
+    start = data.position
+    first = data.read(1)
+    if not first:
+        return None
+    count, size = _long(data, first), _long(data)
+    if count < 0 or not 0 <= size <= MOST_BLOCK_BYTES:
+        reason = "a block begins with numbers that cannot be"
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+    body = _taken(data, size + _SYNC_BYTES)
+    if not body.endswith(sync):
+        reason = "a block does not end with the file's marker"
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+    return count, body[:-_SYNC_BYTES]
+
+
+def _long(data: Bytes, first: bytes = b"") -> int:
+    value, shift = 0, 0
+    byte = first or _taken(data, 1)
+    while True:
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+        shift += 7
+        if shift > 63:
+            reason = "a number is longer than ten bytes"
+            raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+        byte = _taken(data, 1)
+
+
+def _counted(data: Bytes) -> bytes:
+    size = _long(data)
+    if not 0 <= size < _MOST_LENGTH:
+        reason = "the header has an entry of a length that cannot be"
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+    if data.position + size > _MOST_HEADER_BYTES:
+        raise _large_header(data, f"{_MOST_HEADER_BYTES} bytes")
+    return _taken(data, size)
+
+
+def _large_header(data: Bytes, most: str) -> FileFaultError:
+    reason = f"the header has more than {most}"
+    return FileFaultError(ErrorCode.FILE_TOO_LARGE, reason, data.rest(0))
+
+
+def _taken(data: Bytes, count: int) -> bytes:
+    taken = data.read(count)
+    if len(taken) < count:
+        raise _EndError
+    return taken

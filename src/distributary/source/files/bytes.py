@@ -1,0 +1,733 @@
+"""The bytes of one change file, in order, as far as they go: plain or out of gzip.
+
+A file that ends in the middle of something may still be being written. Whoever needs more of it
+goes back, which waits a moment where waiting can help; what is still missing then is a fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, BinaryIO, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+from distributary.decode.change.base import claim
+from distributary.errors import ErrorCode, SourceUnavailableError
+from distributary.model.names import printable
+from distributary.registry.compile.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+)
+from distributary.source.files.catalogue import FoundFile
+from distributary.store.bucket import connected, hidden
+
+# The file systems on which change files lie, as a task sees them: a name to bytes.
+#
+# A local folder is read through links nowhere but at its root. A bucket is read with Arrow's own
+# file systems, which take the settings that `deltalake` takes, by the same names.
+
+_BUFFER_BYTES = 1024 * 1024
+_NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+"""What there is now is a link, a socket, or in a file's place a folder."""
+"""Words of so few letters are regions and switches, not secrets."""
+
+
+class Files(Protocol):
+    """Where files lie. Sent to tasks, so it holds no open connection."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether a file can be seen before its writer is done."""
+        ...
+
+    def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
+        """A file's bytes from the beginning, or `anywhere` for reading in any order.
+
+        Raises FileNotFoundError where it is gone, PermissionError where it may not be read, and
+        SourceUnavailableError where the store does not answer.
+        """
+        ...
+
+    def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
+        """What it means that a read failed."""
+        ...
+
+
+class Listing(Protocol):
+    """What the driver asks about the same files."""
+
+    def files(self) -> Iterable[FoundFile]:
+        """Every file that may be new."""
+        ...
+
+    def confirm(self) -> None:
+        """What was listed last is remembered: it need not be listed again."""
+        ...
+
+    def look(self, path: str) -> FoundFile | None:
+        """One file as it is now; None if it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """A folder of this machine, or one that is mounted on all of them."""
+
+    root: str
+    grows: bool = True
+
+    def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
+        """A regular file, unless a link leads out of the root."""
+        whole = os.path.join(self.root, path)
+        try:
+            folder = os.path.realpath(os.path.dirname(whole))
+            if not f"{folder}/".startswith(os.path.realpath(self.root).rstrip("/") + "/"):
+                raise FileNotFoundError(f"{path!r} is not below the root any more")
+            # not blocking: what was a file in the listing could be a pipe by now
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(os.path.join(folder, os.path.basename(whole)), flags)
+        except PermissionError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_FILE and not isinstance(error, FileNotFoundError):
+                raise self.unavailable(error, path) from error
+            raise FileNotFoundError(str(error)) from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise FileNotFoundError(f"{path!r} is not a file any more")
+        return os.fdopen(handle, "rb", buffering=_BUFFER_BYTES)
+
+    def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
+        """What a failure of the file system means."""
+        return _unavailable(os.path.join(self.root, path), error.strerror or type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFiles:
+    """A bucket, or a folder in it; `gs://`, `s3://` or `abfss://`."""
+
+    address: str
+    options: Mapping[str, str] = dataclasses.field(repr=False)
+    grows: bool = False
+
+    def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
+        """An object."""
+        system, base = self._system()
+        try:
+            if anywhere:
+                return cast(BinaryIO, system.open_input_file(f"{base}/{path}"))
+            stream = system.open_input_stream(f"{base}/{path}", buffer_size=_BUFFER_BYTES)
+            return cast(BinaryIO, stream)
+        except FileNotFoundError:
+            raise
+        except ValueError as error:
+            # a name that a bucket may have and Arrow cannot spell, such as one with `//` in it
+            raise FileNotFoundError(str(error)) from error
+        except OSError as error:
+            raise self.unavailable(error, path) from error
+
+    def files(self) -> list[FoundFile]:
+        """Every object, by one listing without folders."""
+        system, base = self._system()
+        try:
+            selector = pa_fs.FileSelector(base, recursive=True, allow_not_found=True)
+            listed = system.get_file_info(selector)
+            bucket = base.partition("/")[0]
+            if not listed and system.get_file_info(bucket).type == pa_fs.FileType.NotFound:
+                raise FileNotFoundError(f"there is no bucket {bucket}")
+        except OSError as error:
+            raise self.unavailable(error) from error
+        cut = len(base) + 1
+        return [
+            FoundFile(info.path[cut:], info.size, info.mtime_ns or 0)
+            for info in listed
+            if info.type == pa_fs.FileType.File
+        ]
+
+    def confirm(self) -> None:
+        """A bucket is listed as a whole every time: it has no folders that could be still."""
+
+    def look(self, path: str) -> FoundFile | None:
+        """One object as it is now."""
+        system, base = self._system()
+        try:
+            info = system.get_file_info(f"{base}/{path}")
+        except OSError as error:
+            raise self.unavailable(error, path) from error
+        found = info.type == pa_fs.FileType.File
+        return FoundFile(path, info.size, info.mtime_ns or 0) if found else None
+
+    def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
+        """What a failure of the store means, without any secret that its words may hold."""
+        return _unavailable(f"{self.address}/{path}", hidden(str(error), self.options))
+
+    def _system(self) -> tuple[Any, str]:
+        return connected(self.address, tuple(sorted(self.options.items())))
+
+
+def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        "the store of change files does not answer",
+        where=printable(where),
+        evidence=printable(evidence.partition("\n")[0]),
+        next_step="nothing is half done: it is tried again; check source.bucket or source.path, "
+        "the network and the credentials",
+    )
+
+
+MOST_LETTER_BYTES = 64 * 1024 * 1024
+"""Of a file that cannot be read, so much at most becomes a dead letter."""
+GZIP = b"\x1f\x8b"
+
+_STEP_BYTES = 1024 * 1024
+_STEP_SECONDS = 0.1
+_YOUNG_SECONDS = 60.0
+
+
+def is_young(modified: float) -> bool:
+    """Whether a file may still be being written."""
+    return time.time() - modified < _YOUNG_SECONDS
+
+
+class FileFaultError(Exception):
+    """The file cannot be read any further."""
+
+    def __init__(self, code: ErrorCode, reason: str, data: bytes | None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.data = data
+        """What could not be read; None where there is nothing."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a task waits for files that may become whole: for one, and for all of them."""
+
+    seconds: float
+    left: float = dataclasses.field(default=10.0)
+
+    def wait(self, since: float) -> bool:
+        """Wait a little, unless that has been tried long enough."""
+        if self.left <= 0 or time.monotonic() - since >= self.seconds:
+            return False
+        self.left -= _STEP_SECONDS
+        time.sleep(_STEP_SECONDS)
+        return True
+
+
+class Bytes(Protocol):
+    """What a format is read from."""
+
+    position: int
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; fewer only at the end."""
+        ...
+
+    def back(self, position: int) -> bool:
+        """Wait for more bytes and go back to where they are needed; False if none came."""
+        ...
+
+    def rest(self, position: int) -> bytes:
+        """What a dead letter holds when nothing from here on can be read."""
+        ...
+
+
+class PlainBytes:
+    """A file as it is stored."""
+
+    def __init__(self, files: Files, path: str, patience: Patience) -> None:
+        self._files = files
+        self._path = path
+        self._patience = patience
+        self._file: BinaryIO = files.open(path)
+        self._ahead = b""
+        self.position = 0
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; fewer only at the end."""
+        data, self._ahead = self._ahead[:count], self._ahead[count:]
+        if len(data) < count:
+            data += self._stored(count - len(data))
+        self.position += len(data)
+        return data
+
+    def peek(self, count: int) -> bytes:
+        """The next bytes, which stay the next ones; a stream from a bucket cannot go back."""
+        if len(self._ahead) < count:
+            self._ahead += self._stored(count - len(self._ahead))
+        return self._ahead[:count]
+
+    def back(self, position: int) -> bool:
+        """Wait for the file to grow, where it is young enough for that."""
+        if not self._files.grows or not self._grew():
+            return False
+        self._file.seek(position)
+        self._ahead = b""
+        self.position = position
+        return True
+
+    def rest(self, position: int) -> bytes:
+        """The bytes from here on."""
+        self._file.close()
+        self._file = self._files.open(self._path, anywhere=True)
+        self._file.seek(position)
+        self._ahead = b""
+        return self._stored(MOST_LETTER_BYTES)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def _stored(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except OSError as error:
+            raise self._files.unavailable(error, self._path) from error
+
+    def _grew(self) -> bool:
+        handle, began = self._file.fileno(), time.monotonic()
+        while True:
+            status = os.fstat(handle)
+            if status.st_size > self.position:
+                return True
+            if not is_young(status.st_mtime) or not self._patience.wait(began):
+                return False
+
+
+class GzipBytes:
+    """What a file holds that is compressed with gzip, in one member or several."""
+
+    def __init__(self, inner: PlainBytes, most: int) -> None:
+        self._inner = inner
+        self._most = most
+        self._unzip = zlib.decompressobj(wbits=31)
+        self._waiting = b""
+        self._ready = bytearray()
+        self._ended: FileFaultError | None = None
+        self.position = 0
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; fewer only at the end, or before a fault that the next call raises."""
+        try:
+            while len(self._ready) < count and self._ended is None and self._more():
+                pass
+        except FileFaultError as error:
+            self._ended = error
+        if self._ended is not None and not self._ready:
+            raise self._ended
+        data = bytes(self._ready[:count])
+        del self._ready[:count]
+        self.position += len(data)
+        return data
+
+    def back(self, position: int) -> bool:
+        """A file whose gzip is complete does not grow."""
+        return False
+
+    def rest(self, position: int) -> bytes:
+        """The whole file: a part of it could not be unzipped."""
+        return self._inner.rest(0)
+
+    def _more(self) -> bool:
+        """Unzip another step; False at the end of the last member."""
+        if self._unzip.eof:
+            rest = self._unzip.unused_data or self._inner.read(_STEP_BYTES)
+            # zeros behind the last member fill up a tape's block
+            if not rest.strip(b"\0"):
+                return False
+            self._unzip, self._waiting = zlib.decompressobj(wbits=31), rest
+        data = self._waiting or self._inner.read(_STEP_BYTES)
+        if not data:
+            if self._inner.back(self._inner.position):
+                return True
+            raise self._fault(ErrorCode.FILE_TRUNCATED, "the file ends inside of its gzip")
+        try:
+            self._ready += self._unzip.decompress(data, _STEP_BYTES)
+        except zlib.error as error:
+            raise self._fault(ErrorCode.FILE_CORRUPT, f"gzip: {error}") from error
+        if self.position + len(self._ready) > self._most:
+            raise self._fault(ErrorCode.FILE_TOO_LARGE, too_large(self._most))
+        self._waiting = self._unzip.unconsumed_tail
+        return True
+
+    def _fault(self, code: ErrorCode, reason: str) -> FileFaultError:
+        return FileFaultError(code, reason, self._inner.rest(0))
+
+
+def too_large(most: int) -> str:
+    """What a dead letter says of a file whose content has no end."""
+    return f"the file unpacks to more than {most} bytes: source.max_unpacked_bytes"
+
+
+def content_of(plain: PlainBytes, most: int) -> Bytes:
+    """The bytes that a format is read from: gzip is known by how it begins."""
+    return GzipBytes(plain, most) if plain.peek(len(GZIP)) == GZIP else plain
+
+
+# Writes Python that steps over Avro data of one schema.
+#
+# A handful of instructions a field, without a call where there need be none: several times faster
+# than decoding with a library. `p` is the position in the bytes `b`. Nothing from outside becomes
+# part of the text but numbers: of branches, and of sizes.
+
+NAMES = ("database", "schema", "table", "collection")
+"""What `source_metadata` says about the table, as far as a source has it."""
+
+_MOST_INDENTED = 12
+_FIXED_SIZES = {"boolean": 1, "float": 4, "double": 8}
+_TABLE = "source_metadata"
+_TIME = "source_timestamp"
+
+
+def takes_no_bytes(schema: Schema, type_: Type) -> bool:
+    """Whether values of a type take no bytes: a count of them could be anything."""
+    return _Sizes(schema).weightless(type_)
+
+
+class _Sizes:
+    """Tells which types take no bytes: a count of them could be anything."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known: dict[str, bool] = {}
+
+    def weightless(self, type_: Type) -> bool:
+        match type_:
+            case Primitive(name):
+                return name == "null"
+            case Name(full):
+                if full not in self._known:
+                    # a record that contains itself, and nothing else, has no data at all
+                    self._known[full] = True
+                    self._known[full] = self._named(full)
+                return self._known[full]
+        return False
+
+    def _named(self, full: str) -> bool:
+        match self._schema.named[full]:
+            case Fixed(size=size):
+                return size == 0
+            case Record(fields=fields):
+                return all(self.weightless(each.type) for each in fields)
+        return False
+
+
+class StepWriter:
+    """Writes the functions for a schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._sizes = _Sizes(schema)
+        self._shared = _used_often(schema)
+        self._lines: list[str] = []
+        self._functions: list[str] = []
+        self._named: dict[str, str] = {}
+        self._waiting: list[tuple[str, Type]] = []
+        self.time_micros = False
+
+    def text(self) -> str:
+        """The module: `run` for the events of a block, and a function for each type used often.
+
+        It needs `wide`, `block`, `items` and `Unfit`, for numbers of several bytes and for what
+        cannot be.
+        """
+        empty = " = ".join(NAMES)
+        self._add(0, "def run(b, p, count, ends, names, times):")
+        self._add(1, "for _ in range(count):")
+        self._add(2, f"{empty} = b''")
+        self._add(2, "t = -1")
+        self._top(2)
+        self._add(2, f"ends(p); names(({', '.join(NAMES)})); times(t)")
+        while self._waiting:
+            name, type_ = self._waiting.pop()
+            self._add(0, f"def {name}(b, p):")
+            self._inline(type_, 1)
+            self._add(1, "return p")
+        return "\n".join(self._lines) + "\n"
+
+    def _top(self, level: int) -> None:
+        """The envelope, of which some fields are looked at."""
+        top = self._schema.resolve(self._schema.top)
+        if not isinstance(top, Record):
+            self._inline(self._schema.top, level)
+            return
+        for field in top.fields:
+            if field.name == _TIME:
+                self._noted(field.type, level, "t", ("long",))
+            elif field.name == _TABLE:
+                self._metadata(field.type, level)
+            else:
+                self._type(field.type, level)
+
+    def _metadata(self, type_: Type, level: int) -> None:
+        if isinstance(type_, Union):
+            self._branches(type_, level, self._metadata)
+            return
+        record = self._schema.resolve(type_)
+        if not isinstance(record, Record):
+            self._type(type_, level)
+            return
+        for field in record.fields:
+            if field.name in NAMES:
+                self._noted(field.type, level, field.name, ("string",))
+            else:
+                self._type(field.type, level)
+
+    def _noted(self, type_: Type, level: int, variable: str, kinds: tuple[str, ...]) -> None:
+        """A field that is kept, where it is of the kind that it should be."""
+        if isinstance(type_, Union):
+            self._branches(
+                type_, level, lambda each, inner: self._noted(each, inner, variable, kinds)
+            )
+        elif isinstance(type_, Primitive) and type_.name in kinds:
+            if type_.name == "long":
+                self.time_micros = bool(type_.logical and type_.logical.name.endswith("micros"))
+                self._add(level, f"{variable} = p")
+                self._type(type_, level)
+            else:
+                self._length(level)
+                self._add(level, f"{variable} = b[p:p + x]")
+                self._add(level, "p += x")
+        else:
+            self._type(type_, level)
+
+    def _type(self, type_: Type, level: int) -> None:
+        """Step over a value; what is deep or used often is a function of its own."""
+        often = isinstance(type_, Name) and type_.full in self._shared
+        if not often and level < _MOST_INDENTED:
+            self._inline(type_, level)
+            return
+        key = type_.full if isinstance(type_, Name) else ""
+        name = self._named.get(key) if key else None
+        if name is None:
+            name = f"f{len(self._functions)}"
+            self._functions.append(name)
+            self._waiting.append((name, type_))
+            if key:
+                self._named[key] = name
+        self._add(level, f"p = {name}(b, p)")
+
+    def _inline(self, type_: Type, level: int) -> None:
+        match type_:
+            case Primitive(name):
+                self._primitive(name, level)
+            case Array(items):
+                self._blocks(items, level, keyed=False)
+            case Map(values):
+                self._blocks(values, level, keyed=True)
+            case Union():
+                self._branches(type_, level, self._type)
+            case Name(full):
+                self._definition(full, level)
+
+    def _definition(self, full: str, level: int) -> None:
+        match self._schema.named[full]:
+            case Enum():
+                self._primitive("long", level)
+            case Fixed(size=size):
+                self._add(level, f"p += {size}")
+            case Record(fields=fields):
+                self._add(level, "pass")
+                for field in fields:
+                    self._type(field.type, level)
+
+    def _primitive(self, name: str, level: int) -> None:
+        if name in ("int", "long"):
+            self._add(level, "while b[p] > 127: p += 1")
+            self._add(level, "p += 1")
+        elif name in ("string", "bytes"):
+            self._length(level)
+            self._add(level, "p += x")
+        else:
+            self._add(level, f"p += {_FIXED_SIZES.get(name, 0)}")
+
+    def _length(self, level: int) -> None:
+        self._add(level, "x = b[p]; p += 1")
+        self._add(level, "if x & 129: x, p = wide(b, p)")
+        self._add(level, "else: x >>= 1")
+
+    def _branches(self, union: Union, level: int, write: Callable[[Type, int], None]) -> None:
+        self._length(level)
+        for number, branch in enumerate(union.branches):
+            self._add(level, f"{'elif' if number else 'if'} x == {number}:")
+            write(branch, level + 1)
+        self._add(level, "else: raise Unfit('a union has no branch of this number')")
+
+    def _blocks(self, items: Type, level: int, *, keyed: bool) -> None:
+        weightless = not keyed and self._sizes.weightless(items)
+        self._add(level, "while True:")
+        self._add(level + 1, "n = b[p]; p += 1")
+        self._add(level + 1, f"if n & 129: n, p = {'block' if weightless else 'items'}(b, p)")
+        self._add(level + 1, "else: n >>= 1")
+        self._add(level + 1, "if not n: break")
+        if weightless:
+            return
+        self._add(level + 1, "for _ in range(n):")
+        if keyed:
+            self._primitive("string", level + 2)
+        self._type(items, level + 2)
+
+    def _add(self, level: int, line: str) -> None:
+        self._lines.append("  " * level + line)
+
+
+def _used_often(schema: Schema) -> set[str]:
+    """Names that stand at more than one place: written out at each of them, they could explode."""
+    seen: set[str] = set()
+    often: set[str] = set()
+    waiting: list[Type] = [schema.top]
+    while waiting:
+        match waiting.pop():
+            case Array(inner) | Map(inner):
+                waiting.append(inner)
+            case Union(branches):
+                waiting += branches
+            case Name(full) if full in seen:
+                often.add(full)
+            case Name(full):
+                seen.add(full)
+                named = schema.named[full]
+                if isinstance(named, Record):
+                    waiting += [field.type for field in named.fields]
+    return often
+
+
+# What the readers of all formats give: events as they are stored, and whose they are.
+
+BYTES_PER_BATCH = 32 * 1024 * 1024
+EVENTS_PER_BATCH = 65_536
+"""Events may be short: each is a row of several columns."""
+
+_ROW_BYTES = 64
+_MOST_CLAIM_BYTES = 4096
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST_US = -62_135_596_800_000_000
+LATEST_US = 253_402_300_799_999_999
+"""The years 1 to 9999: other times are those of no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Some events of a file, in their order."""
+
+    values: pa.BinaryArray
+    claims: pa.BinaryArray
+    """The source table's names; null where an event does not tell them."""
+    times: pa.Int64Array
+    """The source's time in microseconds; null where an event does not tell it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take from here on, about: an event without content is a row too."""
+        return int(self.values.nbytes) + _ROW_BYTES * len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A part of a file that cannot be read, or all of it."""
+
+    code: ErrorCode
+    reason: str
+    data: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes from here on."""
+        return len(self.data or b"") + _ROW_BYTES
+
+
+def told_by(event: object) -> tuple[bytes | None, int | None]:
+    """The claim and the time of an event that was parsed; neither where it is no event."""
+    if not isinstance(event, dict):
+        return None, None
+    metadata = event.get("source_metadata")
+    known = None
+    if isinstance(metadata, dict):
+        get = metadata.get
+        try:
+            known = claim_of(get("database"), get("schema"), get("table"), get("collection"))
+        except TypeError:
+            # a name that is a list or an object is none
+            known = claim_of(*(n if isinstance(n, str) else None for n in map(get, NAMES)))
+    return known, micros(event.get("source_timestamp"))
+
+
+def claim_of(*names: str | None) -> bytes | None:
+    """The claim of a table: few names stand for many events, and long ones are not kept."""
+    try:
+        return _claim_of(*names)
+    except _LongError as error:
+        return error.claim
+
+
+class _LongError(Exception):
+    """A cache does not keep what is raised."""
+
+    def __init__(self, claim: bytes) -> None:
+        super().__init__()
+        self.claim = claim
+
+
+@lru_cache(maxsize=4096)
+def _claim_of(*names: str | None) -> bytes | None:
+    text = claim(dict(zip(NAMES, names, strict=True)))
+    found = text.encode() if text else None
+    if found is not None and len(found) > _MOST_CLAIM_BYTES:
+        raise _LongError(found)
+    return found
+
+
+def micros(time: object) -> int | None:
+    """A time as Datastream writes it: milliseconds, or text, which is UTC if it does not say."""
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time * 1000 if EARLIEST_US <= time * 1000 <= LATEST_US else None
+    if isinstance(time, str):
+        try:
+            time = datetime.fromisoformat(time.strip())
+        except ValueError:
+            return None
+    if not isinstance(time, datetime):
+        return None
+    moment = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return (moment - _BEGINNING) // timedelta(microseconds=1)
+
+
+def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> Events:
+    """Events of which the content is known already."""
+    told = [told_by(each) for each in parsed]
+    return Events(
+        pa.array(values, pa.binary()),
+        pa.array([each[0] for each in told], pa.binary()),
+        pa.array([each[1] for each in told], pa.int64()),
+    )
+
+
+def parsed_json(text: bytes, most: int) -> object:
+    """What a JSON text says; None where it is none, or too long, which only its decoder reports."""
+    if len(text) > most:
+        return None
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None

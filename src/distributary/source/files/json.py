@@ -1,0 +1,244 @@
+"""JSON files: one event a line, an array of events, or events that go over several lines each.
+
+A line that is no JSON is given as it is: whoever decodes it says what is wrong, and the lines
+around it are not affected. In an array nobody can tell where the next event begins, so there the
+rest of the file goes with the event that is broken.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+
+from distributary.errors import ErrorCode
+from distributary.source.files.bytes import (
+    EVENTS_PER_BATCH,
+    MOST_LETTER_BYTES,
+    Bytes,
+    Events,
+    Fault,
+    FileFaultError,
+    parsed_events,
+    parsed_json,
+)
+
+# JSON values one after the other, out of a file of any length.
+
+CHUNK_BYTES = 4 * 1024 * 1024
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NEAR_THE_END = 32
+"""Characters: a word, a number or an escape that is cut is blamed at its beginning."""
+
+
+class Values:
+    """Takes values from a text that is read as it is needed."""
+
+    def __init__(self, data: Bytes, begin: bytes) -> None:
+        self._data = data
+        # bytes that are no UTF-8 pass as they are: the event's decoder says what is wrong
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._text = self._decoder.decode(begin)
+        self._at = 0
+        self._ended = False
+        self._parse = json.JSONDecoder().raw_decode
+
+    def has_next(self) -> bool:
+        """Whether a whole value comes next."""
+        self._skip(needed=True)
+        return self._next() is not None
+
+    def take(self) -> tuple[bytes, object]:
+        """The next value: its own bytes, and what they say."""
+        self._skip(needed=True)
+        found = self._next()
+        if found is None:
+            raise self._fault()
+        value, end = found
+        text = self._text[self._at : end].encode("utf-8", "surrogateescape")
+        self._at = end
+        return text, value
+
+    def next_sign(self, *, needed: bool) -> str:
+        """The next character that is not space; empty at the end.
+
+        Where one is needed, the end may be that of a file which is still being written.
+        """
+        self._skip(needed=needed)
+        return self._text[self._at : self._at + 1]
+
+    def expect(self, sign: str) -> None:
+        """Step over a sign that must come next."""
+        if self.next_sign(needed=bool(sign))[: len(sign)] != sign:
+            raise self._fault()
+        self._at += len(sign)
+
+    def rest(self) -> bytes:
+        """Everything that was not taken, as far as a dead letter holds it."""
+        kept = self.unread()[:MOST_LETTER_BYTES]
+        return kept + self._data.read(MOST_LETTER_BYTES - len(kept))
+
+    def unread(self) -> bytes:
+        """What was read of the file and not taken."""
+        begun, _ = self._decoder.getstate()
+        return self._text[self._at :].encode("utf-8", "surrogateescape") + begun
+
+    def _next(self) -> tuple[object, int] | None:
+        """The value that begins here, and where it ends; None where there is none."""
+        while True:
+            try:
+                value, end = self._parse(self._text, self._at)
+            except json.JSONDecodeError as error:
+                cut = len(self._text) - error.pos < _NEAR_THE_END or "Untermin" in error.msg
+                long = len(self._text) - self._at > MOST_LETTER_BYTES
+                if long or not cut or not self._more(needed=True):
+                    return None
+                continue
+            except (ValueError, RecursionError):
+                return None
+            # a number at the end of what was read may go on
+            if end < len(self._text) or not self._more(needed=False):
+                return value, end
+
+    def _skip(self, *, needed: bool) -> None:
+        while True:
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text) or not self._more(needed=needed):
+                return
+
+    def _more(self, *, needed: bool) -> bool:
+        """Read on, as much as there is already: a long value is not parsed again too often."""
+        size = max(CHUNK_BYTES, len(self._text) - self._at)
+        chunk = self._data.read(size)
+        if not chunk and needed and not self._ended and self._data.back(self._data.position):
+            chunk = self._data.read(size)
+        # what was needed and did not come is not waited for again
+        self._ended = needed and not chunk
+        self._text = self._text[self._at :] + self._decoder.decode(chunk, final=not chunk)
+        self._at = 0
+        return bool(chunk)
+
+    def _fault(self) -> FileFaultError:
+        if self._ended:
+            reason = "the file ends inside of an event, or before the end of its array"
+            return FileFaultError(ErrorCode.FILE_TRUNCATED, reason, self.rest())
+        return FileFaultError(ErrorCode.FILE_CORRUPT, "an event is broken", self.rest())
+
+
+_OTHERS = {b"Obj\x01": "Avro", b"PAR1": "Parquet"}
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_json(data: Bytes, longest: int = MOST_LETTER_BYTES) -> Iterator[Events | Fault]:
+    """The events of a file, whichever way they are arranged.
+
+    A line that is longer than `longest` is a dead letter later: it is not looked into.
+    """
+    begin = data.read(CHUNK_BYTES).removeprefix(_BOM)
+    other = _OTHERS.get(begin[:4])
+    if other:
+        reason = f"this is a file of {other}, not of JSON"
+        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+    content = begin.lstrip()
+    if content[:1] == b"[":
+        yield from _array(Values(data, begin))
+        return
+    line = content.partition(b"\n")[0].rstrip()
+    if line[:1] == b"{" and line[-1:] != b"}" and parsed_json(line, longest) is None:
+        values = Values(data, begin)
+        if values.has_next():
+            yield from _gathered(values, between="", end="")
+            return
+        # nothing that goes over several lines: the first line is just broken
+        begin = values.unread()
+    yield from _lines(data, begin, longest)
+
+
+def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
+    """One event a line; empty lines do not count."""
+    begun = b""
+    while True:
+        *lines, begun = (begun + chunk).split(b"\n")
+        yield from _line_events(lines, longest)
+        if len(begun) > MOST_LETTER_BYTES:
+            reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
+            yield Fault(ErrorCode.FILE_CORRUPT, reason, begun[:MOST_LETTER_BYTES])
+            begun = _after_line(data)
+        chunk = data.read(CHUNK_BYTES)
+        if not chunk:
+            # the last line: whole without a line break, or still being written
+            broken = begun.strip() and parsed_json(begun, longest) is None
+            if broken and data.back(data.position):
+                chunk = data.read(CHUNK_BYTES)
+                continue
+            yield from _line_events([begun], longest)
+            return
+
+
+def _after_line(data: Bytes) -> bytes:
+    """What was read of the next line, at the end of one that is skipped."""
+    while chunk := data.read(CHUNK_BYTES):
+        _, ended, rest = chunk.partition(b"\n")
+        if ended:
+            return rest
+    return b""
+
+
+def _line_events(lines: list[bytes], longest: int) -> Iterator[Events]:
+    events = [line for line in map(bytes.strip, lines) if line]
+    if len(events) == 1 and _is_schema(parsed_json(events[0], longest)):
+        return
+    for start in range(0, len(events), EVENTS_PER_BATCH):
+        some = events[start : start + EVENTS_PER_BATCH]
+        yield parsed_events(some, (parsed_json(each, longest) for each in some))
+
+
+def _array(values: Values) -> Iterator[Events | Fault]:
+    values.expect("[")
+    if values.next_sign(needed=True) == "]":
+        values.expect("]")
+    else:
+        yield from _gathered(values, between=",", end="]")
+    if values.next_sign(needed=False):
+        reason = "something follows the end of the array"
+        raise FileFaultError(ErrorCode.TRAILING_BYTES, reason, values.rest())
+
+
+def _gathered(values: Values, *, between: str, end: str) -> Iterator[Events | Fault]:
+    """Values until the end's sign, in portions; a fault comes after what was read before it."""
+    texts: list[bytes] = []
+    parsed: list[object] = []
+    size = 0
+    try:
+        while True:
+            text, value = values.take()
+            texts.append(text)
+            parsed.append(value)
+            size += len(text)
+            # what is parsed takes ten times as much as its text
+            if size > CHUNK_BYTES or len(texts) >= EVENTS_PER_BATCH:
+                yield parsed_events(texts, parsed)
+                texts, parsed, size = [], [], 0
+            if values.next_sign(needed=bool(end)) == end:
+                values.expect(end)
+                break
+            values.expect(between)
+    except FileFaultError:
+        if texts:
+            yield parsed_events(texts, parsed)
+        raise
+    if texts and not (len(texts) == 1 and _is_schema(parsed[0])):
+        yield parsed_events(texts, parsed)
+
+
+def _is_schema(value: object) -> bool:
+    """Whether a file's only value is the schema of other files, in Avro's own words."""
+    return (
+        isinstance(value, dict)
+        and value.get("type") == "record"
+        and isinstance(value.get("fields"), list)
+        and "source_metadata" not in value
+    )

@@ -1,0 +1,378 @@
+"""Change files in a folder or a bucket, in the order in which they were found.
+
+A position is `{files: n}`: the first n files of the catalogue are done. The catalogue is part of
+the checkpoint and only grows, so that a position means the same files for ever, wherever a file
+that comes late may lie. A file that changes after it was found is found again, as another one.
+
+In the ranges of a batch an offset is `n << 32 | fingerprint of the first n files`: two catalogues
+that differ do not agree on any offset past the difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from distributary.config.lake import local_path
+from distributary.config.source import FilesSource as FilesSourceConfig
+from distributary.errors import (
+    DistributaryError,
+    DivergedError,
+    ErrorCode,
+    LakeUnavailableError,
+    SourceUnavailableError,
+)
+from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
+from distributary.model.names import printable
+from distributary.model.record import RAW, TIMESTAMP
+from distributary.registry.record_schemas import keep_schema
+from distributary.source.base import BatchInput, Position
+from distributary.source.files.avro import read_avro
+from distributary.source.files.bytes import (
+    BucketFiles,
+    Events,
+    Fault,
+    FileFaultError,
+    Files,
+    Listing,
+    LocalFiles,
+    Patience,
+    PlainBytes,
+    content_of,
+    is_young,
+    too_large,
+)
+from distributary.source.files.catalogue import Catalogue, CataloguedFile, FoundFile, Walk, Wanted
+from distributary.source.files.json import read_json
+from distributary.source.files.parquet import beginning, read_parquet
+
+# Runs in tasks: opens change files, and gives their events as raw records.
+#
+# A record's topic is the file's path, its partition the file's number, its offset the event's
+# number in the file. A file that cannot be read, or not to its end, gives one record more, with
+# the reason in its headers: nothing that was found is passed over in silence.
+
+FAULT_HEADER = "distributary.fault"
+"""Holds the code of what is wrong with a file."""
+REASON_HEADER = "distributary.reason"
+"""Holds a sentence about it."""
+
+_MOST_TIMES = 100
+"""No format takes so little for real events."""
+_HEADERS = RAW.field("headers").type
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesReader:
+    """Opens a task's files one after the other."""
+
+    files: Files
+    format: str
+    schemas: str
+    """The folder that takes the schemas of Avro files; every worker sees it."""
+    settle_seconds: float
+    tasks: Sequence[Sequence[CataloguedFile]]
+    max_unpacked_bytes: int = 1 << 30
+    """What a file may become, or 100 times its size where that is more."""
+    max_payload_bytes: int = 16 << 20
+    """Larger events are dead letters anyway."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Each incoming row is the number of a task."""
+        patience = Patience(self.settle_seconds)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in self.tasks[number] if self.tasks else ():
+                    yield from self._records(file, patience)
+
+    def _records(self, file: CataloguedFile, patience: Patience) -> Iterator[pa.RecordBatch]:
+        row = 0
+        try:
+            for found in self._events(file, patience):
+                batch = _raw(found, file, row)
+                yield batch
+                row += batch.num_rows
+        except FileFaultError as error:
+            yield _raw(Fault(error.code, error.reason, error.data), file, row)
+        except (FileNotFoundError, PermissionError) as error:
+            reason = f"the file was listed, and cannot be opened: {type(error).__name__}"
+            yield _raw(Fault(ErrorCode.FILE_UNREADABLE, reason, None), file, row)
+        except MemoryError:
+            reason = "there is not enough memory to read the file any further"
+            yield _raw(Fault(ErrorCode.FILE_TOO_LARGE, reason, None), file, row)
+        except OSError as error:
+            raise self.files.unavailable(error, file.path) from error
+
+    def _events(self, file: CataloguedFile, patience: Patience) -> Iterator[Events | Fault]:
+        most = max(self.max_unpacked_bytes, _MOST_TIMES * file.size)
+        if self.format == "parquet":
+            with _opened(partial(self.files.open, file.path, anywhere=True), patience) as parquet:
+                found = read_parquet(parquet, self._wait(file, patience), most)
+                yield from _within(most, found, partial(beginning, parquet))
+            return
+        data = _opened(partial(PlainBytes, self.files, file.path, patience), patience)
+        try:
+            content = content_of(data, most)
+            if self.format == "avro":
+                found = read_avro(content, partial(keep_schema, Path(self.schemas)))
+            else:
+                found = read_json(content, self.max_payload_bytes)
+            yield from _within(most, found, partial(data.rest, 0))
+        finally:
+            data.close()
+
+    def _wait(self, file: CataloguedFile, patience: Patience) -> Callable[[], bool]:
+        """Waits for a file that may still be being written."""
+        if not self.files.grows or not is_young(file.modified_ns / 1e9):
+            return lambda: False
+        return partial(patience.wait, time.monotonic())
+
+
+def _within(
+    most: int, found: Iterator[Events | Fault], letter: Callable[[], bytes]
+) -> Iterator[Events | Fault]:
+    """What was found in a file, until that is more than a file may become."""
+    left = most
+    for each in found:
+        left -= each.size
+        if left < 0:
+            raise FileFaultError(ErrorCode.FILE_TOO_LARGE, too_large(most), letter())
+        yield each
+
+
+def _opened(opening: Callable[[], Opened], patience: Patience) -> Opened:
+    """A file that is not there may be back in a moment, where its writer replaces it."""
+    began = time.monotonic()
+    while True:
+        try:
+            return opening()
+        except FileNotFoundError:
+            if not patience.wait(began):
+                raise
+
+
+def _raw(found: Events | Fault, file: CataloguedFile, row: int) -> pa.RecordBatch:
+    modified_us = file.modified_ns // 1000
+    if isinstance(found, Fault):
+        headers = [(FAULT_HEADER, str(found.code)), (REASON_HEADER, printable(found.reason))]
+        pairs = [{"key": name, "value": text.encode()} for name, text in headers]
+        events = Events(
+            pa.array([found.data], pa.binary()), pa.nulls(1, pa.binary()), pa.nulls(1, pa.int64())
+        )
+        told = pa.array([pairs], _HEADERS)
+    else:
+        events, told = found, pa.nulls(len(found.values), _HEADERS)
+    count = len(events.values)
+    # names come from outside: what is no text cannot be in a column of texts
+    topic = file.path.encode("utf-8", "backslashreplace").decode()
+    arrays = [
+        events.claims,
+        events.values,
+        told,
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(file.number, pa.int32()), count),
+        pa.array(np.arange(row, row + count, dtype=np.int64)),
+        pc.fill_null(events.times, modified_us).cast(TIMESTAMP),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RAW)
+
+
+MOST_EVENTS = 1 << 31
+"""In one file: their number is not known before they are read."""
+
+
+class FilesSource:
+    """Reads files as they come."""
+
+    def __init__(
+        self,
+        config: FilesSourceConfig,
+        *,
+        folder: Path,
+        schemas: Path,
+        storage_options: Mapping[str, str] | None = None,
+        max_payload_bytes: int = 16 << 20,
+    ) -> None:
+        self._config = config
+        self._max_payload_bytes = max_payload_bytes
+        self._folder = folder
+        self._schemas = schemas
+        self._files = files_at(config.root, storage_options or {})
+        self._settle = config.settle.total_seconds()
+        self._wanted = Wanted(config.format, config.include, config.exclude, config.start_date)
+        self._listing: Listing = (
+            self._files
+            if isinstance(self._files, BucketFiles)
+            else Walk(self._files.root, settle_ns=int(self._settle * 1e9))
+        )
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(self._folder)
+
+    def first(self) -> Position:
+        """Before the first file that will be found."""
+        return {"files": 0}
+
+    def newest(self) -> Position:
+        """Behind every file that is there now and complete; waits a moment for young ones."""
+        self._catalogue.put_together()
+        self._catalogue.append(self._settled(self._new()))
+        self._listing.confirm()
+        return {"files": len(self._catalogue)}
+
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """As many files as the limits allow, one at least."""
+        begin = int(start["files"])
+        most = min(int(until["files"]), begin + self._config.max_files_per_batch)
+        taken = self._within_bytes(self._catalogue.files(begin, most))
+        return {"files": begin + len(taken)} if taken else None
+
+    def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
+        """The files that a batch of before covered, if the catalogue still has the same ones."""
+        offset = max((r.end for r in ranges), default=self._offset(int(start["files"])))
+        end = offset >> FINGERPRINT_BITS
+        if end > len(self._catalogue) or self._offset(end) != offset:
+            raise DivergedError(
+                "a batch of before covered other files than the catalogue has now",
+                where=str(self._folder),
+                evidence=f"it ended with file {end}",
+                next_step="put the newest copy of the checkpoint back, or `reset` the pipeline",
+            )
+        return {"files": end}
+
+    def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
+        """The files between two positions, spread over tasks by size."""
+        begun, ended = int(start["files"]), int(end["files"])
+        files = self._catalogue.files(begun, ended)
+        if len(files) < ended - begun:
+            raise DivergedError(
+                "the checkpoint has decided a batch of files that its catalogue does not have",
+                where=str(self._folder),
+                evidence=f"files {begun} to {ended}, of {len(self._catalogue)}",
+                next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+            )
+        tasks = _spread(files, spark.sparkContext.defaultParallelism)
+        most = len(files) * MOST_EVENTS
+        offsets = self._offset(begun), self._offset(ended)
+        return BatchInput(
+            frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
+            reader=self._reader(tasks),
+            ranges=(SourceRange(self._config.root, 0, *offsets, most),) if files else (),
+            end=end,
+            counted=False,
+            newest_us=max((f.modified_ns // 1000 for f in files), default=None),
+        )
+
+    def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
+        """The next events, at most a batch of files; the catalogue stays as it is."""
+        begin, most = int(start["files"]), self._config.max_files_per_batch
+        files = self._catalogue.files(begin, begin + most)
+        if len(files) < most:
+            new = sorted(self._new(), key=_by_path)[: most - len(files)]
+            files += [
+                CataloguedFile(number, file.path, file.size, file.modified_ns, 0)
+                for number, file in enumerate(new, len(self._catalogue))
+            ]
+        files = self._within_bytes(files)
+        yield from self._reader([files])(iter([pa.record_batch({"task": [0]})]))
+
+    def explain(self, error: Exception) -> DistributaryError | None:
+        """What a failure of Spark's job means, where it is about the files."""
+        text = str(error)
+        if "SourceUnavailableError" in text:
+            return SourceUnavailableError(
+                "the store of change files stopped answering in the middle of a batch",
+                where=self._config.root,
+                evidence=_line_with("SOURCE_UNAVAILABLE", text),
+                next_step="nothing of the batch is half done: it is tried again",
+            )
+        if "RegistryUnavailableError" in text:
+            return LakeUnavailableError(
+                "a task could not keep the schema of a change file",
+                where=str(self._schemas),
+                evidence=_line_with("seen:", text),
+                next_step="every worker must be able to write into the checkpoint's folder",
+            )
+        return None
+
+    def _new(self) -> list[FoundFile]:
+        found = filter(self._wanted, self._listing.files())
+        return [file for file in found if not self._catalogue.knows(file)]
+
+    def _settled(self, files: Sequence[FoundFile]) -> list[FoundFile]:
+        """The files that are complete, as far as that can be seen, by path."""
+        since = time.time() - self._settle
+        young = [f for f in files if not f.whole and f.modified_ns / 1e9 > since]
+        if not young or not self._settle:
+            return sorted(files, key=_by_path)
+        newest = max(f.modified_ns for f in young) / 1e9
+        # a clock that is ahead, here or where files are written, does not stop everything
+        time.sleep(min(self._settle, newest - since))
+        changed = {f.path for f in young if not _same(f, self._listing.look(f.path))}
+        return sorted((f for f in files if f.path not in changed), key=_by_path)
+
+    def _within_bytes(self, files: Sequence[CataloguedFile]) -> list[CataloguedFile]:
+        left = self._config.max_bytes_per_batch
+        taken: list[CataloguedFile] = []
+        for file in files:
+            if taken and file.size > left:
+                break
+            left -= file.size
+            taken.append(file)
+        return taken
+
+    def _offset(self, files: int) -> int:
+        return files << FINGERPRINT_BITS | self._catalogue.chain(files)
+
+    def _reader(self, tasks: Sequence[Sequence[CataloguedFile]]) -> FilesReader:
+        return FilesReader(
+            files=self._files,
+            format=self._config.format,
+            schemas=str(self._schemas),
+            settle_seconds=self._settle,
+            tasks=tasks,
+            max_unpacked_bytes=self._config.max_unpacked_bytes,
+            max_payload_bytes=self._max_payload_bytes,
+        )
+
+
+def files_at(address: str, options: Mapping[str, str]) -> LocalFiles | BucketFiles:
+    """The files below an address."""
+    folder = local_path(address)
+    return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
+
+
+def _spread(files: Sequence[CataloguedFile], tasks: int) -> list[list[CataloguedFile]]:
+    """Files to tasks, so that each has about the same number of bytes; a task keeps the order."""
+    loads: list[list[CataloguedFile]] = [[] for _ in range(min(tasks, len(files)))]
+    lightest = [(0, number) for number in range(len(loads))]
+    for file in sorted(files, key=lambda f: -f.size):
+        size, number = lightest[0]
+        loads[number].append(file)
+        # opening a file costs something too, however small it is
+        heapq.heapreplace(lightest, (size + file.size + 65_536, number))
+    return [sorted(load, key=lambda f: f.number) for load in loads]
+
+
+def _same(file: FoundFile, now: FoundFile | None) -> bool:
+    return now is not None and (file.size, file.modified_ns) == (now.size, now.modified_ns)
+
+
+def _by_path(file: FoundFile) -> str:
+    return file.path
+
+
+def _line_with(sign: str, text: str) -> str:
+    return next((line.strip()[:300] for line in text.splitlines() if sign in line), "")

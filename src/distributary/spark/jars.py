@@ -1,0 +1,311 @@
+"""Fetches the files of a lock once, with the Ivy that PySpark ships, and checks each of them.
+
+A lock is a folder with `ivy.xml` (which files) and `SHA256SUMS` (what is in them). The files appear
+in a cache all at once or not at all, and every process of a user shares them. `.tar.gz` archives
+are unpacked into a folder of their name. The variable `DISTRIBUTARY_IVY_SETTINGS` names an Ivy
+settings file, for a mirror; else `~/.ivy2/ivysettings.xml` is used if it exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+
+from distributary.errors import ErrorCode, SetupError
+from distributary.spark.java import require_java
+from distributary.store.disk import held
+
+Progress = Callable[[str], None]
+_Found = TypeVar("_Found")
+
+SETTINGS = Path(__file__).with_name("jvm") / "ivysettings.xml"
+"""What is used where the user has no settings."""
+
+_FETCH_SECONDS = 900
+_EVIDENCE_LINES = 6
+_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+_ARCHIVE = ".tar.gz"
+_DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.(?:jar|tar\.gz))\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Which files, and how to speak of them."""
+
+    folder: Path
+    """Holds `ivy.xml` and `SHA256SUMS`."""
+    what: str
+    """`the JVM connectors`."""
+    size: str
+    """How much is fetched, for whoever waits."""
+    otherwise: str = ""
+    """Another way to the files, for whoever has no network."""
+
+    @property
+    def key(self) -> str:
+        """Changes with the lock, so that an old cache is never taken for this one."""
+        digest = hashlib.sha256()
+        for name in ("ivy.xml", "SHA256SUMS"):
+            digest.update(self.folder.joinpath(name).read_bytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The SHA-256 of every file that is fetched."""
+        lines = self.folder.joinpath("SHA256SUMS").read_text("ascii").splitlines()
+        return {name: digest for digest, name in (line.split() for line in lines)}
+
+    def paths(self, cache: Path) -> list[Path]:
+        """The files and unpacked archives in their place, sorted."""
+        return [cache / name.removesuffix(_ARCHIVE) for name in sorted(self.sums)]
+
+
+def fetch_now(fetch: Callable[[Progress], _Found], said: Callable[[_Found], str]) -> int:
+    """The end of a command that only fetches: what it found, or why not, and the exit code."""
+    try:
+        found = fetch(lambda line: print(line, file=sys.stderr))
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(said(found))
+    return 0
+
+
+def ensure(lock: Lock, cache: Path, progress: Progress | None = None) -> list[Path]:
+    """What the lock names, fetched if it is not in this folder yet; SetupError if that fails."""
+    paths = lock.paths(cache)
+    if not _complete(paths):
+        say = progress or (lambda _: None)
+        try:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            file = cache.with_name(f"{cache.name}.lock").open("w")
+        except OSError as error:
+            raise _unusable(lock, cache.parent, error) from error
+        waiting = f"another process is fetching {lock.what}; waiting for it"
+        with file, held(file, waiting=lambda: say(waiting)):
+            # whoever held the lock before us may have done the work
+            if not _complete(paths):
+                _fetch(lock, cache, say)
+    return paths
+
+
+def _complete(paths: list[Path]) -> bool:
+    return all(path.exists() for path in paths)
+
+
+def _fetch(lock: Lock, cache: Path, say: Progress) -> None:
+    java = require_java().path
+    for leftover in cache.parent.glob(f"{cache.name}.part-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        part = Path(tempfile.mkdtemp(prefix=f"{cache.name}.part-", dir=cache.parent))
+    except OSError as error:
+        raise _unusable(lock, cache.parent, error) from error
+    try:
+        say(f"fetching {lock.what} (once, {lock.size})")
+        _run_ivy(lock, java, part, say)
+        files = part / "files"
+        _verify(lock, files)
+        for archive in files.glob(f"*{_ARCHIVE}"):
+            _unpack(archive)
+        # an incomplete folder is one that somebody deleted files from
+        shutil.rmtree(cache, ignore_errors=True)
+        files.rename(cache)
+    except OSError as error:
+        raise _unusable(lock, cache.parent, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _run_ivy(lock: Lock, java: Path, part: Path, say: Progress) -> None:
+    settings = _ivy_settings()
+    command = [
+        str(java),
+        "-Dsun.net.client.defaultConnectTimeout=20000",
+        "-Dsun.net.client.defaultReadTimeout=60000",
+        *("-cp", str(_ivy_jar(lock))),
+        "org.apache.ivy.Main",
+        *("-settings", str(settings)),
+        *("-ivy", str(lock.folder / "ivy.xml")),
+        *("-cache", str(part / "cache")),
+        *("-types", "jar", "bundle", "tar.gz"),
+        *("-retrieve", str(part / "files" / "[artifact]-[revision](-[classifier]).[ext]")),
+    ]
+    last: deque[str] = deque(maxlen=_EVIDENCE_LINES)
+    total, seen = len(lock.sums), 0
+    with subprocess.Popen(  # noqa: S603 - a fixed command, nothing from outside in it
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        guard = threading.Timer(_FETCH_SECONDS, ivy.kill)
+        guard.start()
+        try:
+            for line in ivy.stdout or ():
+                started = _DOWNLOADING.match(line)
+                if started:
+                    seen += 1
+                    say(f"fetching {started[1]} ({seen} of {total})")
+                # a line of dots is a progress bar, not evidence
+                if line.strip(" .\t\n") and not line.startswith("."):
+                    last.append(_CREDENTIALS.sub("//***@", line.strip()))
+        finally:
+            guard.cancel()
+    if ivy.returncode:
+        step = "check the network, or name a mirror in an Ivy settings file with"
+        raise SetupError(
+            f"{lock.what} could not be fetched",
+            code=ErrorCode.CONNECTORS_MISSING,
+            where=f"Ivy settings {settings}",
+            evidence="\n".join(last),
+            next_step=_or(f"{step} DISTRIBUTARY_IVY_SETTINGS", lock.otherwise),
+        )
+
+
+def _unpack(archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        # not known to the first releases of Python 3.11; the file is what the lock says in any case
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(archive.with_name(archive.name.removesuffix(_ARCHIVE)))  # noqa: S202
+    archive.unlink()
+
+
+def _ivy_settings() -> Path:
+    named = os.environ.get("DISTRIBUTARY_IVY_SETTINGS")
+    own = Path.home() / ".ivy2" / "ivysettings.xml"
+    if named:
+        return Path(named).expanduser()
+    return own if own.is_file() else SETTINGS
+
+
+def spark_jars() -> Path:
+    """The folder of the jars that Spark itself ships."""
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home, "jars")
+    # found without an import, which would take longer than everything else here
+    spec = importlib.util.find_spec("pyspark")
+    places = spec.submodule_search_locations if spec else None
+    return Path(places[0] if places else "", "jars")
+
+
+def _ivy_jar(lock: Lock) -> Path:
+    found = sorted(spark_jars().glob("ivy-*.jar"))
+    if not found:
+        raise SetupError(
+            "this Spark comes without Ivy",
+            code=ErrorCode.CONNECTORS_MISSING,
+            where=str(spark_jars()),
+            next_step=_or("pip install --force-reinstall pyspark", lock.otherwise),
+        )
+    return found[-1]
+
+
+def _verify(lock: Lock, files: Path) -> None:
+    for name, expected in lock.sums.items():
+        file = files / name
+        actual = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
+        if actual != expected:
+            raise SetupError(
+                f"{name} is not the file that the lock names",
+                code=ErrorCode.CONNECTORS_MISSING,
+                where=f"Ivy settings {_ivy_settings()}",
+                evidence=f"sha256 {actual}, expected {expected}",
+                next_step="check the mirror that the Ivy settings name",
+            )
+
+
+def _unusable(lock: Lock, folder: Path, error: OSError) -> SetupError:
+    step = "make the folder writable, or set XDG_CACHE_HOME to one that is"
+    return SetupError(
+        f"the cache of {lock.what} cannot be written",
+        code=ErrorCode.CONNECTORS_MISSING,
+        where=str(folder),
+        evidence=error.strerror or type(error).__name__,
+        next_step=_or(step, lock.otherwise),
+    )
+
+
+def _or(step: str, otherwise: str) -> str:
+    return f"{step}, or {otherwise}" if otherwise else step
+
+
+# Fetches the JVM connectors once, and checks each file.
+#
+# The lock is `jvm/`. The cache folder is named after it and after the version of PySpark.
+# Environment:
+#
+# - `DISTRIBUTARY_JARS`: use these files instead (comma separated, or a folder); nothing is fetched.
+# - `DISTRIBUTARY_IVY_SETTINGS`: an Ivy settings file, for a mirror; else `~/.ivy2/ivysettings.xml`.
+
+JVM = Path(__file__).with_name("jvm")
+"""The package data of the JVM side."""
+
+
+def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = None) -> list[Path]:
+    """The connector files, fetched first if this user never had them; SetupError if that fails."""
+    if not are_locked():
+        return _given(os.environ["DISTRIBUTARY_JARS"])
+    root = cache or platformdirs.user_cache_path("distributary")
+    return ensure(_lock(), root / "connectors" / lock_key(), progress)
+
+
+def are_locked() -> bool:
+    """Whether the connectors are those of the lock, which hold nothing that Spark ships itself."""
+    return not os.environ.get("DISTRIBUTARY_JARS")
+
+
+def lock_key() -> str:
+    """Changes when the lock or PySpark does, so that an old cache is never taken for this one."""
+    return f"spark-{importlib.metadata.version('pyspark')}-{_lock().key}"
+
+
+def _lock() -> Lock:
+    return Lock(
+        JVM,
+        what="the JVM connectors",
+        size="about 25 MB",
+        otherwise="put the files into a folder and name it with DISTRIBUTARY_JARS",
+    )
+
+
+def _given(value: str) -> list[Path]:
+    named = [Path(part.strip()).expanduser() for part in value.split(",") if part.strip()]
+    jars = [
+        jar for path in named for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])
+    ]
+    missing = [str(jar) for jar in jars if not jar.is_file()]
+    if missing or not jars:
+        raise SetupError(
+            "DISTRIBUTARY_JARS names files that do not exist" if missing else "no jar was found",
+            code=ErrorCode.CONNECTORS_MISSING,
+            where=f"DISTRIBUTARY_JARS={value}",
+            evidence=", ".join(missing),
+            next_step="name existing jar files or a folder of them, or unset DISTRIBUTARY_JARS",
+        )
+    return [jar.resolve() for jar in jars]
+
+
+def main() -> int:
+    """Fetch now, for the Makefile and for images that must start without a network."""
+    return fetch_now(
+        ensure_connectors, lambda jars: f"{len(jars)} JVM connectors in {jars[0].parent}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Finds the Java that Spark will use, without starting it where that can be avoided."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from distributary.errors import ErrorCode, SetupError
+
+MINIMUM = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_RELEASE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
+_BANNER = re.compile(r'version "([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """One Java installation."""
+
+    path: Path
+    """The `java` program."""
+    version: str
+    """As it names itself, `17.0.15` or `1.8.0_392`."""
+
+    @property
+    def major(self) -> int:
+        """17 for `17.0.15`, 8 for `1.8.0_392`."""
+        numbers = [int(part) for part in re.findall(r"\d+", self.version)]
+        return numbers[1] if len(numbers) > 1 and numbers[0] == 1 else numbers[0]
+
+
+def find_java() -> Java | None:
+    """The Java of `JAVA_HOME`, else the one on the path: the order in which Spark looks."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not found or not os.access(found, os.X_OK):
+        return None
+    version = _written_version(Path(found)) or _asked_version(Path(found))
+    return Java(Path(found), version) if version else None
+
+
+def require_java() -> Java:
+    """The Java to use; SetupError when there is none or it is too old."""
+    java = find_java()
+    if java is None:
+        home = os.environ.get("JAVA_HOME")
+        raise SetupError(
+            f"Spark needs Java {MINIMUM} or newer, and no Java was found",
+            code=ErrorCode.JAVA_MISSING,
+            where=f"JAVA_HOME={home}" if home else "PATH",
+            next_step=_how_to_install(),
+        )
+    if java.major < MINIMUM:
+        raise SetupError(
+            f"Spark needs Java {MINIMUM} or newer",
+            code=ErrorCode.JAVA_MISSING,
+            where=str(java.path),
+            evidence=f"found Java {java.version}",
+            next_step=_how_to_install(),
+        )
+    return java
+
+
+def _written_version(program: Path) -> str | None:
+    # every JDK since 9 describes itself beside its programs: reading that costs no JVM
+    try:
+        text = program.resolve().parent.parent.joinpath("release").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    match = _RELEASE.search(text)
+    return match[1] if match and match[1][0].isdigit() else None
+
+
+def _asked_version(program: Path) -> str | None:
+    # macOS has a `java` that only says that there is no Java: its exit code tells
+    try:
+        answer = subprocess.run(  # noqa: S603 - the program that Spark itself would start
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _BANNER.search(answer.stderr + answer.stdout)
+    return match[1] if match and match[1][0].isdigit() else None
+
+
+def _how_to_install() -> str:
+    if sys.platform == "darwin":
+        return 'brew install openjdk@17, then export JAVA_HOME="$(brew --prefix openjdk@17)"'
+    if shutil.which("apt-get"):
+        return "sudo apt-get install openjdk-17-jre-headless"
+    return f"install a Java {MINIMUM} runtime and set JAVA_HOME to its folder"
+
+
+def main() -> int:
+    """One line about Java for the Makefile: what was found, or how to get it."""
+    try:
+        java = require_java()
+    except SetupError as error:
+        print(f"{error.what} ({error.evidence or error.where}): {error.next_step}", file=sys.stderr)
+        return error.exit_code
+    print(f"Java {java.version} at {java.path}")
+    return 0
+
+
+# A class-data archive for the JVM: the second start of Spark takes half the time of the first.
+#
+# Spark loads thousands of classes before its first job. A short-lived session asks its JVM to
+# write what it loaded into an archive when it ends (`-XX:ArchiveClassesAtExit`); later ones map
+# that file. The JVM checks by itself that the archive belongs to this Java and these jars, and
+# goes on without it if not.
+
+_CLAIM_SECONDS = 600
+_KEPT = 2
+
+
+def archive_options(
+    java: Java, jars: Sequence[Path], *, train: bool, folder: Path | None = None
+) -> list[str]:
+    """The JVM options that use the archive, or else write it at the end of this session.
+
+    `jars` is everything on the class path, a folder for all files in it.
+    """
+    folder = folder or platformdirs.user_cache_path("distributary") / "classes"
+    try:
+        archive = folder / f"{_key(java, jars)}.jsa"
+        folder.mkdir(parents=True, exist_ok=True)
+        _adopt(archive)
+        if archive.exists():
+            # most recently used: the last to be dropped
+            archive.touch()
+            _drop_old(folder)
+            return [f"-XX:SharedArchiveFile={archive}"]
+        if train and _claimed(archive):
+            return [f"-XX:ArchiveClassesAtExit={_part(archive)}"]
+    except OSError:
+        # only speed is lost where the cache cannot be written
+        return []
+    return []
+
+
+def _key(java: Java, jars: Sequence[Path]) -> str:
+    lines = [f"{java.path} {java.version}", *(f"{jar} {jar.stat().st_mtime_ns}" for jar in jars)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _part(archive: Path) -> Path:
+    return archive.with_suffix(".part")
+
+
+def _adopt(archive: Path) -> None:
+    """Take over what an earlier JVM wrote, if it was allowed to finish."""
+    part = _part(archive)
+    if part.exists() and _finished(part):
+        part.rename(archive)
+
+
+def _drop_old(folder: Path) -> None:
+    # each is some 180 MB, and those of a deleted environment would stay for ever
+    written = [*folder.glob("*.jsa"), *folder.glob("*.part")]
+    for old in sorted(written, key=_used, reverse=True)[_KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def _finished(part: Path) -> bool:
+    # the JVM writes the header, with its magic number, after everything else
+    with part.open("rb") as file:
+        return any(file.read(4))
+
+
+def _claimed(archive: Path) -> bool:
+    """Whether this process may write it: one at a time, and another if that one was killed."""
+    claim = archive.with_suffix(".claim")
+    with suppress(FileNotFoundError):
+        if time.time() - _used(claim) > _CLAIM_SECONDS:
+            claim.unlink()
+            _part(archive).unlink(missing_ok=True)
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _used(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+"""Starts Spark, or takes the session that is already there. Nothing it does reaches the terminal.
+
+The JVM's output goes to files: Spark's log to the log file, and whatever the JVM or a Python worker
+prints to a file of the same name that ends in `.out`. Settings that may hold secrets are handed
+over inside the process, and such options of the JVM in a file that only this user may read; on
+the JVM's command line every user of the machine could read them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError, SetupError
+from distributary.observe.log_format import log_folder, private
+from distributary.spark.jars import JVM, Progress, are_locked, ensure_connectors, spark_jars
+from distributary.spark.java import archive_options, require_java
+from distributary.spark.settings import (
+    REQUIRED,
+    SparkSettings,
+    launch_conf,
+    quoted,
+    secret_options,
+    spark_conf,
+)
+from distributary.store.bucket import UploadError
+
+# How many files a process may have open: Spark opens hundreds before it reads a record.
+
+_ENOUGH = 65_536
+_FEW = 1_024
+"""With fewer, the JVM may not find its own classes."""
+_LONGEST = 300
+
+
+def raise_limit() -> None:
+    """Take as many as this process may have, before the JVM inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # some systems have a lower limit than they say
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def too_few_files(text: str) -> SetupError | None:
+    """What a failure means whose words say, plainly or not, that no more files could be opened."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    signs = ["Too many open files"]
+    if limit != resource.RLIM_INFINITY and limit < _FEW:
+        # an archive that cannot be opened is to the JVM one that does not have the class
+        signs += ["NoClassDefFoundError", "ClassNotFoundException", "ExceptionInInitializerError"]
+    lines = [line.strip() for line in text.splitlines() if any(sign in line for sign in signs)]
+    if not lines:
+        return None
+    return SetupError(
+        "too few files may be open at once",
+        code=ErrorCode.SPARK_FAILED,
+        where=f"limit of this process: {limit:,}",
+        evidence=lines[0][:_LONGEST],
+        next_step=f"allow {_ENOUGH:,}: `ulimit -n {_ENOUGH}` in the shell that starts it, "
+        f"LimitNOFILE={_ENOUGH} in a systemd unit, --ulimit nofile={_ENOUGH} for a container",
+        limit=limit,
+    )
+
+
+_EVIDENCE_LINES = 8
+_MOST_SECONDS = 300.0
+"""Until a JVM that was started must have answered; a loaded machine takes half a minute."""
+# spark-submit's script starts a small JVM first, only to put the real command together
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# the JVM's own messages would go to standard output
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+# the second compiler pays only after minutes
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+# the concurrent collector pays after minutes too, and on more than two cores; with 1,000 tables it
+# lets the heap grow by a third of a gigabyte more, and a batch is no faster
+_SMALL = "-XX:+UseSerialGC"
+_starting = threading.Lock()
+
+
+def spark_session(
+    settings: SparkSettings | None = None,
+    *,
+    app_name: str = "distributary",
+    progress: Progress | None = None,
+) -> SparkSession:
+    """The session of this process, started with these settings if there is none yet.
+
+    Raises SetupError when Java or the connectors are missing or Spark does not start, ConfigError
+    when a setting contradicts what must hold. Under `spark-submit` its own settings win over ours.
+    """
+    wanted = settings or SparkSettings()
+    with _starting:
+        if _running() is not None:
+            return _required(SparkSession.builder.getOrCreate())
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return _submitted(wanted, app_name)
+        return _started(wanted, app_name, progress)
+
+
+def new_log_file() -> Path:
+    """A log file for this process in the user's log folder; those of past weeks are removed."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return log_folder() / f"spark-{stamp}-{os.getpid()}.log"
+
+
+def _started(settings: SparkSettings, app_name: str, progress: Progress | None) -> SparkSession:
+    raise_limit()
+    java = require_java()
+    jars = ensure_connectors(progress)
+    log = (settings.log_file or new_log_file()).absolute()
+    options = [*_QUIET, *_log_options(log, settings.log_level)]
+    if settings.short_lived:
+        options.append(_SHORT_LIVED)
+    if (settings.short_lived or settings.has_few_cores) and not settings.chooses_collector:
+        options.append(_SMALL)
+    first = settings.is_local and are_locked()
+    if first:
+        options += archive_options(java, [spark_jars(), *jars], train=settings.short_lived)
+    conf = spark_conf(
+        settings, app_name=app_name, jars=jars, jars_first=first, java_options=options
+    )
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
+    if settings.is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        with _answered_in_time():
+            gateway = _gateway(conf, log, sealed=settings.sealed)
+            context = SparkContext(conf=_as_conf(conf), gateway=gateway)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _did_not_start(settings.master, log, error) from error
+    return _required(SparkSession(context))
+
+
+@contextmanager
+def _answered_in_time() -> Iterator[None]:
+    """End a JVM that was started and does not answer, as one does that has too little memory.
+
+    Nobody else would: it is alive, and Python waits for its first word for ever.
+    """
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+
+    def end() -> None:
+        for child in me.children(recursive=True):
+            if child.pid not in before:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+    watch = threading.Timer(_MOST_SECONDS, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def _gateway(conf: Mapping[str, str], log: Path, *, sealed: frozenset[str]) -> Any:
+    if _jvm_exists():
+        # a session was stopped in this process: its JVM serves the next one too
+        return None
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log.touch(0o600)
+    hidden = secret_options(conf, sealed=sealed)
+    with (
+        open(log.with_suffix(".out"), "ab", opener=private) as output,
+        options_file(hidden) as file,
+    ):
+        launch = launch_conf(conf, sealed=sealed, options_file=file)
+        return launch_gateway(  # type: ignore[no-untyped-call]
+            _as_conf(launch), {"stdout": output, "stderr": output}
+        )
+
+
+@contextmanager
+def options_file(options: Sequence[str]) -> Iterator[Path | None]:
+    """A file of options as `java @FILE` reads it, for this user only; none without options."""
+    if not options:
+        yield None
+        return
+    with TemporaryDirectory(prefix="distributary-") as folder:
+        path = Path(folder) / "options"
+        path.touch(mode=0o600)
+        # line ends would end an option, even a quoted one
+        lines = (quoted(each).replace("\n", "\\n").replace("\r", "\\r") for each in options)
+        path.write_text("\n".join(lines), "utf-8")
+        yield path
+
+
+def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
+    """`spark-submit` has started the JVM: its choices stand, ours fill the gaps."""
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    conf = SparkConf(_jvm=gateway.jvm)
+    # what a local master gets would be wrong on the cluster that was named there
+    there = replace(settings, master=conf.get("spark.master", settings.master))
+    for name, value in spark_conf(there, app_name=app_name).items():
+        conf.setIfMissing(name, value)
+    return _required(SparkSession(SparkContext(conf=conf, gateway=gateway)))
+
+
+def _required(session: SparkSession) -> SparkSession:
+    for name, value in REQUIRED.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _log_options(log: Path, level: str) -> list[str]:
+    return [
+        f"-Dlog4j2.configurationFile={(JVM / 'log4j2.properties').as_uri()}",
+        f"-Ddistributary.log={log}",
+        f"-Ddistributary.log.level={level}",
+        # else a crashing JVM leaves its report in the working folder
+        f"-XX:ErrorFile={log.with_suffix('.crash')}",
+    ]
+
+
+def _as_conf(conf: Mapping[str, str]) -> SparkConf:
+    return SparkConf().setAll(list(conf.items()))
+
+
+def _did_not_start(master: str, log: Path, error: Exception) -> SetupError:
+    lines = [
+        line
+        for file in (log.with_suffix(".out"), log)
+        if file.is_file()
+        for line in file.read_text("utf-8", "replace").splitlines()
+        if line.strip() and not line.startswith(("WARNING:", "\tat "))
+    ]
+    few = too_few_files("\n".join(lines))
+    return few or SetupError(
+        "Spark did not start",
+        code=ErrorCode.SPARK_FAILED,
+        where=f"master {master}",
+        evidence="\n".join(lines[-_EVIDENCE_LINES:]) or type(error).__name__,
+        next_step=f"read {log} and {log.with_suffix('.out').name} beside it",
+        log=log,
+    )
+
+
+def _running() -> SparkContext | None:
+    # PySpark has no public way to ask without starting one
+    return SparkContext._active_spark_context  # noqa: SLF001
+
+
+def _jvm_exists() -> bool:
+    return SparkContext._gateway is not None  # noqa: SLF001
+
+
+# What a failed Spark job was about: the words of the task that failed, not Spark's around them.
+
+_FAILURES_LONGEST = 500
+_RAISED = re.compile(
+    r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (?P<words>.+)$", re.M
+)
+_NUMBERED = re.compile(r"\[Errno (?P<number>\d+)\] [^:\n]*(?:: '(?P<path>[^'\n]*)')?")
+_ABOUT_THE_LAKE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the lake is read-only",
+    errno.EACCES: "the lake may not be written by this user",
+    errno.EPERM: "the lake may not be written by this user",
+    errno.EIO: "the disk does not work",
+}
+
+
+def disk_failed(error: OSError) -> DistributaryError | None:
+    """An error of ours for a disk that did not do what it was told; it may pass."""
+    return _disk_failed(error.errno or 0, str(error.filename or ""))
+
+
+def _disk_failed(number: int, path: str) -> DistributaryError | None:
+    what = _ABOUT_THE_LAKE.get(number)
+    if what is None:
+        return None
+    return LakeUnavailableError(
+        what,
+        where=path,
+        evidence=os.strerror(number),
+        next_step="what tables have already is not written twice: make room or mend the rights, "
+        "and run again; `distributary maintain` removes what no table needs",
+    )
+
+
+def spark_failed(error: PySparkException) -> DistributaryError:
+    """An error of ours for a job that failed; one that may pass where the disk was the cause."""
+    few = too_few_files(str(error))
+    if few is not None:
+        return few
+    raised = list(_RAISED.finditer(str(error)))
+    lines = str(error).strip().splitlines()
+    evidence = raised[-1][0] if raised else (lines[0] if lines else type(error).__name__)
+    if raised and raised[-1]["kind"].endswith(UploadError.__name__):
+        where, _, words = raised[-1]["words"].partition(": ")
+        return LakeUnavailableError(
+            "the object store did not take a file",
+            where=where,
+            evidence=words[:_FAILURES_LONGEST],
+            next_step="nothing of the batch is half done: check the store, the bucket and the "
+            "credentials in lake.storage_options, and run again",
+        )
+    numbered = _NUMBERED.search(evidence)
+    disk = _disk_failed(int(numbered["number"]), numbered["path"] or "") if numbered else None
+    if disk is not None:
+        return disk
+    return DistributaryError(
+        "Spark could not run the batch",
+        code=ErrorCode.SPARK_FAILED,
+        evidence=evidence[:_FAILURES_LONGEST],
+        next_step="run again with --debug to see Spark's own words",
+    )

@@ -1,0 +1,306 @@
+"""Which settings a Spark session gets: ours, over them the user's, over both what must hold."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, secrets_within
+from distributary.config.engine import Spark
+from distributary.errors import ConfigError
+
+REQUIRED: Mapping[str, str] = {
+    # tables committed without Spark hold UTC timestamps only
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Settings that no user may change, because the promises depend on them."""
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# compiling each plan costs a short run more than it gains: Python reads the records, not the JVM
+_QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?")
+_GIB = 1 << 30
+_FEW = 2
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
+# what the JVM, or spark-submit inside it, must know before a SparkConf can be handed over
+_AT_LAUNCH = (
+    "spark.app.name",
+    "spark.archives",
+    "spark.driver.",
+    "spark.files",
+    "spark.jars",
+    "spark.kerberos.",
+    "spark.kubernetes.",
+    "spark.master",
+    "spark.submit.",
+    "spark.yarn.",
+)
+# without these the JVM starts wrongly: where they are given by a variable, it holds paths and names
+_NOT_LATER = (
+    "spark.app.name",
+    "spark.archives",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.files",
+    "spark.jars",
+    "spark.kerberos.",
+    "spark.master",
+    "spark.submit.",
+    "spark.yarn.dist.",
+)
+_AUTHENTICATE = "spark.authenticate"
+_SHARED_SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
+_DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What to start, and where its log goes."""
+
+    master: str = "local[*]"
+    driver_memory: str | None = None
+    """`4g`; a quarter of the machine's memory, between 1g and 4g, when left out."""
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further settings, which win over ours; may hold secrets."""
+    sealed: frozenset[str] = frozenset()
+    """Names of options that are secret, whatever they are called."""
+    log_file: Path | None = None
+    """Where Spark's log goes; a file of its own in the user's log folder when left out."""
+    log_level: str = "WARN"
+    short_lived: bool = False
+    """Start in half the time, and compute more slowly: for commands, demos and tests."""
+
+    @classmethod
+    def from_config(
+        cls,
+        section: Spark,
+        *,
+        sealed: frozenset[str] = frozenset(),
+        log_file: Path | None = None,
+        short_lived: bool = False,
+    ) -> SparkSettings:
+        """The settings of a pipeline file's `spark` section."""
+        return cls(
+            master=section.master,
+            driver_memory=section.driver_memory,
+            conf=section.options,
+            sealed=sealed,
+            log_file=log_file,
+            short_lived=short_lived,
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process on this machine."""
+        return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def has_few_cores(self) -> bool:
+        """Whether it all runs on two cores at most."""
+        return self.is_local and _cores(self.master) == _FEW
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether Spark's processes ask each other for a secret.
+
+        Alone on this machine Spark makes one up for each start, which stands in no setting. The
+        daemons of a cluster must know it: there it is asked for when the user gives it.
+        """
+        given = self.conf.get(_AUTHENTICATE)
+        if given is not None:
+            return given.strip().lower() == "true"
+        return self.is_local or bool(self.conf.get(_SHARED_SECRET))
+
+    @property
+    def chooses_collector(self) -> bool:
+        """Whether the user's options name a garbage collector: with two of them no JVM starts."""
+        return _COLLECTOR.search(self.conf.get("spark.driver.extraJavaOptions", "")) is not None
+
+
+def spark_conf(
+    settings: SparkSettings,
+    *,
+    app_name: str,
+    jars: Sequence[Path] = (),
+    jars_first: bool = False,
+    java_options: Sequence[str] = (),
+) -> dict[str, str]:
+    """Every setting of a new session; ConfigError if the user's contradict what must hold.
+
+    `jars_first` puts the jars on the class path before Spark's own, which is faster and needs one
+    process and jars that hold nothing of Spark's.
+    """
+    user = settings.conf
+    for name, value in REQUIRED.items():
+        if user.get(name, value) != value:
+            raise ConfigError(
+                f"{name} must be {value}",
+                where=f"spark.conf.{name}",
+                next_step="leave the setting out; convert time zones where the tables are read",
+            )
+    if not settings.is_local:
+        _refuse_secrets_of_executors(settings)
+    return {
+        **_defaults(),
+        **(_local_defaults(settings.master) if settings.is_local else {}),
+        **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
+        **(_QUICK if settings.short_lived else {}),
+        "spark.app.name": app_name,
+        **user,
+        **_combined(settings, java_options),
+        **(_jars(user, jars, first=jars_first) if jars else {}),
+        **REQUIRED,
+    }
+
+
+def launch_conf(
+    conf: Mapping[str, str],
+    *,
+    sealed: Collection[str] = (),
+    options_file: Path | None = None,
+) -> dict[str, str]:
+    """The part that may stand on a command line, where every user of the machine reads it.
+
+    `options_file` holds the JVM's secret options, for the JVM to read.
+    """
+    found = {
+        name: value
+        for name, value in conf.items()
+        if name.startswith(_AT_LAUNCH)
+        and not is_secret_name(name)
+        and (name not in sealed or name.startswith(_NOT_LATER))
+    }
+    for name in _DRIVER_OPTIONS:
+        hidden = _secret_options(conf, name, sealed)
+        if hidden:
+            shown = [each for each in jvm_options(conf[name]) if each not in hidden]
+            found[name] = " ".join(map(quoted, shown))
+    if options_file is not None:
+        last = _DRIVER_OPTIONS[-1]
+        found[last] = _joined(" ", found.get(last, ""), quoted(f"@{options_file}"))
+    return found
+
+
+def secret_options(conf: Mapping[str, str], *, sealed: Collection[str] = ()) -> list[str]:
+    """Options of the driver's JVM that must not stand on its command line."""
+    return [each for name in _DRIVER_OPTIONS for each in _secret_options(conf, name, sealed)]
+
+
+def _secret_options(conf: Mapping[str, str], name: str, sealed: Collection[str]) -> list[str]:
+    options = jvm_options(conf.get(name, ""))
+    return [each for each in options if name in sealed or any(secrets_within(each))]
+
+
+def _refuse_secrets_of_executors(settings: SparkSettings) -> None:
+    # Spark itself puts these on the command lines of other machines
+    for name, value in settings.conf.items():
+        if name.endswith("JavaOptions") and name not in _DRIVER_OPTIONS:
+            if name in settings.sealed or any(secrets_within(value)):
+                raise ConfigError(
+                    "a secret would stand on the command line of each executor",
+                    where=f"spark.conf.{name}",
+                    next_step="give executors a file or a variable (spark.executorEnv.NAME), "
+                    "and write options that are no secret without ${...}",
+                )
+
+
+def quoted(option: str) -> str:
+    """A JVM option as Spark's own parser of option strings reads it."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+        # one Arrow batch a task where it fits: decoding and writing are column-wise
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.python.worker.reuse": "true",
+    }
+
+
+def _local_defaults(master: str) -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(_cores(master)),
+        # Delta's 50 makes every read of a small table 50 tasks
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict[str, str]:
+    name, between = ("spark.driver.extraClassPath", os.pathsep) if first else ("spark.jars", ",")
+    return {name: _joined(between, between.join(map(str, jars)), user.get(name))}
+
+
+def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str, str]:
+    """Settings that hold something of ours and something of the user's."""
+    user = settings.conf
+    secret = _secret_names(settings)
+    conf = {
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.driver_memory or default_driver_memory(),
+        "spark.sql.extensions": _joined(",", _DELTA_EXTENSION, user.get("spark.sql.extensions")),
+        "spark.redaction.regex": _joined("|", secret, user.get("spark.redaction.regex")),
+        "spark.sql.redaction.options.regex": _joined(
+            "|", f"{secret}|url", user.get("spark.sql.redaction.options.regex")
+        ),
+    }
+    options = user.get("spark.driver.extraJavaOptions")
+    if java_options or options:
+        # the user's come last: of two JVM options the later one holds
+        ours = " ".join(quoted(option) for option in java_options)
+        conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
+    return conf
+
+
+def _secret_names(settings: SparkSettings) -> str:
+    """By which Spark masks its event log and its pages."""
+    given = settings.sealed
+    # an option that the JVM was given is a property of its own there
+    options = [
+        o for n in _DRIVER_OPTIONS if n in given for o in jvm_options(settings.conf.get(n, ""))
+    ]
+    names = {*given, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
+    return "|".join([f"(?i){SECRET_NAMES}", *(f"^{re.escape(name)}$" for name in sorted(names))])
+
+
+def default_driver_memory() -> str:
+    """A quarter of what this process may use, between 1g and 4g."""
+    quarter = min(psutil.virtual_memory().total, _container_limit()) // 4
+    return f"{min(4 * _GIB, max(_GIB, quarter)) >> 20}m"
+
+
+def _container_limit() -> int:
+    # a container sees the memory of the whole machine and is killed at its own limit
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+    except OSError:
+        limit = ""
+    return int(limit) if limit.isdigit() else 1 << 62
+
+
+def _cores(master: str) -> int:
+    match = _LOCAL.fullmatch(master)
+    asked = match[1] if match else None
+    cores = os.cpu_count() if asked == "*" else int(asked or 1)
+    return max(_FEW, cores or 1)
+
+
+def _joined(between: str, ours: str, theirs: str | None) -> str:
+    return between.join(part for part in (ours, theirs) if part)

@@ -1,0 +1,167 @@
+"""Names of staged files: which batch and which attempt they belong to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import ErrorCode
+from distributary.model.change import ChangeFacts
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus, dead_letter_id
+from distributary.model.manifest import StagedFile, compact
+from distributary.model.plan import StageOrder
+from distributary.model.record import HEADER, TIMESTAMP
+from distributary.model.table import Column
+
+TICKET = "wanted"
+
+
+def file_name(order: StageOrder) -> str:
+    """A name that no other task, attempt or batch uses."""
+    return f"{prefix(order)}{uuid.uuid4().hex[:12]}.parquet"
+
+
+def prefix(order: StageOrder) -> str:
+    """How the names of all files of an attempt begin, and of no other."""
+    return f"part-{order.lane}-{order.batch:08d}-{order.attempt}-"
+
+
+def ticket(order: StageOrder) -> str:
+    """A file that is there as long as somebody waits for what an attempt writes."""
+    return f"{order.folder}/{prefix(order)}{TICKET}"
+
+
+# What a task tells the driver about a file.
+
+
+def file_fact(table: str, records: int, staged: StagedFile | None) -> tuple[str, str]:
+    """A file for the manifest; None stands for records that gave no row."""
+    body = {"table": table, "records": records, "file": staged.as_dict() if staged else None}
+    return "file", compact(body)
+
+
+def change_fact(table: str, rows: pa.Table) -> tuple[str, str]:
+    """What the events are that a log gets."""
+    counts = pc.value_counts(rows.column("_op"))
+    named = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+    newest = pc.max(rows.column("_source_ts")).cast(pa.int64()).as_py()
+    facts = ChangeFacts({str(name): count for name, count in named}, newest)
+    return "changes", compact([table, facts.as_dict()])
+
+
+# Where each row came from: the columns that every table carries beside its own.
+
+METADATA: dict[str, Column] = {
+    "key": Column("_key", pa.binary(), "key of the source record"),
+    "headers": Column("_headers", pa.list_(HEADER), "headers of the source record"),
+    "topic": Column("_topic", pa.string(), "topic of the source record"),
+    "partition": Column("_partition", pa.int32(), "partition of the source record"),
+    "offset": Column("_offset", pa.int64(), "offset of the source record"),
+    "timestamp": Column("_timestamp", TIMESTAMP, "time of the source record"),
+    "schema_id": Column("_schema_id", pa.int64(), "schema that the record was written with"),
+    "batch": Column("_batch", pa.int64(), "batch that read the record"),
+    "raw": Column("_raw", pa.binary(), "the whole value of the source record, untouched"),
+}
+"""What `tables.metadata` may name, in the order of the columns."""
+
+DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null if unknown")
+"""What tables may be partitioned by besides."""
+
+_FROM_RAW = {
+    "key": "key",
+    "headers": "headers",
+    "topic": "topic",
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "raw": "value",
+}
+
+
+def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:
+    """The columns for a selection of names, in a fixed order."""
+    wanted = set(names)
+    return tuple(column for name, column in METADATA.items() if name in wanted)
+
+
+def metadata_columns(
+    raw: pa.Table, schema_ids: pa.Int64Array, names: Iterable[str], order: StageOrder
+) -> list[tuple[str, pa.Array | pa.ChunkedArray]]:
+    """The values of these columns for raw records and the schemas they were written with."""
+    wanted = set(names)
+    columns: list[tuple[str, pa.Array | pa.ChunkedArray]] = []
+    for name, column in METADATA.items():
+        if name not in wanted:
+            continue
+        if name == "schema_id":
+            values = schema_ids
+        elif name == "batch":
+            values = pa.repeat(pa.scalar(order.batch, pa.int64()), raw.num_rows)
+        else:
+            values = raw.column(_FROM_RAW[name])
+        columns.append((column.name, values))
+    return columns
+
+
+# Rows for the dead-letter table: the whole record, untouched, and why it is there.
+
+_LONGEST_TYPE = 200
+_LONGEST_MESSAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Why the record at one position of a raw batch is a dead letter."""
+
+    row: int
+    code: ErrorCode
+    message: str
+    stage: str
+    position: int | None = None
+    type: str | None = None
+    schema_id: int | None = None
+
+
+def letters_batch(
+    raw: pa.RecordBatch | pa.Table, letters: Sequence[Letter], order: StageOrder
+) -> pa.RecordBatch:
+    """Dead-letter rows for some of the raw records."""
+    rows = raw.take(pa.array([letter.row for letter in letters], pa.int64()))
+    count = len(letters)
+    topics, partitions, offsets = (
+        rows.column(name).to_pylist() for name in ("topic", "partition", "offset")
+    )
+    now = pa.repeat(pa.scalar(order.now_us, DEAD_LETTER_SCHEMA.field("first_seen").type), count)
+    columns = {
+        "id": [
+            dead_letter_id(order.pipeline, order.identities.get(where[0]) or order.life, *where)
+            for where in zip(topics, partitions, offsets, strict=True)
+        ],
+        "pipeline": [order.pipeline] * count,
+        **{name: rows.column(name) for name in rows.schema.names},
+        "type": [None if x.type is None else x.type[:_LONGEST_TYPE] for x in letters],
+        "schema_id": [x.schema_id for x in letters],
+        "stage": [x.stage for x in letters],
+        "error_code": [str(x.code) for x in letters],
+        "error_message": [x.message[:_LONGEST_MESSAGE] for x in letters],
+        "error_position": [x.position for x in letters],
+        "batch": [order.batch] * count,
+        "first_seen": now,
+        "last_seen": now,
+        "attempts": [1] * count,
+        "status": [str(DeadLetterStatus.OPEN)] * count,
+        "note": [None] * count,
+    }
+    arrays = [_one_array(columns[f.name], f.type) for f in DEAD_LETTER_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def _one_array(values: Any, type_: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    return values if isinstance(values, pa.Array) else pa.array(values, type_)

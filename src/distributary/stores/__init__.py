@@ -1,1 +1,0 @@
-"""Files on object stores, by their addresses, with the credentials that a pipeline file names."""

@@ -1,1 +1,0 @@
-"""What keeps tables small and quick while pipelines write to them: no row is ever changed."""

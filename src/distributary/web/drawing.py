@@ -1,0 +1,236 @@
+"""Numbers over time, few enough to draw. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from distributary.delta.tables import reaching, read_rows
+from distributary.evolve.types import sql_name
+from distributary.observe.health import Readable
+from distributary.observe.log_format import plain
+
+COLUMNS = (
+    *("pipeline", "batch", "started_at", "finished_at", "read", "dead_lettered"),
+    *("lag_records", "lag_seconds"),
+)
+WINDOWS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "all": 0}
+MOST_POINTS = 180
+_MOST_PIPELINES = 6
+_MICROS = 1_000_000
+
+
+def of_pipelines(timeline: pa.Table, *, window: str, only: str | None = None) -> dict[str, Any]:
+    """Throughput, lag and freshness of each pipeline, up to the newest batch of all of them."""
+    ends = _micros(timeline["finished_at"])
+    end = int(ends.max()) if len(ends) else 0
+    seconds = WINDOWS[window]
+    begin = end - seconds * _MICROS if seconds else (int(ends.min()) if len(ends) else 0)
+    names = np.array(timeline["pipeline"].to_pylist(), dtype=object)
+    inside = ends >= begin
+    wanted = [only] if only is not None else sorted(set(names[inside]))[:_MOST_PIPELINES]
+    return {
+        "window": window,
+        "from": _moment(begin),
+        "to": _moment(end),
+        "pipelines": [
+            {"name": name, "points": _points(timeline.filter(pa.array(inside & (names == name))))}
+            for name in wanted
+        ],
+    }
+
+
+def of_table(commits: pa.Table) -> list[dict[str, Any]]:
+    """Each commit of a table: its rows, and how long it was quiet before."""
+    done = [row for row in commits.to_pylist() if row["outcome"] not in ("parked", "accepted")]
+    found = []
+    before: datetime | None = None
+    for row in done:
+        pause = None if before is None else (row["at"] - before).total_seconds()
+        found.append({"at": row["at"], "rows": row["rows"], "pause": pause})
+        before = row["at"]
+    return _thinned(found)
+
+
+def _points(batches: pa.Table) -> list[dict[str, Any]]:
+    """One point a batch, or one for some neighbours where there are too many."""
+    count = len(batches)
+    if not count:
+        return []
+    groups = np.arange(count) * min(count, MOST_POINTS) // count
+    starts, ends = _micros(batches["started_at"]), _micros(batches["finished_at"])
+    reads = _sums(groups, _numbers(batches["read"]))
+    dead = _sums(groups, _numbers(batches["dead_lettered"]))
+    busy = _sums(groups, np.maximum(ends - starts, 1) / _MICROS)
+    last = np.append(np.flatnonzero(np.diff(groups)), count - 1)
+    lags, ages = batches["lag_records"].to_pylist(), batches["lag_seconds"].to_pylist()
+    numbers = batches["batch"].to_pylist()
+    return [
+        {
+            "at": _moment(int(ends[at])),
+            "batch": numbers[at],
+            "rate": float(reads[n] / busy[n]),
+            "read": int(reads[n]),
+            "dead": int(dead[n]),
+            "lag": lags[at],
+            "age": ages[at],
+        }
+        for n, at in enumerate(last)
+    ]
+
+
+def _thinned(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbours together: their rows added up, the longest of their pauses kept."""
+    count = len(points)
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for n, point in enumerate(points):
+        groups.setdefault(n * min(count, MOST_POINTS) // count, []).append(point)
+    return [
+        {
+            "at": some[-1]["at"],
+            "rows": sum(p["rows"] or 0 for p in some),
+            "pause": max((p["pause"] for p in some if p["pause"] is not None), default=None),
+        }
+        for some in groups.values()
+    ]
+
+
+def _sums(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.bincount(groups, weights=values)
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
+
+
+def _micros(column: pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _moment(micros: int) -> str:
+    stamp = np.datetime64(micros // 1000, "ms")
+    return f"{stamp}Z"
+
+
+# A few rows of a table as text: bounded in rows, columns and bytes, never a scan of it all.
+
+MOST_ROWS = 200
+MOST_COLUMNS = 80
+_MOST_BYTES = 32 << 20
+"""What may be decoded for one preview: a column of huge values is left out instead."""
+_MOST_FILES = 20
+_TEXT = 160
+_BYTES = 24
+
+
+def preview(found: Readable, *, limit: int) -> dict[str, Any]:
+    """The newest rows, as far as files tell which ones are new."""
+    names = found.schema.names[:MOST_COLUMNS]
+    with reaching(found.path):
+        rows, heavy = _newest(found, names, limit)
+    columns = [
+        {"name": name, "type": sql_name(kind), "kind": _kind(kind)}
+        for name, kind in zip(rows.schema.names, rows.schema.types, strict=True)
+    ]
+    cells = [[_cell(value) for value in rows[at].to_pylist()] for at in range(rows.num_columns)]
+    return {
+        "columns": columns,
+        "rows": [list(row) for row in zip(*cells, strict=True)],
+        "left_out": sorted(heavy),
+        "more_columns": max(len(found.schema.names) - len(names), 0),
+    }
+
+
+def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, set[str]]:
+    live = found.files
+    if live is None:
+        source = found.source
+        assert isinstance(source, DeltaTable)  # noqa: S101
+        return read_rows(source, columns=names, limit=limit), set()
+    fragments = list(_newest_first(found, live))[:_MOST_FILES]
+    heavy = {n for f in fragments[:1] for n in _heavy(f, limit)} & set(names)
+    light = [name for name in names if name not in heavy]
+    parts: list[pa.Table] = []
+    for fragment in fragments:
+        missing = limit - sum(map(len, parts))
+        if missing <= 0:
+            break
+        parts.append(_head(fragment, live.schema, light, missing))
+    whole = pa.concat_tables(parts) if parts else live.schema.empty_table().select(light)
+    return whole, heavy
+
+
+def _head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
+    # nothing is read ahead, and of a column only what the first rows need
+    options = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+    scanner = fragment.scanner(
+        schema=schema,
+        columns=columns,
+        batch_size=rows,
+        batch_readahead=0,
+        fragment_readahead=0,
+        fragment_scan_options=options,
+    )
+    return scanner.head(rows)
+
+
+def _newest_first(found: Readable, live: ds.Dataset) -> Iterator[ds.Fragment]:
+    fragments = list(live.get_fragments())
+    if isinstance(found.source, DeltaTable):
+        actions = pa.table(found.source.get_add_actions(flatten=True))
+        times = actions["modification_time"].cast(pa.int64()).to_pylist()
+        written = dict(zip(actions["path"].to_pylist(), times, strict=True))
+        fragments.sort(key=lambda f: written.get(f.path, 0), reverse=True)
+    else:
+        fragments.reverse()
+    yield from fragments
+
+
+def _heavy(fragment: ds.Fragment, limit: int) -> Iterator[str]:
+    """Columns of which so many rows would be too much."""
+    groups = fragment.metadata
+    for n in range(groups.num_columns):
+        sizes = [groups.row_group(g).column(n) for g in range(groups.num_row_groups)]
+        size = sum(chunk.total_uncompressed_size for chunk in sizes)
+        share = min(limit / max(groups.num_rows, 1), 1.0)
+        if sizes and size * share > _MOST_BYTES:
+            yield sizes[0].path_in_schema.split(".")[0]
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_nested(kind):
+        return "nested"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    return "time" if pa.types.is_temporal(kind) else "text"
+
+
+def _cell(value: Any) -> str | None:
+    """A value as text, cut; numbers too: a browser's own would lose digits."""
+    match value:
+        case None:
+            return None
+        case bytes():
+            more = "…" if len(value) > _BYTES else ""
+            return f"0x{value[:_BYTES].hex()}{more}"
+        case str():
+            return _cut(value)
+        case bool():
+            return "true" if value else "false"
+        case dict() | list():
+            return _cut(json.dumps(plain(value), ensure_ascii=False))
+    known = plain(value)
+    return str(value) if known is None else _cut(str(known))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"

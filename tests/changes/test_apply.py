@@ -1,0 +1,411 @@
+"""Crashes, races, memory that ends, files that are put together: merging in one process."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from distributary.changes import apply, history, tombstones
+from distributary.changes import apply as rewrite
+from distributary.changes import apply as target
+from distributary.changes.apply import merge_table
+from distributary.changes.history import merge_history
+from distributary.changes.rebuild import rebuild, verify
+from distributary.changes.shape import MergeOrder, MergeResult
+from distributary.changes.spark import choose
+from distributary.delta import swap
+from distributary.delta.commit import create_commit
+from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
+from distributary.model.table import Column
+from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, event, plain, truth
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+class Crash(BaseException):
+    """What a killed process would look like from the inside."""
+
+
+FIRST = [
+    *(event(1, "insert", id=n, region="EU", price=float(n)) for n in range(6)),
+    event(6, "insert", id=10),
+]
+SECOND = [
+    event(5, "truncate"),
+    event(6, "insert", id=1, region="US"),
+    event(7, "delete", id=1),
+    event(7, "delete", id=10),
+    event(8, "insert", id=2),
+    Event((1, 9, 0, 0, 0, 1, ""), values={"id": 2}, unchanged=("region",)),
+]
+
+STEPS: list[tuple[Any, str]] = [
+    (apply, "read_events"),
+    (apply, "plan"),
+    (apply, "remember"),
+    (tombstones, "write_rows"),
+    (tombstones, "commit"),
+    (apply, "rewrite"),
+    (rewrite, "write_rows"),
+    (apply, "commit"),
+    (swap, "create_commit"),
+]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0].__name__[19:]}.{step[1]}")
+def test_a_crash_at_any_step_is_harmless(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], late: bool
+) -> None:
+    merge_table(shop.order(FIRST))
+    order = shop.order(SECOND)
+    real: Callable[..., Any] = getattr(*step)
+
+    def crashing(*args: Any, **options: Any) -> Any:
+        if late:
+            real(*args, **options)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, crashing)
+        with pytest.raises(Crash):
+            merge_table(order)
+    for _ in range(2):
+        merge_table(order)
+        assert shop.rows() == truth([FIRST, SECOND], COLUMNS)
+    # what was removed stays so, whenever the crash was
+    merge_table(shop.order([event(4, "insert", id=9), event(6, "insert", id=1)]))
+    assert shop.rows() == truth([FIRST, SECOND], COLUMNS)
+    assert len(shop.tombstones()) == 3
+
+
+def test_two_writers_take_turns(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    merge_table(shop.order([event(0, "insert", id=0)]))
+    batches = [[event(n, "insert", id=n), event(n, id=0)] for n in range(1, 9)]
+    orders = [replace(shop.order(b), app_id=f"distributary/p{b[0].place[1]}/l/s") for b in batches]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(merge_table, orders))
+    assert plain(shop.rows(), "id") == [(n,) for n in range(9)]
+    assert shop.rows()[-1]["_seq"][1] == 8
+
+
+def test_an_answer_that_was_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = shop.order(FIRST)
+
+    def lost(path: str, text: str) -> None:
+        create_commit(path, text)
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "create_commit", lost)
+        with pytest.raises(LakeUnavailableError):
+            merge_table(order)
+    assert merge_table(order).skipped
+    assert shop.rows() == truth([FIRST], COLUMNS)
+
+
+def test_memory_ends_with_the_horizon(shop: Shop) -> None:
+    merge_table(shop.order([event(5, "delete", id=1), event(5, "truncate")], horizon=3600))
+    later = [event(1, "insert", id=1)]
+    merge_table(shop.order(later, horizon=3600, now_us=NOW + 3600 * 1_000_000))
+    assert shop.rows() == []
+    merge_table(shop.order(later, horizon=3600, now_us=NOW + 3601 * 1_000_000))
+    assert plain(shop.rows(), "id") == [(1,)]
+
+
+def test_tombstones_are_put_together_without_the_forgotten(shop: Shop) -> None:
+    merge_table(shop.order([event(1, "insert", id=0)]))
+    for day in range(12):
+        order = shop.order(
+            [event(10 + day, "delete", id=day), event(10 + day, "delete", id=99)],
+            now_us=NOW + day * DAY,
+            horizon=5 * 24 * 3600,
+        )
+        merge_table(order)
+    found = {row["key"] for row in shop.tombstones()}
+    assert '{"id":0}' not in found
+    assert {'{"id":99}', '{"id":11}', '{"id":7}'} <= found
+    assert len(DeltaTable(order.tombstones).file_uris()) <= 3
+
+
+def test_a_key_that_is_defined_anew(shop: Shop) -> None:
+    """By `id` first, then by `id` and `region`: rows go on under the new key."""
+    both = ("id", "region")
+    first = [event(1, "insert", id=1, region="FR"), event(2, id=1, region="US", price=2.0)]
+    merge_table(shop.order(first))
+    second = [
+        at(event(10, "insert", id=1, region="EU", price=10.0), key=both),
+        at(event(11, "update", id=1, region="US", price=11.0), key=both),
+        event(3, "insert", id=2, region="IT"),
+    ]
+    merge_table(shop.order(second))
+    expected = [(1, "EU", 10.0), (1, "US", 11.0), (2, "IT", None)]
+    assert plain(shop.rows(), "id", "region", "price") == expected
+    # under the old key there was one row 1, and it had gone on from FR to US
+    merge_table(shop.order([event(1, "insert", id=1, region="FR")]))
+    assert plain(shop.rows(), "id", "region", "price") == expected
+    # a row of the old time that nobody overtook is still a row
+    merge_table(shop.order([event(4, "insert", id=3, region="EU")]))
+    assert plain(shop.rows(), "id", "region") == [(1, "EU"), (1, "US"), (2, "IT"), (3, "EU")]
+
+
+def test_several_files_are_read_and_only_what_changes_is_written(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewrite, "SMALL_FILE", 0)
+    monkeypatch.setattr(target, "READ_WHOLE", 0)
+    batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(5)]
+    for batch in batches:
+        merge_table(shop.order(batch))
+    before = set(DeltaTable(shop.folder / "orders").file_uris())
+    assert len(before) == 5
+    changes = [
+        event(9, "update", id=21, region="new"),
+        event(9, "delete", id=31),
+        Event((1, 9, 0, 0, 0, 1, ""), values={"id": 32, "price": 1.0}, unchanged=("region",)),
+        event(9, "insert", id=99),
+    ]
+    batches.append(changes)
+    merge_table(shop.order(changes))
+    after = set(DeltaTable(shop.folder / "orders").file_uris())
+    assert len(before & after) == 3
+    assert shop.rows() == truth(batches, COLUMNS)
+    monkeypatch.setattr(rewrite, "SMALL_FILE", 2**20)
+    batches.append([event(10, "insert", id=100)])
+    merge_table(shop.order(batches[-1]))
+    assert len(DeltaTable(shop.folder / "orders").file_uris()) == 1
+    assert shop.rows() == truth(batches, COLUMNS)
+
+
+def test_large_outputs_are_cut(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite, "LARGEST_OUTPUT", 2000)
+    batch = [event(1, "insert", id=n, region="x" * 50) for n in range(200)]
+    merge_table(shop.order(batch))
+    assert len(DeltaTable(shop.folder / "orders").file_uris()) > 3
+    assert shop.rows() == truth([batch], COLUMNS)
+
+
+def test_huge_keys(shop: Shop) -> None:
+    shop.columns = (Column("id", pa.string()), Column("price", pa.float64()))
+    one, other = "x" * 3_000_000 + "1", "x" * 3_000_000 + "2"
+    merge_table(shop.order([event(1, "insert", id=one), event(1, "insert", id=other)]))
+    merge_table(shop.order([event(2, "delete", id=one), event(2, id=other, price=2.0)]))
+    merge_table(shop.order([event(1, "insert", id=one)]))
+    assert [(row["id"] == other, row["price"]) for row in shop.rows()] == [(True, 2.0)]
+
+
+def test_a_key_that_holds_a_map(shop: Shop) -> None:
+    shop.columns = (Column("id", pa.map_(pa.string(), pa.int64())), Column("price", pa.float64()))
+    merge_table(shop.order([event(1, "insert", id=[("a", 1)]), event(1, "insert", id=[("a", 2)])]))
+    merge_table(shop.order([event(2, "delete", id=[("a", 1)])]))
+    assert plain(shop.rows(), "id") == [([("a", 2)],)]
+
+
+def test_nothing_new_is_no_commit(shop: Shop) -> None:
+    merge_table(shop.order(FIRST))
+    version = shop.version()
+    assert merge_table(shop.order(FIRST)).version == version
+    assert merge_table(shop.order([])).version == version
+    assert shop.version() == version
+
+
+def test_no_key_no_table(shop: Shop) -> None:
+    events = [at(event(1, "insert", id=1), key=key) for key in ((), None, ("nowhere",))]
+    result = merge_table(shop.order(events))
+    assert (result.version, result.counts.keyless) == (-1, 3)
+    assert not (shop.folder / "orders").exists()
+
+
+def test_times_without_a_zone_are_a_feature_of_the_table(shop: Shop) -> None:
+    merge_table(shop.order([event(1, "insert", id=1)]))
+    shop.columns = (*COLUMNS, Column("at", pa.timestamp("us")))
+    merge_table(shop.order([event(2, "update", id=1, at=5), event(2, "insert", id=2, at=None)]))
+    merge_table(shop.order([event(3, "update", id=2, at=7)]))
+    protocol = DeltaTable(shop.folder / "orders").protocol()
+    assert "timestampNtz" in (protocol.writer_features or ())
+    assert [row["at"].microsecond for row in shop.rows()] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partition_by": ["region"]},
+        {"configuration": {"delta.enableChangeDataFeed": "true"}},
+        {"configuration": {"delta.appendOnly": "true"}},
+    ],
+    ids=["partitions", "feature", "append-only"],
+)
+def test_tables_for_other_writers_are_refused(shop: Shop, options: dict[str, Any]) -> None:
+    rows = pa.table({"id": pa.array([1]), "region": pa.array(["EU"])})
+    write_deltalake(shop.folder / "orders", rows, **options)
+    order = shop.order([event(1, "insert", id=1)])
+    assert choose(order) == "spark"
+    with pytest.raises(PublishError) as caught:
+        merge_table(order)
+    assert caught.value.code == ErrorCode.COMMIT_FAILED
+    assert caught.value.context["reason"] == "features"
+
+
+def test_a_table_that_somebody_else_made_is_taken_on(shop: Shop) -> None:
+    rows = pa.table({"id": pa.array([1, 2]), "region": pa.array(["old", "old"])})
+    write_deltalake(shop.folder / "orders", rows)
+    merge_table(shop.order([event(1, "update", id=1, region="new")]))
+    found = {
+        row["id"]: row["region"]
+        for row in DeltaTable(shop.folder / "orders").to_pyarrow_table().to_pylist()
+    }
+    assert found == {1: "new", 2: "old"}
+
+
+def test_a_table_made_again_behind_us(shop: Shop) -> None:
+    merge_table(shop.order([event(5, "insert", id=1)]))
+    shutil.rmtree(shop.folder / "orders")
+    merge_table(shop.order([event(1, "insert", id=2)]))
+    assert plain(shop.rows(), "id") == [(2,)]
+    write_deltalake(
+        shop.folder / "orders", pa.table({"id": pa.array([7])}), mode="append", schema_mode="merge"
+    )
+    merge_table(shop.order([event(2, "insert", id=3)]))
+    found = DeltaTable(shop.folder / "orders").to_pyarrow_table().column("id").to_pylist()
+    assert sorted(found) == [2, 3, 7]
+
+
+def test_many_commits_are_followed_over_checkpoints(shop: Shop) -> None:
+    for number in range(2 * swap.CHECKPOINT_EVERY + 5):
+        merge_table(shop.order([event(number, "insert", id=number % 7, price=float(number))]))
+    assert list((shop.folder / "orders/_delta_log").glob("*.checkpoint.parquet"))
+    assert len(shop.rows()) == 7
+    # a process that has seen nothing of it
+    from distributary.delta import snapshot
+
+    snapshot._followed.clear()
+    merge_table(shop.order([event(999, "delete", id=0)]))
+    assert len(shop.rows()) == 6
+
+
+def test_values_that_do_not_fit_are_refused(shop: Shop) -> None:
+    shop.columns = (Column("id", pa.int32()),)
+    merge_table(shop.order([event(1, "insert", id=1)]))
+    shop.columns = (Column("id", pa.int64()),)
+    with pytest.raises(PublishError) as caught:
+        merge_table(shop.order([event(2, "insert", id=2**40)], evolution="none"))
+    assert caught.value.context["reason"] == "columns"
+    assert plain(shop.rows(), "id") == [(1,)]
+
+
+def test_from_soft_to_hard_and_back(shop: Shop) -> None:
+    batch = [event(1, "insert", id=1), event(1, "insert", id=2)]
+    merge_table(shop.order([*batch, event(2, "delete", id=2)], deletes="soft"))
+    merge_table(shop.order([event(3, "insert", id=3)], evolution="overwriteSchema"))
+    assert plain(shop.rows(), "id") == [(1,), (3,)]
+    merge_table(shop.order([event(4, "delete", id=1)], deletes="soft"))
+    assert plain(shop.rows(), "id", "_deleted") == [(1, True), (3, None)]
+
+
+def test_orders_travel(shop: Shop) -> None:
+    order = shop.order(FIRST)
+    assert pickle.loads(pickle.dumps(order)) == order
+    result = merge_table(pickle.loads(pickle.dumps(order)))
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_file_that_is_gone(shop: Shop) -> None:
+    order = shop.order(FIRST)
+    Path(order.files[0]).unlink()
+    with pytest.raises(LakeUnavailableError):
+        merge_table(order)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short"])
+@pytest.mark.parametrize(("place", "merge"), [(apply, merge_table), (history, merge_history)])
+def test_a_file_that_somebody_removes_before_the_commit_is_never_committed(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    place: Any,
+    merge: Callable[[MergeOrder], MergeResult],
+) -> None:
+    first, second = shop.order(FIRST), shop.order(SECOND)
+    merge(first)
+    table = Path(first.path)
+    before = DeltaTable(table)
+
+    def vacuumed(folder: str, known: Any, change: Any) -> int:
+        lost = Path(folder) / change.added[0].path
+        lost.unlink() if damage == "gone" else lost.write_bytes(lost.read_bytes()[:-1])
+        return swap.commit(folder, known, change)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "commit", vacuumed)
+        with pytest.raises(StagedFileError) as caught:
+            merge(second)
+    assert caught.value.retryable
+    # nothing is committed, and what was written for it is not left
+    assert DeltaTable(table).version() == before.version()
+    assert {p.name for p in table.glob("*.parquet")} == {Path(u).name for u in before.file_uris()}
+    merge(second)
+    left = [uri for uri in DeltaTable(table).file_uris() if not Path(uri).exists()]
+    assert left == []
+
+
+def test_other_stores_are_refused(shop: Shop) -> None:
+    order = replace(shop.order(FIRST), path="s3://bucket/orders")
+    with pytest.raises(PublishError) as caught:
+        merge_table(order)
+    assert caught.value.context["reason"] == "store"
+
+
+def test_the_way_is_chosen_by_size(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = shop.order(FIRST)
+    assert choose(order) == "arrow"
+    merge_table(order)
+    assert choose(order) == choose(order, 10) == "arrow"
+    assert choose(order, 2**40) == "spark"
+    monkeypatch.setattr("distributary.changes.spark.LARGE_BATCH", 10)
+    assert choose(order, 10) == "spark"
+
+
+def test_one_place_one_event(shop: Shop) -> None:
+    """Of events at one and the same place the last of the first batch counts, then and later."""
+    place = (1, 5, 0, 0, 0, 1, "a")
+    first = [at(event(place, id=1, price=float(n)), offset=n, hash=n) for n in (1, 3, 2)]
+    second = [
+        at(event(place, id=1, price=9.0), offset=9),
+        at(event(place, "delete", id=1), offset=10),
+        event((1, 5, 0, 0, 0, 1, "b"), "delete", id=2),
+    ]
+    third = [event((1, 5, 0, 0, 0, 1, "b"), "insert", id=2)]
+    for batch in (first, second, third):
+        merge_table(shop.order(batch))
+    assert plain(shop.rows(), "id", "price") == [(1, 3.0)]
+    log = shop.publish_log()
+    assert verify(log, shop.order([])).agrees
+    rebuild(log, shop.order([]))
+    assert plain(shop.rows(), "id", "price") == [(1, 3.0)]
+
+
+def test_files_that_were_replaced_do_not_stay_for_ever(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        swap, "RETENTION", {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    )
+    monkeypatch.setattr(swap, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(swap, "CLEAN_EVERY", 1)
+    for number in range(9):
+        merge_table(shop.order([event(number, id=1)]))
+    assert len(list((shop.folder / "orders").glob("*.parquet"))) < 5
+    assert [row["_seq"][1] for row in shop.rows()] == [8]

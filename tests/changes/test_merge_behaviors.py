@@ -1,0 +1,333 @@
+"""What every way of merging does, whichever engine does the work."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from distributary.changes.apply import merge_table
+from distributary.changes.shape import MergeOrder, MergeResult
+from distributary.delta.commit import facts_in
+from distributary.model.table import Column
+from tests.changes.logs import COLUMNS, LIFE, Event, Shop, at, event, plain, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Merge = Callable[[MergeOrder], MergeResult]
+
+
+@pytest.fixture(
+    params=["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
+)
+def merge(request: pytest.FixtureRequest) -> Merge:
+    if request.param == "arrow":
+        return merge_table
+    from distributary.changes.spark import merge_table_with_spark
+
+    spark: SparkSession = request.getfixturevalue("spark")
+    return lambda order: merge_table_with_spark(spark, order)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_rows_come_change_and_go_once(merge: Merge, shop: Shop) -> None:
+    first = [
+        event(1, "insert", id=1, price=1.0),
+        event(2, "insert", id=2, price=2.0),
+        event(3, "update", id=1, price=3.0),
+    ]
+    counts = merge(shop.order(first)).counts
+    assert (counts.events, counts.inserted, counts.superseded) == (3, 2, 1)
+    second = [
+        event(4, "delete", id=2),
+        event(5, "insert", id=3, price=5.0),
+        event(6, "update", id=1, price=6.0),
+        event(7, "delete", id=9),
+        Event((1, 8, 0, 0, 0, 1, ""), values={"id": 8}, key=()),
+    ]
+    order = shop.order(second, files=2)
+    counts = merge(order).counts
+    assert (counts.inserted, counts.updated, counts.deleted) == (1, 1, 1)
+    assert (counts.ignored, counts.keyless) == (1, 1)
+    assert shop.rows() == truth([first, second], COLUMNS)
+    again = merge(order)
+    assert again.skipped
+    assert again.version == shop.version()
+    # the same events under another number are older than what the table has
+    merge(shop.order([*first, *second]))
+    assert shop.rows() == truth([first, second], COLUMNS)
+
+
+def test_a_commit_says_where_it_came_from(merge: Merge, shop: Shop) -> None:
+    merge(shop.order([event(1, "insert", id=1)], source_hash="abc"))
+    merge(shop.order([event(2, "update", id=1)], source_hash="def"))
+    table = DeltaTable(shop.folder / "orders")
+    assert table.transaction_version(LIFE) == 1
+    assert table.metadata().name == "orders"
+    assert table.metadata().description == 'orders; `all` of "them"'
+    fields = {f.name: f for f in table.schema().fields}
+    assert list(fields) == ["id", "region", "price", "_seq", "_source_ts"]
+    assert fields["id"].metadata["comment"] == "number of the order"
+    told = facts_in(table.history(1)[0])
+    assert told["distributary.batch"] == "1"
+    assert told["distributary.source"] == "def"
+    assert told["distributary.pipeline"] == "shop"
+
+
+def test_what_is_late_does_not_bring_rows_back(merge: Merge, shop: Shop) -> None:
+    batches = [
+        [event(1, "insert", id=1), event(2, "insert", id=2)],
+        [event(9, "delete", id=1), event(9, "delete", id=3)],
+        [event(5, "update", id=1), event(6, "insert", id=3), event(1, "update", id=2)],
+    ]
+    for batch in batches:
+        merge(shop.order(batch))
+    assert plain(shop.rows(), "id") == [(2,)]
+    merge(shop.order([event(10, "insert", id=1)]))
+    assert plain(shop.rows(), "id") == [(1,), (2,)]
+
+
+def test_soft_deletes_stay_and_come_back_to_life(merge: Merge, tmp_path: Path) -> None:
+    shop = Shop(tmp_path, settings={"deletes": "soft"})
+    batches = [
+        [event(1, "insert", id=1, price=1.0), event(2, "insert", id=2, price=2.0)],
+        [event(5, "delete", id=1, price=1.0), event(5, "delete", id=7), event(6, "delete", id=2)],
+        [event(4, "update", id=1, price=4.0), event(8, "insert", id=2, price=8.0)],
+    ]
+    for batch in batches:
+        merge(shop.order(batch))
+    assert plain(shop.rows(), "id", "price", "_deleted") == [
+        (1, 1.0, True),
+        (2, 8.0, False),
+        (7, None, True),
+    ]
+    assert shop.rows() == truth(batches, COLUMNS, soft=True)
+    assert shop.tombstones() == []
+
+
+def test_keys_of_several_columns_nulls_and_another_spelling(merge: Merge, shop: Shop) -> None:
+    key = ("REGION", "Id")
+    first = [
+        at(event(1, "insert", id=1, region="EU", price=1.0), key=key),
+        at(event(1, "insert", id=1, region=None, price=2.0), key=key),
+        at(event(1, "insert", id=None, region=None, price=3.0), key=key),
+    ]
+    second = [
+        at(event(2, "update", id=1, region=None, price=4.0), key=("id", "region")),
+        at(event(2, "delete", id=None, region=None), key=key),
+    ]
+    merge(shop.order(first))
+    merge(shop.order(second))
+    merge(shop.order([at(event(1, "insert", id=None, region=None, price=9.0), key=key)]))
+    assert plain(shop.rows(), "id", "region", "price") == [(1, "EU", 1.0), (1, None, 4.0)]
+
+
+def test_columns_left_out_keep_their_value(merge: Merge, shop: Shop) -> None:
+    merge(shop.order([event(1, "insert", id=1, region="EU", price=1.0)]))
+    second = [
+        Event((1, 2, 0, 0, 0, 1, ""), values={"id": 1, "region": "US"}, unchanged=("price",)),
+        Event((1, 3, 0, 0, 0, 1, ""), values={"id": 1}, unchanged=("Region", "PRICE")),
+        event(2, "insert", id=2, region="FR", price=2.0),
+        Event((1, 4, 0, 0, 0, 1, ""), values={"id": 2, "price": 4.0}, unchanged=("region",)),
+        Event((1, 4, 0, 0, 0, 1, ""), values={"id": 3}, unchanged=("region", "price")),
+    ]
+    merge(shop.order(second))
+    expected = [(1, "US", 1.0), (2, "FR", 4.0), (3, None, None)]
+    assert plain(shop.rows(), "id", "region", "price") == expected
+
+
+def moved(number: int, old: int, new: int, *, unchanged: tuple[str, ...]) -> list[Event]:
+    """Both halves of a change of key."""
+    gone = Event((1, 0, number, 0, 0, 0, f"{number}.0"), "delete", {"id": old}, deleted=True)
+    come = Event(
+        (1, 0, number, 0, 0, 1, f"{number}.1"),
+        "insert",
+        {"id": new, "region": None if "region" in unchanged else "new"},
+        unchanged=unchanged,
+        old_key={"id": old},
+    )
+    return [at(gone, unchanged=("region", "price")), come]
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_values_move_with_a_row_to_another_key(merge: Merge, tmp_path: Path, deletes: str) -> None:
+    shop = Shop(tmp_path, settings={"deletes": deletes})
+    one, two, three = (moved(n, old, new, unchanged=("price",)) for n, old, new in MOVES)
+    late = Event((1, 0, 30, 0, 0, 1, ""), values={"id": 31, "region": "x"}, unchanged=("price",))
+    batches = [
+        [event((1, 0, n, 0, 0, 1, ""), "insert", id=n, region="EU", price=n / 2) for n in (1, 2)],
+        # the halves cut apart, and the old key with another row by then
+        [one[0], event((1, 0, 12, 0, 0, 1, ""), "insert", id=1, region="FR", price=9.0)],
+        [one[1], two[0], *moved(15, 1, 3, unchanged=())],
+        # on from a key that it has had for a moment only
+        [two[1], three[0], three[1], late],
+    ]
+    ways = {merge(shop.order(batch)).way for batch in batches}
+    assert ways == {"arrow" if merge is merge_table else "spark"}
+    assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+    live = [row for row in shop.rows() if not row.get("_deleted")]
+    assert plain(live, "id", "price") == [(2, 1.0), (3, None), (31, 0.5)]
+
+
+MOVES = ((10, 1, 11), (20, 11, 21), (25, 21, 31))
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_truncate_takes_what_was_before_it(merge: Merge, tmp_path: Path, deletes: str) -> None:
+    shop = Shop(tmp_path, settings={"deletes": deletes})
+    tie = (1, 5, 0, 0, 0, 1, "it's a `tie` ${x}")
+    batches = [
+        [event(1, "insert", id=1), event(9, "insert", id=2), event(2, "insert", id=3)],
+        [
+            Event(tie, "truncate"),
+            event(7, "insert", id=3, region="new"),
+            event(3, "insert", id=4),
+            Event((1, 8, 0, 0, 0, 1, ""), values={"id": 1}, unchanged=("region",)),
+        ],
+        [event(4, "insert", id=5), event(6, "insert", id=6)],
+    ]
+    for batch in batches:
+        merge(shop.order(batch))
+    assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_many_changes_in_a_few_batches(merge: Merge, tmp_path: Path, deletes: str) -> None:
+    dice = random.Random(7)
+    events = []
+    for number in range(600):
+        row = {"id": dice.randrange(60), "region": dice.choice("ABC"), "price": float(number)}
+        op = dice.choice(["insert", "update", "update", "delete"])
+        events.append(event((1, number // 9, dice.randrange(3), number, 0, 1, ""), op, **row))
+    dice.shuffle(events)
+    batches = [events[:300], events[300:500], events[450:]]
+    shop = Shop(tmp_path, settings={"deletes": deletes})
+    for batch in batches:
+        merge(shop.order(batch))
+    assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+def test_tables_grow(merge: Merge, shop: Shop) -> None:
+    shop.columns = (Column("id", pa.int32()), Column("price", pa.float32()))
+    merge(shop.order([event(1, "insert", id=1, price=0.5), event(1, "insert", id=2, price=1.5)]))
+    shop.columns = (
+        Column("id", pa.int64()),
+        Column("price", pa.float64()),
+        Column("address", pa.struct([pa.field("city", pa.string())]), "where to"),
+    )
+    merge(shop.order([event(2, id=1, price=2.5, address={"city": "Rome"})]))
+    shop.columns = (
+        Column("address", pa.struct([pa.field("city", pa.string()), pa.field("zip", pa.int64())])),
+        Column("id", pa.int64()),
+    )
+    merge(shop.order([event(3, "insert", id=2**40, address={"city": "Oslo", "zip": 7})]))
+    rows = [tuple(row[n] for n in ("id", "price", "address")) for row in shop.rows()]
+    assert rows == [
+        (2, 1.5, None),
+        (1, 2.5, {"city": "Rome", "zip": None}),
+        (2**40, None, {"city": "Oslo", "zip": 7}),
+    ]
+    names = [f.name for f in DeltaTable(shop.folder / "orders").schema().fields]
+    assert names == ["id", "price", "address", "_seq", "_source_ts"]
+
+
+def test_none_leaves_columns_as_they_are(merge: Merge, shop: Shop) -> None:
+    merge(shop.order([event(1, "insert", id=1, region="EU")], evolution="none"))
+    shop.columns = (*COLUMNS, Column("extra", pa.string()))
+    merge(shop.order([event(2, id=1, region="US", extra="x")], evolution="none"))
+    assert set(shop.rows()[0]) == {"id", "region", "price", "_seq", "_source_ts"}
+    assert plain(shop.rows(), "id", "region") == [(1, "US")]
+
+
+def test_overwrite_gives_exactly_the_new_columns(merge: Merge, shop: Shop) -> None:
+    rows = [event(1, "insert", id=1, region="7"), event(1, "insert", id=2, region="x")]
+    merge(shop.order(rows, evolution="overwriteSchema"))
+    shop.columns = (COLUMNS[0], Column("region", pa.int64()), Column("more", pa.string()))
+    merge(shop.order([event(2, "insert", id=3, region=5, more="m")], evolution="overwriteSchema"))
+    assert plain(shop.rows(), "id", "region", "more") == [
+        (1, 7, None),
+        (2, None, None),
+        (3, 5, "m"),
+    ]
+    assert "price" not in shop.rows()[0]
+
+
+KEY_VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "bool": (pa.bool_(), True, False),
+    "int32": (pa.int32(), 7, -7),
+    "int64": (pa.int64(), 2**62, -(2**62)),
+    "float": (pa.float32(), 0.5, float("nan")),
+    "double": (pa.float64(), -0.0, float("nan")),
+    "decimal": (pa.decimal128(38, 10), Decimal("1.5"), Decimal("-1.5")),
+    "string": (pa.string(), 'it\'s "this" \\ \u2603 \U0001f600\n\x00', ""),
+    "binary": (pa.binary(), b"\x00\xff", b""),
+    "date": (pa.date32(), date(1, 1, 1), date(9999, 12, 31)),
+    "timestamp": (
+        pa.timestamp("us", "UTC"),
+        datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
+        datetime(1900, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+    ),
+    "list": (pa.list_(pa.int64()), [1, None], []),
+    "struct": (pa.struct([pa.field("a", pa.int64())]), {"a": 1}, {"a": None}),
+}
+
+
+def test_a_key_of_every_type(merge: Merge, shop: Shop) -> None:
+    shop.columns = (
+        *(Column(f"k_{name}", type_) for name, (type_, _, _) in KEY_VALUES.items()),
+        Column("price", pa.float64()),
+    )
+    key = tuple(column.name for column in shop.columns[:-1])
+    one = {f"k_{name}": value for name, (_, value, _) in KEY_VALUES.items()}
+    other = {f"k_{name}": value for name, (_, _, value) in KEY_VALUES.items()}
+    nothing = dict.fromkeys(key)
+
+    def changes(number: int, op: str) -> list[Event]:
+        return [
+            at(event(number, op, price=float(n), **row), key=key)
+            for n, row in enumerate((one, other, nothing))
+        ]
+
+    merge(shop.order(changes(1, "insert")))
+    second = changes(2, "update")
+    if "k_double" in key:
+        zero = {**second[0].values, "k_double": 0.0, "price": 10.0}
+        second[0] = at(second[0], values=zero)
+    merge(shop.order([second[0], replace(second[1], op="delete", deleted=True), second[2]]))
+    merge(shop.order(changes(1, "insert")))
+    assert plain(shop.rows(), "price") == [(10.0,), (2.0,)]
+
+
+NAMES = ("a.b", "a", "`", "``x", "'", '"', "select", "ORDER", "ключ", "\U0001f600", "$", "é", "-")
+
+
+@pytest.mark.parametrize("names", [NAMES, ("a b", "x;y", "(c)", "d=e", "{f}", "g,h", "\t", "\n")])
+def test_names_from_outside(merge: Merge, shop: Shop, names: tuple[str, ...]) -> None:
+    shop.columns = (
+        *(Column(name, pa.string(), f"comment on {name}") for name in names),
+        Column("s", pa.struct([pa.field(name, pa.string()) for name in names[:3]])),
+    )
+    row = {name: name for name in names} | {"s": {name: "x" for name in names[:3]}}
+    merge(shop.order([at(event(1, "insert", **row), key=names)]))
+    changed = Event((1, 2, 0, 0, 0, 1, ""), values={**row, "s": None}, key=names, unchanged=("s",))
+    merge(shop.order([changed, at(event(2, "delete", **{names[0]: "?"}), key=names)]))
+    merge(shop.order([at(event(1, "insert", **{names[0]: "?"}), key=names)]))
+    found = [{name: each[name] for name in (*names, "s")} for each in shop.rows()]
+    assert found == [row]
+    definition, key = (shop.tombstones()[0][name] for name in ("definition", "key"))
+    assert json.loads(definition) == sorted(names)
+    assert json.loads(key) == {names[0]: "?"}

@@ -1,0 +1,303 @@
+"""State that goes backward and names that come twice: an old copy, a lost one, a reset, an end."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from distributary.engine import batch as batch_module
+from distributary.engine import removal as removal_module
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.mending import plan_clean, plan_reset, remove
+from distributary.engine.pipeline import Pipeline
+from distributary.engine.recovery import plan_recovery, recover
+from distributary.engine.removal import dead_letters_of
+from distributary.engine.replay import LANE, replay
+from distributary.errors import CheckpointError, DivergedError, ErrorCode, FencedError
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import stream_rounds
+from distributary.model import layout
+from tests.engine.lakes import Games
+
+pytestmark = pytest.mark.spark
+
+PLAN = GamesPlan(games=2, versions=4, records=5, bad=8)
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: nothing of the product catches it."""
+
+
+def die(*args: object, **kwargs: object) -> None:
+    raise Killed
+
+
+def killed_before_settle(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_module, "_settle", die)
+        with pytest.raises(Killed):
+            pipeline.run(spark=spark)
+
+
+def copied(pipeline: Pipeline, name: str = "copy") -> Path:
+    to = pipeline.checkpoint_folder.parent / name
+    shutil.copytree(pipeline.checkpoint_folder, to)
+    return to
+
+
+def put_back(pipeline: Pipeline, copy: Path) -> None:
+    shutil.rmtree(pipeline.checkpoint_folder)
+    shutil.copytree(copy, pipeline.checkpoint_folder)
+
+
+def forget_copy(pipeline: Pipeline) -> None:
+    """As a lake of the version before, which had no copy of the newest manifest."""
+    ManifestCopy(pipeline.lake, pipeline.config.name).remove()
+
+
+def test_an_old_checkpoint_is_brought_up_to_date_by_the_lake(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    old = copied(pipeline)
+    games.send_round()
+    killed_before_settle(pipeline, spark, monkeypatch)
+    games.send_round()
+    put_back(pipeline, old)
+    # the batch of the killed run is finished as it was decided, the rest is another one
+    assert games.pipeline().run(spark=spark).batches == 2
+    games.assert_each_record_once()
+    put_back(pipeline, old)
+    assert games.pipeline().run(spark=spark).batches == 0
+    games.send_round()
+    assert games.pipeline().run(spark=spark).counts.balanced
+    games.assert_each_record_once()
+
+
+@pytest.mark.parametrize("new_type", [False, True])
+def test_a_refused_batch_leaves_no_trace_and_is_refused_again(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, new_type: bool
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=4, records=5))
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    old = copied(pipeline)
+    newest = copied(pipeline, "first")
+    games.send_round()
+    killed_before_settle(pipeline, spark, monkeypatch)
+    shutil.rmtree(newest)
+    newest = copied(pipeline, "newest")
+    if new_type:
+        _send_another_game(games)
+    else:
+        games.send_round()
+    put_back(pipeline, old)
+    forget_copy(pipeline)
+    before = {t: len(games.rows(t)) for t in games.tables("")}
+    for _ in range(2):
+        with pytest.raises(DivergedError):
+            games.pipeline().run(spark=spark)
+    assert {t: len(games.rows(t)) for t in games.tables("")} == before
+    # what the message advises is exact
+    put_back(pipeline, newest)
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+
+
+def _send_another_game(games: Games) -> None:
+    """Records of a type that no table is for yet, named so that its table comes first."""
+    other = Games(games.root / "other", GamesPlan(games=3, versions=1, records=5))
+    other.registry = games.registry
+    other.sink = games.sink
+    other._rounds = stream_rounds(other.plan, registry=games.registry)
+    other.send_round()
+    games.sent += other.sent
+
+
+def test_letters_of_a_source_that_was_made_anew_are_other_letters(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=4, bad=6, seed=1))
+    games.send_all()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    shutil.rmtree(games.lake / "wrapper")
+    again = Games(tmp_path, GamesPlan(games=2, versions=1, records=4, bad=6, seed=2))
+    again.send_all()
+    remove(pipeline, plan_reset(pipeline))
+    again.pipeline().run(spark=spark)
+    letters = dead_letters_of(pipeline)
+    selected = letters.select()
+    assert selected.num_rows == 12
+    assert len(set(selected["id"].to_pylist())) == 12
+    with games.pipeline().open(spark, lane=LANE) as context:
+        done = replay(context, letters, selected)
+    assert done.selected == 12
+    assert done.replayed + sum(done.failed_again.values()) == 12
+    counts = letters.count_by_status()
+    assert (counts["replayed"], counts["open"]) == (done.replayed, 12 - done.replayed)
+
+
+def test_a_lost_checkpoint_is_named_and_taken_up_from_the_lake(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    games.send_round()
+    killed_before_settle(pipeline, spark, monkeypatch)
+    games.send_round()
+    shutil.rmtree(pipeline.checkpoint_folder)
+    for _ in range(2):
+        with pytest.raises(CheckpointError) as caught:
+            games.pipeline().run(spark=spark)
+        assert caught.value.code is ErrorCode.CHECKPOINT_LOST
+    planned, done = plan_recovery(pipeline), recover(pipeline)
+    assert planned == done
+    assert done is not None and (done.batch, done.settled) == (1, False)
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    assert recover(pipeline) is None
+
+
+def test_a_lake_of_the_version_before_knows_its_position_by_the_ledger(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, PLAN, records_per_file=9)
+    for _ in range(2):
+        games.send_round()
+        games.pipeline().run(spark=spark)
+    pipeline = games.pipeline()
+    shutil.rmtree(pipeline.checkpoint_folder)
+    forget_copy(pipeline)
+    done = recover(pipeline)
+    assert done is not None and done.known_by == "ledger"
+    games.send_all()
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+
+
+def test_a_life_that_was_ended_is_not_taken_up_again(tmp_path: Path, spark: SparkSession) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=4))
+    games.send_all()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    old = copied(pipeline)
+    remove(pipeline, [each for each in plan_clean(pipeline) if each.kind != "card"])
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    put_back(pipeline, old)
+    with pytest.raises(DivergedError):
+        games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+
+
+@pytest.mark.parametrize("place", ["_remove_folder", "_end_life", "ManifestCopy", "forgotten"])
+def test_a_reset_that_was_killed_is_finished_by_the_next_run(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_all()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    removals = [each for each in plan_clean(pipeline) if each.kind != "card"]
+    with monkeypatch.context() as patch:
+        if place == "_remove_folder":
+            patch.setattr(removal_module, place, _at_the_second(removal_module._remove_folder))
+        elif place == "forgotten":
+            patch.setattr("distributary.observe.ledger.Ledger.forget", die)
+        else:
+            patch.setattr(removal_module, place, die)
+        with pytest.raises(Killed):
+            remove(pipeline, removals)
+    for table in games.tables():
+        games.rows(table)
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    assert not removal_module.unfinished_removal(pipeline.lake, "games")
+    assert not Path(layout.removed(pipeline.lake)).exists()
+
+
+def _at_the_second(do: Callable[..., None]) -> Callable[..., None]:
+    calls: list[object] = []
+
+    def one(*args: object) -> None:
+        calls.append(args)
+        if len(calls) > 1:
+            raise Killed
+        do(*args)
+
+    return one
+
+
+def test_settled_does_not_go_backward(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, PLAN)
+    pipeline = games.pipeline()
+    for _ in range(3):
+        games.send_round()
+        games.pipeline().run(spark=spark)
+    manifests = Checkpoint(pipeline.checkpoint_folder, "").manifests()
+    # a process that was paused between the check of its claim and this
+    manifests.settle(0)
+    assert manifests.settled() == 2
+    games.send_all()
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+
+
+@pytest.mark.parametrize("file", ["life.json", "manifests/settled", "claims"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_a_power_cut_has_emptied_is_derived_again(
+    tmp_path: Path, spark: SparkSession, file: str, gone: bool
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    folder = pipeline.checkpoint_folder
+    life = json.loads((folder / "life.json").read_text())["life"]
+    if file == "manifests/settled":
+        # both the file of the version before, and the marks of this one
+        for path in (folder / "manifests").glob("*.settled"):
+            path.unlink()
+        (folder / file).write_text("")
+    paths = sorted((folder / file).glob("*.json")) if file == "claims" else [folder / file]
+    for path in paths:
+        path.unlink() if gone else path.write_text("")
+    for path in (folder / "claims").glob("*.released") if file == "claims" else ():
+        path.unlink()
+    for path in (folder / "claims").iterdir():
+        os.utime(path, (1, 1))
+    games.send_all()
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    assert Checkpoint.find(folder, pipeline="games") == Checkpoint(folder, life)
+
+
+def test_a_paused_life_that_was_ended_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    """What happens to a run that is stopped, reset and continued, without the processes."""
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=4))
+    games.send_all()
+    pipeline = games.pipeline()
+    with pipeline.open(spark) as first:
+        # as if the process had stopped beating
+        first.claim._ended.set()
+        (pipeline.checkpoint_folder / "claims" / "0000000001.released").touch()
+        remove(pipeline, plan_reset(pipeline))
+        games.pipeline().run(spark=spark)
+        with pytest.raises(FencedError):
+            first.claim.check()
+    games.assert_each_record_once()

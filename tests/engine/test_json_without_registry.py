@@ -1,0 +1,77 @@
+"""JSON that comes without any schema: what it looks like is its schema, and grows with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from distributary import Pipeline
+from distributary.engine.proposed import preview
+from distributary.model.manifest import Counts
+
+
+class Lines:
+    """A Delta table of JSON records, and the pipeline that reads it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lake = root / "lake"
+        self.file = root / "events.yaml"
+        self.file.write_text(
+            f"""
+name: events
+source: {{type: delta, path: {root}/events, topic: events}}
+payload: {{format: json}}
+tables: {{each: "silver_{{topic}}"}}
+lake: {{path: {self.lake}}}
+"""
+        )
+
+    def send(self, *records: Any) -> None:
+        values = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records]
+        table = pa.table({"value": pa.array(values, pa.binary())})
+        write_deltalake(str(self.root / "events"), table, mode="append")
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = DeltaTable(str(self.lake / "silver_events")).to_pyarrow_table()
+        return sorted(table.to_pylist(), key=lambda row: row["_offset"])
+
+    def columns(self) -> list[str]:
+        names = DeltaTable(str(self.lake / "silver_events")).to_pyarrow_table().column_names
+        return [name for name in names if not name.startswith("_")]
+
+
+def test_records_without_a_schema_get_columns_by_what_they_hold(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lines = Lines(tmp_path)
+    lines.send({"id": 1, "name": "Zoë", "tags": ["a"]}, {"id": 2, "at": {"x": 1.5}}, b"{broken")
+    assert Pipeline.load(lines.file).run(spark=spark).counts == Counts(3, 2, 1)
+    assert set(lines.columns()) == {"id", "name", "tags", "at"}
+    assert [row["name"] for row in lines.rows()] == ["Zoë", None]
+    assert lines.rows()[1]["at"] == {"x": 1.5}
+
+
+def test_a_new_key_is_a_new_column_in_the_batch_where_it_appears(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lines = Lines(tmp_path)
+    lines.send({"id": 1})
+    Pipeline.load(lines.file).run(spark=spark)
+    lines.send({"id": 2, "colour": "red"}, {"id": 3})
+    Pipeline.load(lines.file).run(spark=spark)
+    assert [(r["id"], r["colour"]) for r in lines.rows()] == [(1, None), (2, "red"), (3, None)]
+    assert len({r["_schema_id"] for r in lines.rows()}) == 2
+
+
+def test_a_look_at_what_would_happen_leaves_no_trace(tmp_path: Path) -> None:
+    lines = Lines(tmp_path)
+    lines.send({"id": 1, "name": "a"})
+    found = preview(Pipeline.load(lines.file))
+    assert ("silver_events", True, 1) in [(t.name, t.new, t.records) for t in found.tables]
+    assert not list(tmp_path.glob("lake/**/inferred/**/*.json"))

@@ -1,0 +1,125 @@
+"""Brokers and registries that go away, and what a run makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from distributary.config.engine import Trigger
+from distributary.engine.loop import RunSummary
+from distributary.errors import ErrorCode, RegistryUnavailableError, SourceUnavailableError
+from distributary.lab.services.services import Services
+from distributary.model.manifest import Counts
+from distributary.model.record import Format
+from distributary.observe.events import BatchSettled, Event, Failed
+from distributary.registry.wire import frame
+from tests.engine.streams import Stream
+from tests.engine.test_kafka_streams import person
+from tests.waiting import eventually
+
+
+class Going:
+    """A continuous run in a thread of its own."""
+
+    def __init__(self, stream: Stream, spark: SparkSession) -> None:
+        self.pipeline = stream.pipeline()
+        self.events: list[Event] = []
+        self.pipeline.bus.subscribe(self.events.append)
+        self.summary: RunSummary | None = None
+        self._thread = threading.Thread(target=self._run, args=(spark,))
+
+    def __enter__(self) -> Going:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pipeline.stop.set()
+        self._thread.join(180)
+        assert not self._thread.is_alive()
+
+    def _run(self, spark: SparkSession) -> None:
+        self.summary = self.pipeline.run(trigger=Trigger.parse("continuous"), spark=spark)
+
+    def read(self) -> int:
+        return sum(e.counts.read for e in self.events if isinstance(e, BatchSettled))
+
+    def failures(self) -> list[ErrorCode]:
+        return [e.error.code for e in self.events if isinstance(e, Failed)]
+
+    def wait_for(self, records: int) -> None:
+        eventually(lambda: self.read() >= records, seconds=180)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """Services that may be killed without hurting other tests."""
+    with Services(tmp_path_factory.mktemp("faulty")) as started:
+        yield started
+
+
+def make(own: Services, root: Path) -> Stream:
+    return Stream(own, root, payload="{format: protobuf}", tables="{each: people}")
+
+
+def send(stream: Stream, count: int, version: int) -> None:
+    number = stream.registry.register(stream.subject, person(version), format=Format.PROTOBUF)
+    stream.topics.send(stream.topic, [frame(b"\x08\x01", schema_id=number)] * count)
+
+
+@pytest.mark.parametrize("victim", ["kafka", "registry"])
+def test_one_of_them_dies_in_the_middle_and_comes_back(
+    own: Services, tmp_path: Path, spark: SparkSession, victim: str
+) -> None:
+    stream = make(own, tmp_path)
+    send(stream, 20, version=1)
+    kill: Callable[[], None] = own.kill_kafka if victim == "kafka" else own.kill_registry
+    restart: Callable[[], None] = own.restart_kafka if victim == "kafka" else own.restart_registry
+    with Going(stream, spark) as run:
+        run.wait_for(20)
+        if victim == "registry":
+            # a schema that the run has not met, so that it must ask
+            send(stream, 0, version=2)
+            number = stream.registry.latest(stream.subject).id
+        kill()
+        try:
+            if victim == "registry":
+                stream.topics.send(stream.topic, [frame(b"\x08\x02", schema_id=number)] * 15)
+            eventually(lambda: bool(run.failures()), seconds=120)
+        finally:
+            restart()
+        if victim == "kafka":
+            send(stream, 15, version=1)
+        run.wait_for(35)
+    assert run.summary is not None
+    assert run.summary.counts == Counts(read=35, written=35)
+    offsets = [row["_offset"] for row in stream.rows("people")]
+    assert sorted(offsets) == list(range(35))
+    expected = {"kafka": ErrorCode.SOURCE_UNAVAILABLE, "registry": ErrorCode.REGISTRY_UNAVAILABLE}
+    assert set(run.failures()) == {expected[victim]}
+    assert not stream.letters()
+
+
+@pytest.mark.parametrize("missing", ["kafka", "registry"])
+def test_one_of_them_is_not_there_at_the_start(
+    own: Services, tmp_path: Path, spark: SparkSession, missing: str
+) -> None:
+    stream = make(own, tmp_path)
+    send(stream, 1, version=1)
+    nobody = "127.0.0.1:1"
+    extra = "run: {batch_attempts: 1}"
+    pipeline = stream.pipeline(servers=nobody if missing == "kafka" else "", extra=extra)
+    if missing == "registry":
+        text = (tmp_path / "pipeline.yaml").read_text().replace(own.registry, f"http://{nobody}")
+        (tmp_path / "pipeline.yaml").write_text(text)
+        pipeline = type(pipeline).load(tmp_path / "pipeline.yaml")
+    expected = SourceUnavailableError if missing == "kafka" else RegistryUnavailableError
+    with pytest.raises(expected) as caught:
+        pipeline.run(spark=spark)
+    assert caught.value.retryable
+    assert nobody in (caught.value.where or "")
+    assert caught.value.next_step
+    assert not stream.letters()

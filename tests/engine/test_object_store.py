@@ -1,0 +1,270 @@
+"""Tables on an object store, a real one on loopback; progress is on a file system."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyarrow.fs import FileSelector
+from pyspark.sql import SparkSession
+
+from distributary.cli.actions.doctor import State, checks_for_file
+from distributary.engine import batch as batches
+from distributary.engine.mending import plan_clean, remove, resume, waiting
+from distributary.engine.parts import Moment
+from distributary.engine.pipeline import Pipeline
+from distributary.engine.replay import LANE, replay, try_replay
+from distributary.errors import ConfigError, LakeUnavailableError, PublishError
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.manifest import Counts
+from distributary.observe.deadletters import DeadLetters
+from distributary.observe.status import status
+from distributary.publish.base import Outcome
+from distributary.publish.direct import DirectPublisher
+from tests.engine.lakes import TABLES, Games
+from tests.services import unique
+from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        yield started
+
+
+@dataclass
+class Store:
+    """Games whose lake is a bucket."""
+
+    games: Games
+    server: S3Server
+    address: str
+
+    def pipeline(self, *, tables: str = TABLES, extra: str = "", **options: str) -> Pipeline:
+        known = self.server.options | options
+        spelled = ", ".join(f'{name}: "{value}"' for name, value in known.items())
+        path = self.games.write_file(tables=tables, extra=extra)
+        place = f"lake: {{path: {self.games.lake}}}"
+        told = f"lake: {{path: {self.address}, checkpoint: {self.games.root}/progress, "
+        told += f"storage_options: {{{spelled}}}}}"
+        path.write_text(path.read_text().replace(place, told))
+        return Pipeline.load(path)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        place = DeltaTable(f"{self.address}/{table}", storage_options=self.server.options)
+        return place.to_pyarrow_table().to_pylist()
+
+    def tables(self) -> list[str]:
+        ledger = self.pipeline().ledger()
+        return [t.table for t in ledger.tables("games") if t.role == "each"]
+
+    def objects(self) -> list[str]:
+        inside = self.address.removeprefix("s3://")
+        listing = self.server.files.get_file_info(FileSelector(inside, recursive=True))
+        return [info.path for info in listing if info.is_file]
+
+    def assert_each_record_once(self) -> None:
+        offsets = Counter(row["_offset"] for table in self.tables() for row in self.rows(table))
+        offsets.update(row["offset"] for row in self.rows("dead_letters"))
+        expected = sum(sent.messages for sent in self.games.sent)
+        assert sorted(offsets) == list(range(expected))
+        assert set(offsets.values()) == {1}
+        assert self.pipeline().ledger().totals("games").balanced
+
+
+@pytest.fixture
+def store(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    # an address taken for a path would become a folder here
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    games = Games(tmp_path, GamesPlan(games=3, versions=3, records=10, bad=6))
+    return Store(games, server, f"s3://{BUCKET}/{unique('lake')}")
+
+
+def test_every_record_reaches_its_table_on_the_store(
+    store: Store, spark: SparkSession, tmp_path: Path
+) -> None:
+    while store.games.send_round() is not None:
+        store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+    assert len(store.tables()) == 3
+    names = {f"col_{store.tables()[0].removeprefix('silver_')}_{n}" for n in range(3)}
+    assert names <= set(store.rows(store.tables()[0])[0])
+    assert len(store.rows("unified_gold")) == 90
+    assert len(store.rows("bronze_events")) == 96 - _unwrapped_bad(store)
+    assert store.pipeline().run(spark=spark).counts == Counts()
+    assert list((tmp_path / "work").iterdir()) == []
+    (one,) = status(store.address, storage_options=store.server.options).pipelines
+    assert one.equation.startswith("read 96 = written 90")
+
+
+def _unwrapped_bad(store: Store) -> int:
+    """Bad records that never were a message in an envelope."""
+    return 96 - len({row["_offset"] for row in store.rows("bronze_events")})
+
+
+@pytest.mark.parametrize(
+    "moment", [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
+)
+@pytest.mark.slow
+def test_what_was_cut_short_is_finished_once(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    store.games.send_round()
+
+    def stop(here: Moment, _: int) -> None:
+        if here is moment:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "reached", stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+
+
+def test_a_table_that_cannot_be_written_waits_beside_the_progress(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    victim = store.tables()[0]
+    publish = DirectPublisher.publish
+
+    def fail(self: DirectPublisher, entry: Any, mark: Any) -> Any:
+        if entry.table.name == victim:
+            raise PublishError("no", where=entry.table.path)
+        return publish(self, entry, mark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectPublisher, "publish", fail)
+        for _ in range(2):
+            store.games.send_round()
+            assert store.pipeline().run(spark=spark).counts.parked == 10
+    assert [p.table for p in waiting(store.pipeline())] == [victim, victim]
+    done = resume(store.pipeline(), victim)
+    assert {each.outcome for each in done} == {Outcome.PUBLISHED}
+    assert waiting(store.pipeline()) == []
+    store.assert_each_record_once()
+
+
+@pytest.mark.slow
+def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSession) -> None:
+    store.server.put(f"{store.address.removeprefix(f's3://{BUCKET}/')}/of_others/x", b"1")
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    assert len(store.objects()) > 10
+    pipeline = store.pipeline()
+    remove(pipeline, plan_clean(pipeline))
+    left = {
+        path.removeprefix(f"{store.address.removeprefix('s3://')}/") for path in store.objects()
+    }
+    assert "of_others/x" in left
+    assert not [path for path in left if path.startswith("silver_")]
+    assert not (store.games.root / "progress" / "games").exists()
+    # and everything comes again
+    store.pipeline().run(spark=spark)
+    assert len(store.tables()) == 3
+
+
+def test_a_lost_checkpoint_and_a_reset_find_the_bucket_by_themselves(
+    store: Store, spark: SparkSession
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    progress = store.games.root / "progress" / "games"
+    shutil.rmtree(progress)
+    # in processes of their own, which have not seen the bucket before
+    assert "manifest" in _typed("recover", str(store.games.root / "games.yaml"))
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+    life = (progress / "life.json").read_text()
+    _typed("reset", str(store.games.root / "games.yaml"), "--with-tables", "--yes")
+    assert (progress / "life.json").read_text() != life
+    store.pipeline().run(spark=spark)
+    store.assert_each_record_once()
+
+
+def _typed(*words: str) -> str:
+    command = [sys.executable, "-m", "distributary", *words, "--json"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda server: {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
+        lambda server: {},
+    ],
+    ids=["no server", "no bucket"],
+)
+@pytest.mark.slow
+def test_a_store_that_does_not_answer_is_named_and_tells_no_secret(
+    store: Store, spark: SparkSession, change: Callable[[S3Server], dict[str, str]]
+) -> None:
+    store.games.send_round()
+    told = change(store.server)
+    if not told:
+        store.address = "s3://no-such-bucket/lake"
+    with pytest.raises((LakeUnavailableError, PublishError)) as caught:
+        store.pipeline(extra="run: {batch_attempts: 1, publish_attempts: 1}", **told).run(
+            spark=spark
+        )
+    assert caught.value.exit_code == 75
+    for secret in KEYS.values():
+        assert secret not in repr(caught.value.as_dict())
+
+
+def test_change_data_is_refused_and_progress_must_be_on_a_file_system(
+    store: Store, spark: SparkSession
+) -> None:
+    store.games.send_round()
+    file = store.pipeline().loaded.path
+    assert file is not None
+    file.write_text(file.read_text().replace(f"checkpoint: {store.games.root}/progress, ", ""))
+    with pytest.raises(ConfigError) as caught:
+        Pipeline.load(file).run(spark=spark)
+    assert caught.value.where == "lake.checkpoint"
+
+
+@pytest.mark.slow
+def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    letters = DeadLetters(f"{store.address}/dead_letters", storage_options=store.server.options)
+    before = letters.count_by_status()["open"]
+    assert before > 0
+    with store.pipeline().open(spark, lane=LANE) as context:
+        assert sum(try_replay(context, letters.select()).failed_again.values()) == before
+        assert sum(replay(context, letters, letters.select()).failed_again.values()) == before
+    assert letters.count_by_status()["open"] == before
+    letters.discard(letters.select(columns=["id"])["id"].to_pylist()[:1], note="seen")
+    assert letters.count_by_status()["open"] == before - 1
+    store.assert_each_record_once()
+
+
+def test_doctor_looks_at_the_store(store: Store) -> None:
+    store.games.send_round()
+    (lake,) = [c for c in checks_for_file(store.pipeline().loaded, None) if c.name == "lake"]
+    assert lake.state is State.PASS
+    assert store.objects() == []
+    store.address = "s3://no-such-bucket/lake"
+    (lake,) = [c for c in checks_for_file(store.pipeline().loaded, None) if c.name == "lake"]
+    assert lake.state is State.FAIL
+    for secret in KEYS.values():
+        assert secret not in lake.found

@@ -1,0 +1,57 @@
+import errno
+
+import pytest
+from pyspark.errors import PySparkException
+
+from distributary.errors import ErrorCode, LakeUnavailableError
+from distributary.spark.session import disk_failed, spark_failed
+
+WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "delta/parquet.py", line 66, in _write
+    file.write(content)
+{last}
+"""
+
+
+def failed(last: str) -> PySparkException:
+    return PySparkException(WORKER.format(last=last))
+
+
+@pytest.mark.parametrize("number", [28, 30, 13])
+def test_a_lake_that_cannot_be_written_is_named_and_may_pass(number: int) -> None:
+    found = spark_failed(failed(f"OSError: [Errno {number}] Words of it: '/lake/silver/x.parquet'"))
+    assert found.code == ErrorCode.LAKE_UNAVAILABLE
+    assert found.where == "/lake/silver/x.parquet"
+    assert found.retryable
+
+
+def test_a_full_disk_need_not_name_a_file() -> None:
+    assert spark_failed(failed("OSError: [Errno 28] No space left on device")).code == (
+        ErrorCode.LAKE_UNAVAILABLE
+    )
+
+
+def test_other_failures_say_what_the_task_said() -> None:
+    found = spark_failed(failed("pyarrow.lib.ArrowInvalid: no\nValueError: the last word counts"))
+    assert found.code == ErrorCode.SPARK_FAILED
+    assert found.evidence == "ValueError: the last word counts"
+
+
+@pytest.mark.parametrize("text", ["", "Job aborted.", "OSError: [Errno 99999] unheard of"])
+def test_anything_else_has_words_too(text: str) -> None:
+    found = spark_failed(PySparkException(text))
+    assert found.code == ErrorCode.SPARK_FAILED
+    assert found.evidence
+
+
+def test_a_hostile_text_is_cut() -> None:
+    assert len(spark_failed(failed("ValueError: " + "x" * 100_000)).evidence or "") <= 500
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_fails_for_a_while_is_waited_for(number: int) -> None:
+    error = disk_failed(OSError(number, "x", "/lake/file"))
+    assert isinstance(error, LakeUnavailableError)
+    assert error.retryable and error.where == "/lake/file"
+    assert disk_failed(OSError(errno.ENOENT, "x", "/lake/file")) is None
