@@ -54,7 +54,7 @@ def test_message_limits_and_body_make_a_difference(schema: WriterSchema, compile
 def test_the_longest_unused_is_forgotten_first(
     schema: WriterSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "CAPACITY", 2)
+    monkeypatch.setattr(formats._decoders, "most", 2)
     first = formats.decoder_for(schema, "t.M", LIMITS)
     second = formats.decoder_for(schema, "t.N", LIMITS)
     assert formats.decoder_for(schema, "t.M", LIMITS) is first

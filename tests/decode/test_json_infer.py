@@ -211,6 +211,11 @@ def test_what_is_no_json_says_nothing() -> None:
     assert infer([good, b"{broken", b'{"a":1,"a":"x"}', b'{"a":NaN}']) == infer([good])
 
 
+def test_a_name_that_is_not_utf8_says_nothing_beside_others() -> None:
+    texts = [json.dumps({"a": n}).encode() for n in range(100)]
+    assert infer([*texts, b'{"\xb8": 1}']) == infer(texts)
+
+
 def test_sort_keys_of_datastream_may_mix() -> None:
     events = [json.dumps(event(number)).encode() for number in range(5)]
     found = infer(events)

@@ -76,3 +76,12 @@ def test_packed_items_must_be_whole(compiled: Compile) -> None:
     decoded = decode(body, good, b"\x0a\x09" + bytes(9))
     assert decoded.ok.to_pylist() == [{"d": [0.0]}]
     assert [(f.index, f.position) for f in decoded.failed] == [(1, 2)]
+
+
+def test_a_member_of_a_oneof_that_is_cut_off_does_not_end_the_process(compiled: Compile) -> None:
+    body = compiled(
+        'syntax = "proto3"; package t; message N { oneof o { int64 a = 4; string b = 5; } }'
+    )
+    decoded = decode(body, b"\x2a\x01x", b"\x20\x05", b"\x2a")
+    assert decoded.ok.to_pylist() == [{"a": None, "b": "x"}, {"a": 5, "b": None}]
+    assert [(f.index, f.code) for f in decoded.failed] == [(2, ErrorCode.PAYLOAD_MISMATCH)]

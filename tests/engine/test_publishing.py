@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from distributary.engine import publish as publishing
 from distributary.engine.parts import RunContext
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
 from distributary.model.manifest import Counts, Manifest, Mark, TableEntry
+from distributary.model.table import Role
 from distributary.observe.events import EventBus, TableParked
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import parked
@@ -144,6 +146,23 @@ def test_a_merge_that_fails_and_then_does_not_parks_nothing(
     assert [each.outcome for each in done] == [Outcome.PUBLISHED, Outcome.PUBLISHED, Outcome.PARKED]
     # poker has columns that do not fit: that is tried once
     assert tries == [["chess", "go", "poker"], ["go"]]
+
+
+def test_a_table_of_change_data_waits_where_nothing_says_how_to_merge_it(tmp_path: Path) -> None:
+    context = _context(tmp_path, MemoryPublisher())
+    found = _manifest(tmp_path, "orders_log", "orders")
+    log, orders = (
+        replace(entry, table=replace(entry.table, role=role))
+        for entry, role in zip(found.tables, (Role.LOG, Role.MERGED), strict=True)
+    )
+    done = _published(context, replace(found, tables=(log, replace(orders, files=()))))
+    assert done == {"orders_log": Outcome.PUBLISHED, "orders": Outcome.PARKED}
+    assert [each.table for each in parked(context.parking)] == ["orders"]
+    config: Any = SimpleNamespace(lake=SimpleNamespace(address=str(tmp_path)), cdc=None)
+    waiting = publishing.MergingPublisher(MemoryPublisher(), config)
+    with pytest.raises(PublishError) as caught:
+        waiting.publish(orders, Mark(LIFE, 0, ""))
+    assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "cdc")
 
 
 def _merged(table: str, tries: list[list[str]]) -> Published:

@@ -7,8 +7,6 @@ a row that is still there does no harm, a row without a memory could come back.
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +27,7 @@ from distributary.delta.commit import Identity, commit_path, identity_of
 from distributary.delta.snapshot import LiveFile, Snapshot, folder_of, load, merging, read_file
 from distributary.delta.swap import Changeset, commit, write_rows
 from distributary.delta.tables import until_not_overtaken
+from distributary.model.cache import Cache
 from distributary.model.change import SEQ
 from distributary.model.manifest import Mark
 from distributary.model.record import TIMESTAMP
@@ -389,25 +388,19 @@ class _File:
     high_id: str | None
 
 
-_known: OrderedDict[str, Bounds] = OrderedDict()
-_lock = threading.Lock()
+_known: Cache[Bounds] = Cache(MOST_TABLES)
 
 
 def bounds_of(folder: str) -> Bounds | None:
     """The bounds at a log's newest version, or None where there is no log."""
-    with _lock:
-        known = _known.get(folder)
+    known = _known.find(folder)
     found = None if known is None else _read_on(folder, known)
     if found is None:
         try:
             found = _read(folder)
         except TableNotFoundError:
             return None
-    with _lock:
-        _known[folder] = found
-        _known.move_to_end(folder)
-        while len(_known) > MOST_TABLES:
-            _known.popitem(last=False)
+    _known.keep(folder, found)
     return found
 
 

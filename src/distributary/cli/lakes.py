@@ -10,10 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import stamina
 from pydantic import ValidationError
 
-from distributary.cli.logs import log_retry
 from distributary.cli.verb import Invocation
 from distributary.config.base import hide_credentials
 from distributary.config.kafka import Registry as Settings
@@ -59,7 +57,6 @@ class Lake:
 
 def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
     """By `--lake`, by the pipeline file, by the environment, or in the usual places."""
-    stamina.instrumentation.set_on_retry_hooks([log_retry])
     found = _named(call, lake, file) or _usual()
     call.out.step(f"lake {found.path} ({found.found_by})")
     home = local_path(layout.join(found.path, layout.HOME))
@@ -91,7 +88,6 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
     """A pipeline that can be run."""
     from distributary.engine.pipeline import Pipeline
 
-    stamina.instrumentation.set_on_retry_hooks([log_retry])
     return Pipeline(load_file(call, file), log_file=call.log.path)
 
 
@@ -105,7 +101,6 @@ def pipeline_of(
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
     from distributary.engine.pipeline import Pipeline
 
-    stamina.instrumentation.set_on_retry_hooks([log_retry])
     return Pipeline(loaded_of(call, lake, name=name, needs=needs), log_file=call.log.path)
 
 
@@ -201,7 +196,6 @@ class Whose:
 
 def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
-    stamina.instrumentation.set_on_retry_hooks([log_retry])
     config: PipelineConfig | None = None
     if whose.registry is not None:
         settings, found_by = _named_registry(whose.registry), "--registry"

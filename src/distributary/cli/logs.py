@@ -20,12 +20,8 @@ from distributary.observe.journal import Journal, keeping
 from distributary.observe.log_format import LogFormat, log_folder, private
 
 if TYPE_CHECKING:
-    from stamina.instrumentation import RetryDetails
-
     from distributary.config.document import Problem
 
-
-_log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.3
 _MOST_BYTES = 10 << 20
@@ -120,11 +116,6 @@ def shown_while_written(path: Path, stream: TextIO) -> Iterator[None]:
     finally:
         ended.set()
         follower.join(timeout=2)
-
-
-def log_retry(details: RetryDetails) -> None:
-    """Told by `stamina` about every second try; on its own it would print on standard output."""
-    _log.warning("trying again in %.1f s: %r", details.wait_for, details.caused_by)
 
 
 # The log on standard error that `--log-format` asks for.

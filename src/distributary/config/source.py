@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
@@ -78,6 +78,9 @@ class DeltaSource(Section):
 
 class FilesSource(Section):
     """Change files that another system writes into a folder or a bucket."""
+
+    # a row of a file has no key beside its value
+    tombstones: ClassVar[Literal["dead_letter", "skip"]] = "dead_letter"
 
     type: Literal["files"]
     """Kind of source."""

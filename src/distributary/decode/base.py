@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.json.text import RefusedTextError
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded, Failure
 from distributary.model.table import Column
 
-# Puts the parts of one decoded array together again.
-
 Positions = npt.NDArray[np.int64]
+Read = TypeVar("Read")
+
+
+class RefusedError(Exception):
+    """A payload, or a value in it, is nothing that the lake can hold; `code` says why."""
+
+    def __init__(self, code: ErrorCode, reason: str, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.position = position
+
+
+# Puts the parts of one decoded array together again.
 
 
 class Gathered:
@@ -43,6 +55,16 @@ class Gathered:
     ) -> None:
         """A payload that is no row."""
         self._failures.append(Failure(int(position), code, reason, at_byte))
+
+    def fail_all(self, failures: Iterable[Failure], positions: Positions) -> None:
+        """Failures of some payloads, and which they are."""
+        for each in failures:
+            self.fail(positions[each.index], each.code, each.message, at_byte=each.position)
+
+    def take(self, decoded: Decoded, positions: Positions) -> Positions:
+        """The failures of payloads that were decoded apart; gives the positions of their rows."""
+        self.fail_all(decoded.failed, positions)
+        return origins(decoded, positions)
 
     def note_unknown(self, position: int) -> None:
         """A payload with fields that its schema does not have, and that no column is for."""
@@ -80,6 +102,12 @@ class Gathered:
             return False
         # one row each, or payloads without rows and payloads with several
         return not self._empty and not self._failures
+
+
+def origins(decoded: Decoded, positions: Positions) -> Positions:
+    """Which payloads decoded rows come from, where these are some of many."""
+    kept: Positions = positions if decoded.origin is None else positions[decoded.origin.to_numpy()]
+    return kept
 
 
 def without(
@@ -163,7 +191,7 @@ class Expansion:
         for index in np.flatnonzero(self._most_each(payloads) > limit).tolist():
             try:
                 size = self.measure(payloads[index].as_py(), limit)
-            except RefusedTextError as refused:
+            except RefusedError as refused:
                 large.append(index)
                 gathered.fail(
                     positions[index], refused.code, refused.reason, at_byte=refused.position
@@ -230,3 +258,189 @@ class Decoder(HasColumns, Protocol):
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls. Never raises for what a payload contains."""
         ...
+
+
+# Two speeds: an engine takes a whole array or refuses all of it, and does not say because of which
+# payload. What it refuses is halved until few are left. Those, and what is doubtful in its answers,
+# are read one by one, by a reader that decides what is a row.
+
+_FEW = 64
+"""When so few are left of an array that an engine refuses, they are read one by one."""
+
+
+def attempt(engine: Callable[[], Read]) -> Read | None:
+    """What an engine answers, or None where it refuses; a lack of memory is no refusal."""
+    try:
+        return engine()
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+    except BaseException as error:
+        # a panic of an engine is not an Exception, so that `except Exception` lets it pass
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
+
+
+def by_halves(
+    array: pa.Array,
+    read: Callable[[pa.Array], Read | None],
+    *,
+    most_bytes: int = SLICE_BYTES,
+    patience: int | None = None,
+) -> Iterator[tuple[slice, Read | None]]:
+    """The parts of an array in their order, with what was read of each.
+
+    Args:
+        array: Anything, also nothing.
+        read: Gives None for an array that it refuses.
+        most_bytes: What is larger is halved without asking.
+        patience: After so many parts in a row that stay refused, all the rest counts as refused:
+            when every record is, trying on would cost more than it could save.
+
+    Yields:
+        None with a part that is to be read one by one.
+    """
+    waiting = [slice(0, len(array))] if len(array) else []
+    refusals = 0
+    while waiting:
+        part = waiting.pop()
+        some, count = array[part], part.stop - part.start
+        large = count > 1 and some.nbytes > most_bytes
+        tried = not large and (patience is None or refusals < patience)
+        found = read(some) if tried else None
+        if found is None and (large or (tried and count > _FEW)):
+            half = part.start + count // 2
+            waiting += [slice(half, part.stop), slice(part.start, half)]
+            continue
+        refusals = refusals + 1 if found is None else 0
+        yield part, found
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """What an engine made of an array of payloads."""
+
+    rows: pa.RecordBatch
+    doubtful: Sequence[int] = ()
+    """Payloads that have to be read again."""
+    failed: Sequence[Failure] = ()
+    counts: Positions | None = None
+    """The rows of each payload; None for one each."""
+
+
+class Rows:
+    """Rows of payloads that are read one by one."""
+
+    def __init__(self, read: Callable[[bytes], list[Any]], type_: pa.DataType) -> None:
+        self._read, self._type = read, type_
+        self._rows: list[Any] = []
+
+    def add(self, data: bytes) -> int:
+        """Add the rows of one payload, and tell how many; `RefusedError` if it has none."""
+        found = self._read(data)
+        self._rows += found
+        return len(found)
+
+    def batch(self) -> pa.RecordBatch:
+        """Everything that was added."""
+        return pa.RecordBatch.from_struct_array(pa.array(self._rows, self._type))
+
+
+class TwoSpeedDecoder(ABC):
+    """Decodes arrays with an engine where there is one, and the rest one by one."""
+
+    _engine: Any
+    _patience: int | None = None
+
+    def __init__(
+        self,
+        columns: tuple[Column, ...],
+        schema: pa.Schema,
+        expansion: Expansion,
+        limits: DecodeLimits,
+    ) -> None:
+        self._columns, self._schema = columns, schema
+        self._expansion, self._limits = expansion, limits
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The lake columns of the schema, in its order."""
+        return self._columns
+
+    @property
+    def expansion(self) -> Expansion:
+        """How large payloads become."""
+        return self._expansion
+
+    def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
+        """Decode an array without nulls; what cannot be a row is in `failed`.
+
+        `accepted` says that the payloads were found to be of this schema already.
+        """
+        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
+        gathered = Gathered(self._schema, len(array))
+        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
+        array, positions = self._expansion.small_enough(
+            array, positions, self._limits.max_decoded_bytes, gathered
+        )
+        if not accepted:
+            array, positions = self._admit(array, positions, gathered)
+        self._decode(array, positions, gathered)
+        return gathered.decoded()
+
+    def _admit(
+        self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> tuple[pa.BinaryArray, Positions]:
+        """Payloads as an engine takes them, less those that are no rows for certain."""
+        return array, positions
+
+    @abstractmethod
+    def _quickly(self, array: pa.BinaryArray) -> Quick | None:
+        """What the engine makes of an array; None where it refuses it."""
+
+    @abstractmethod
+    def _rows(self) -> Rows:
+        """No rows yet, of payloads that are read one by one."""
+
+    def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        patience = 0 if self._engine is None else self._patience
+        for part, quick in by_halves(array, self._quickly, patience=patience):
+            self._add(quick, array[part], positions[part], gathered)
+
+    def _add(
+        self, quick: Quick | None, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> None:
+        """Use what the engine gave, and read what is refused or doubtful."""
+        if quick is None:
+            self._carefully(array, positions, gathered)
+            return
+        rows, counts, unused = quick.rows, quick.counts, np.zeros(len(array), np.bool_)
+        unused[[*quick.doubtful, *(each.index for each in quick.failed)]] = True
+        owners = np.arange(len(array))
+        if counts is not None:
+            owners = np.repeat(owners, counts)
+        if unused.any():
+            kept = ~unused[owners]
+            rows, owners = rows.filter(pa.array(kept)), owners[kept]
+        empty = 0 if counts is None else int(np.count_nonzero((counts == 0) & ~unused))
+        gathered.add(rows, positions[owners], empty=empty)
+        gathered.fail_all(quick.failed, positions)
+        if len(quick.doubtful):
+            again = np.unique(quick.doubtful)
+            self._carefully(array.take(pa.array(again)), positions[again], gathered)
+
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        rows = self._rows()
+        owners: list[int] = []
+        empty = 0
+        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
+            try:
+                count = rows.add(data)
+            except RefusedError as error:
+                gathered.fail(position, error.code, error.reason, at_byte=error.position)
+                continue
+            owners += [position] * count
+            empty += not count
+        gathered.add(rows.batch(), np.array(owners, np.int64), empty=empty)

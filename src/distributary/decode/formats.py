@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 
 from distributary.decode.avro import decoder
 from distributary.decode.avro.decoder import AvroDecoder
@@ -17,6 +15,7 @@ from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.protobuf import wire
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.errors import DecodeError
+from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
 
@@ -43,18 +42,12 @@ VIEWS: dict[Format, Callable[[bytes | None, str, bytes], str]] = {
 
 
 # Decoders that were built once in this process.
-#
-# They live in a module, not in the function that a task unpickles, so that they survive from task
-# to task in a reused worker.
 
 CAPACITY = 10_000
 """Decoders kept at most, 50 to 300 kB each; the longest unused goes first."""
 
-_Key = tuple[Format, bytes, str, DecodeLimits]
-_lock = Lock()
-_decoders: OrderedDict[_Key, Decoder] = OrderedDict()
-_ChangeKey = tuple[Format, bytes, ChangeSettings, DecodeLimits, bytes]
-_change_decoders: OrderedDict[_ChangeKey, ChangeDecoder] = OrderedDict()
+_decoders: Cache[Decoder] = Cache(CAPACITY)
+_change_decoders: Cache[ChangeDecoder] = Cache(CAPACITY)
 
 
 def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
@@ -65,19 +58,7 @@ def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Dec
     """
     # the schema's content is the key, not its id: ids belong to one registry, contents to none
     key = (schema.format, schema.body, message, limits)
-    with _lock:
-        decoder = _decoders.get(key)
-        if decoder is not None:
-            _decoders.move_to_end(key)
-            return decoder
-    # built outside the lock: two threads may build the same one, and the first to finish stays
-    built = _build(schema, message, limits)
-    with _lock:
-        decoder = _decoders.setdefault(key, built)
-        _decoders.move_to_end(key)
-        while len(_decoders) > CAPACITY:
-            _decoders.popitem(last=False)
-    return decoder
+    return _decoders.get(key, lambda: _build(schema, message, limits))
 
 
 def change_decoder_for(
@@ -92,17 +73,8 @@ def change_decoder_for(
     `keys` is the schema of the records' own keys, where these have one.
     """
     key = (schema.format, schema.body, settings, limits, keys.body if keys else b"")
-    with _lock:
-        found = _change_decoders.get(key)
-    if found is None:
-        built = CHANGE_DECODERS[settings.format](
-            schema, settings, limits, **({"key": keys} if keys else {})
-        )
-        with _lock:
-            found = _change_decoders.setdefault(key, built)
-            while len(_change_decoders) > CAPACITY:
-                _change_decoders.popitem(last=False)
-    return found
+    build, more = CHANGE_DECODERS[settings.format], {"key": keys} if keys else {}
+    return _change_decoders.get(key, lambda: build(schema, settings, limits, **more))
 
 
 def built() -> int:
@@ -112,9 +84,8 @@ def built() -> int:
 
 def clear() -> None:
     """Forget every decoder."""
-    with _lock:
-        _decoders.clear()
-        _change_decoders.clear()
+    _decoders.clear()
+    _change_decoders.clear()
 
 
 def _build(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:

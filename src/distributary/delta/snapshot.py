@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +26,7 @@ from distributary.delta.tables import as_publish_error
 from distributary.errors import DistributaryError, OutsideLakeError, PublishError
 from distributary.evolve.align import align
 from distributary.evolve.types import fits
+from distributary.model.cache import Cache
 from distributary.model.table import Fill, is_below
 from distributary.store.bucket import local_folder
 
@@ -166,14 +165,12 @@ class Snapshot:
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-_followed: OrderedDict[str, Snapshot] = OrderedDict()
-_lock = threading.Lock()
+_followed: Cache[Snapshot] = Cache(MOST_TABLES)
 
 
 def load(folder: str, *, app_id: str = "") -> Snapshot | None:
     """The newest version of a table, or None where there is none."""
-    with _lock:
-        seen = _followed.get(folder)
+    seen = _followed.find(folder)
     if (
         seen is None
         or not is_trusted(folder, seen.version, seen.identity)
@@ -185,17 +182,8 @@ def load(folder: str, *, app_id: str = "") -> Snapshot | None:
         if following is None:
             break
         seen = following
-    _keep(folder, seen)
+    _followed.keep(folder, seen)
     return seen
-
-
-def _keep(folder: str, seen: Snapshot | None) -> None:
-    with _lock:
-        _followed.pop(folder, None)
-        if seen is not None:
-            _followed[folder] = seen
-        while len(_followed) > MOST_TABLES:
-            _followed.popitem(last=False)
 
 
 def _beginning(folder: str) -> Snapshot | None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-import stamina
 from deltalake import DeltaTable
 from deltalake.exceptions import (
     CommitFailedError,
@@ -20,9 +19,11 @@ from deltalake.exceptions import (
     TableNotFoundError,
 )
 from deltalake.fs import DeltaStorageHandler
+from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.errors import LakeUnavailableError, PublishError, clean
+from distributary.retries import attempts_on
 from distributary.store.bucket import local_folder, stay_inside
 
 StorageOptions = dict[str, str]
@@ -55,15 +56,11 @@ def reaching(path: str) -> Iterator[None]:
         ) from error
 
 
-def conflict_attempts() -> Iterable[stamina.Attempt]:
+def conflict_attempts() -> Retrying:
     """Tries a change again while other writers commit first."""
-    return stamina.retry_context(
-        on=CommitFailedError,
-        attempts=CONFLICT_ATTEMPTS,
-        timeout=60.0,
-        wait_initial=0.02,
-        wait_max=1.0,
-        wait_jitter=0.1,
+    most = CONFLICT_ATTEMPTS
+    return attempts_on(
+        CommitFailedError, most=most, seconds=60.0, pause=0.02, longest=1.0, jitter=0.1
     )
 
 
@@ -193,14 +190,10 @@ def until_not_overtaken(attempt: Callable[[], T]) -> T:
         # nearly always enough: the machinery below is not paid for a thousand times a batch
         return attempt()
     except OvertakenError:
-        again = stamina.retry(
-            on=OvertakenError,
-            attempts=ATTEMPTS,
-            wait_initial=0.005,
-            wait_max=0.25,
-            wait_jitter=0.05,
+        again = attempts_on(
+            OvertakenError, most=ATTEMPTS, seconds=45.0, pause=0.005, longest=0.25, jitter=0.05
         )
-        return again(attempt)()
+        return again(attempt)
 
 
 # What went wrong while committing, in our words, and with nothing in it that should not leave.

@@ -15,8 +15,6 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import stamina
-
 import distributary
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import printable
@@ -30,6 +28,7 @@ from distributary.errors import (
     ErrorCode,
     SetupError,
 )
+from distributary.retries import attempts_on
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -282,7 +281,7 @@ class Files:
         busy = (TooManyRequests, TemporarilyUnavailable)
         with asking(self._client, f"write {path}"):
             self._client.workspace.mkdirs(path.rpartition("/")[0])
-            for attempt in stamina.retry_context(on=busy, attempts=8, timeout=_RETRY_SECONDS):
+            for attempt in attempts_on(busy, most=8, seconds=_RETRY_SECONDS):
                 with attempt:
                     # always a file: what looks like a notebook would become one otherwise
                     self._client.workspace.upload(

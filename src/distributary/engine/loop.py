@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import stamina
 from pyspark.errors import PySparkException
 
 from distributary.config.engine import Trigger, TriggerKind
@@ -38,6 +37,7 @@ from distributary.observe.events import Failed, Idle, Stopped, TableResumed
 from distributary.observe.pipelines import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
+from distributary.retries import attempts_on
 from distributary.source.base import BatchInput, Position, Source
 from distributary.spark.session import disk_failed, spark_failed, too_few_files
 
@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
+_LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +142,17 @@ class StreamRun:
         while True:
             done_before = self._summary.batches
 
-            def stuck(error: Exception, done: int = done_before) -> bool:
+            def stuck(error: BaseException, done: int = done_before) -> bool:
                 return self._worth_a_retry(error) and self._summary.batches == done
 
             try:
-                for attempt in stamina.retry_context(
-                    on=stuck,
-                    attempts=None if endless else attempts,
-                    timeout=None,
-                    wait_initial=1.0,
-                    wait_max=60.0,
-                ):
+                most = None if endless else attempts
+                for attempt in attempts_on(stuck, most=most, pause=1.0, longest=_LONGEST_PAUSE):
                     with attempt:
-                        last = not endless and attempt.num == attempts
-                        self._told(trigger, None if last else attempt.next_wait)
+                        number = attempt.retry_state.attempt_number
+                        # at least: a random part comes on top
+                        wait = min(_LONGEST_PAUSE, 2.0 ** min(number - 1, 10))
+                        self._told(trigger, None if number == most else wait)
                         return
             except DistributaryError as error:
                 # patience is counted per batch, not per run: after progress it begins anew
@@ -171,7 +169,7 @@ class StreamRun:
             self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
             raise
 
-    def _worth_a_retry(self, error: Exception) -> bool:
+    def _worth_a_retry(self, error: BaseException) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
 
     def _looped(self, trigger: Trigger) -> None:

@@ -292,7 +292,7 @@ class Planner:
                 changes=self._changes,
                 infer=self._infers,
                 skip_tombstones=self._changes is not None
-                or getattr(self._config.source, "tombstones", "") == "skip",
+                or self._config.source.tombstones == "skip",
                 expectations=self._rules,
             )
         return self._snapshot

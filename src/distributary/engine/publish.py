@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import stamina
 
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
@@ -51,6 +50,7 @@ from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.events import TableParked
 from distributary.publish.base import CommittedMark, Outcome, PreparesCommits, Published, Publisher
 from distributary.publish.parking import park, parked
+from distributary.retries import attempts_on
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
 
@@ -81,14 +81,7 @@ def in_rounds(
     results: dict[int, R] = {}
     left = list(range(len(items)))
     with suppress(_SomeFailedError):
-        for attempt in stamina.retry_context(
-            on=_SomeFailedError,
-            attempts=attempts,
-            timeout=None,
-            wait_initial=0.2,
-            wait_max=5.0,
-            wait_jitter=0.2,
-        ):
+        for attempt in attempts_on(_SomeFailedError, most=attempts, pause=0.2, jitter=0.2):
             with attempt:
                 results.update(zip(left, work([items[n] for n in left]), strict=True))
                 left = [n for n in left if again(results[n])]
@@ -188,6 +181,7 @@ DERIVED = (Role.MERGED, Role.HISTORY)
 """Tables that are made of a log."""
 _LONGEST_ERROR = 500
 _DONE, _LARGE = "merged", "large"
+_NO_CDC = "the pipeline file has no section `cdc`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +215,10 @@ def derived_entries(
     )
 
 
-def merge_of(config: PipelineConfig, entry: TableEntry, mark: Mark, files: Sequence[str]) -> Merge:
+def merge_of(
+    config: PipelineConfig, cdc: Cdc, entry: TableEntry, mark: Mark, files: Sequence[str]
+) -> Merge:
     """What a merge is told about one table."""
-    cdc = config.cdc or Cdc(format="datastream")
     lake = config.lake.local_path
     order = MergeOrder(
         table=entry.table.name,
@@ -329,7 +324,14 @@ class MergingPublisher:
         if entry.table.role not in DERIVED:
             return self._inner.publish(entry, mark)
         name, log = entry.table.name, log_of(entry.table.name)
-        path = table_folder(self._config, log)
+        path, cdc = table_folder(self._config, log), self._config.cdc
+        if cdc is None:
+            raise PublishError(
+                f"table {name} is made of change data, and nothing says how any more",
+                where="cdc",
+                evidence=_NO_CDC,
+                next_step=f"put `cdc` back into the file, then `distributary resume {name}`",
+            )
         known = self._inner.committed(path, mark)
         if known is None or known.batch < mark.batch:
             raise PublishError(
@@ -341,7 +343,7 @@ class MergingPublisher:
         # a table without any batch of this life may lack what an earlier one has left in the log
         first = self._inner.committed(entry.table.path, mark) is None
         files = log_files(path, None if first else mark.batch)
-        merge = merge_of(self._config, entry, mark, files)
+        merge = merge_of(self._config, cdc, entry, mark, files)
         result = merged(merge, spark=self._spark if _is_large(merge) else None)
         if result.outcome is Outcome.PARKED:
             raise PublishError(
@@ -385,19 +387,20 @@ def derive(
     results |= {result.table: result for result in published}
     entries = {entry.table.name: entry for entry in manifest.tables}
     merges: list[Merge] = []
+    cdc = context.config.cdc
     for name, entry in entries.items():
         if entry.table.role not in DERIVED:
             continue
         log = log_of(name)
-        if name in queued or results[log].outcome is Outcome.PARKED:
-            why = BEHIND_OTHERS if name in queued else f"waits for {log}"
+        if cdc is None or name in queued or results[log].outcome is Outcome.PARKED:
+            why = BEHIND_OTHERS if name in queued else f"waits for {log}" if cdc else _NO_CDC
             park(entry, mark, folder=context.parking, reason=why)
             results[name] = Published(name, Outcome.PARKED, error=why)
             continue
         whole = log in behind
         files = _files(context, entries[log], mark, results[log], whole=whole, fresh=fresh)
         if files:
-            merges.append(merge_of(context.config, entry, mark, files))
+            merges.append(merge_of(context.config, cdc, entry, mark, files))
     for result in _merged(context, merges, manifest.batch):
         failed = result.outcome is Outcome.PARKED
         entry = entries[result.table]

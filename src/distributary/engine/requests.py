@@ -179,7 +179,8 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         comment=f"records of type {known.type}, pipeline {config.name}",
     )
     entry = TableEntry(table=plan, files=(), records=0)
-    return FromLog(known.table, log, log_path, merge_of(config, entry, _NO_BATCH, ()).order)
+    order = merge_of(config, config.cdc, entry, _NO_BATCH, ()).order
+    return FromLog(known.table, log, log_path, order)
 
 
 def _columns(

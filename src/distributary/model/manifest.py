@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount
-from distributary.model.record import ByIdentity
 from distributary.model.table import STAGED, Change, ChangeKind, Column, Role, TablePlan, is_below
 
 # JSON of which a batch writes and reads thousands of documents: quick, and without spaces.
@@ -295,12 +295,12 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
 
 
-_TEXTS: ByIdentity[str] = ByIdentity(_MOST_TEXTS)
+_TEXTS: Cache[str] = Cache(_MOST_TEXTS)
 
 
 def _known_text(columns: tuple[Column, ...]) -> str:
     """The text of columns, kept for as long as a table has them: manifests name it every batch."""
-    return _TEXTS.get((columns,), lambda: columns_to_text(columns))
+    return _TEXTS.of((columns,), lambda: columns_to_text(columns))
 
 
 def columns_to_text(columns: tuple[Column, ...]) -> str:

@@ -20,10 +20,10 @@ from distributary.changes.tombstones import redelivered
 from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
+from distributary.model.cache import Cache
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Catalog, StageOrder
-from distributary.model.record import ByIdentity
 from distributary.model.table import Role, TablePlan
 from distributary.stage.exchange import Load, facts_batch, open_run
 from distributary.stage.files import change_fact, file_fact, file_name, metadata_columns
@@ -106,13 +106,13 @@ class _Shape:
         return cls(schema, aligners)
 
 
-_SHAPES: ByIdentity[_Shape] = ByIdentity(_MOST_SHAPES)
+_SHAPES: Cache[_Shape] = Cache(_MOST_SHAPES)
 
 
 def _aligned(table: TablePlan, parts: Sequence[Part]) -> pa.Table:
     """The parts' rows with the table's columns, less those that no part has."""
     made_of = (table, *(part.fills for part in parts))
-    known = _SHAPES.get(made_of, lambda: _Shape.of(table, parts))
+    known = _SHAPES.of(made_of, lambda: _Shape.of(table, parts))
     batches = [align(part.batch) for align, part in zip(known.aligners, parts, strict=True)]
     return pa.Table.from_batches(batches, known.schema)
 

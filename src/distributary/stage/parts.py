@@ -17,11 +17,12 @@ from distributary.delta.parquet import write_file
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.evolve.unified import REST, rest_as_json, share_of
+from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded, Failure
 from distributary.model.expectation import RuleCount
 from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
-from distributary.model.record import RAW, TIMESTAMP, ByIdentity
+from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.table import Column, Fill, TablePlan
 from distributary.stage.exchange import Share, Slice, open_run
 from distributary.stage.files import (
@@ -51,19 +52,15 @@ def sharded_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 
 class _Sharded:
     def __init__(self, inner: HasColumns) -> None:
-        self.inner = inner
         self.columns = sharded_columns(inner.columns)
 
 
-_known: dict[int, _Sharded] = {}
+_SHARDED: Cache[HasColumns] = Cache(CAPACITY)
 
 
 def sharded(decoder: HasColumns) -> HasColumns:
     """What `with_shard` makes of a decoder's columns; the same object for the same decoder."""
-    found = _known.get(id(decoder))
-    if found is None or found.inner is not decoder:
-        found = _known[id(decoder)] = _Sharded(decoder)
-    return found
+    return _SHARDED.of((decoder,), lambda: _Sharded(decoder))
 
 
 def with_shard(batch: pa.RecordBatch, shard: str) -> pa.RecordBatch:
@@ -357,18 +354,14 @@ class _Changes:
         return replace(found, ok=with_shard(found.ok, self.shard)) if self.shard else found
 
 
-_ROUTED: ByIdentity[Decoder] = ByIdentity(CAPACITY)
-_ROUTED_BY: list[Catalog] = []
+_ROUTED: Cache[Decoder] = Cache(CAPACITY)
 
 
 def _decoder_of(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
     """The same as `_decoder`, found again by the route itself as long as the catalog stays."""
     if guarded:
         return _decoder(route, catalog, guarded=True)
-    if not _ROUTED_BY or _ROUTED_BY[0] is not catalog:
-        _ROUTED_BY[:] = [catalog]
-        _ROUTED.clear()
-    return _ROUTED.get((route,), lambda: _decoder(route, catalog, guarded=False))
+    return _ROUTED.of((route,), lambda: _decoder(route, catalog, guarded=False), owner=catalog)
 
 
 def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
@@ -409,7 +402,7 @@ def _failed(failure: Failure, route: Route) -> Letter:
     )
 
 
-_FILLS: ByIdentity[tuple[Fill, ...]] = ByIdentity(_MOST_SHAPES)
+_FILLS: Cache[tuple[Fill, ...]] = Cache(_MOST_SHAPES)
 
 
 def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[Fill, ...]:
@@ -422,4 +415,4 @@ def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[
         policy = Evolution.model_validate(dict(catalog.evolution))
         return merge(table.columns, decoder.columns, policy).fills
 
-    return _FILLS.get((table, decoder), merged)
+    return _FILLS.of((table, decoder), merged)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from distributary.config.document import printable
 from distributary.config.expectations import enclosed, is_moment, open_engine
 from distributary.errors import ErrorCode
+from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded
 from distributary.model.expectation import (
     Action,
@@ -262,23 +263,20 @@ def _value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:
     return f"{printable('.'.join(names))} = {printable(text, longest=_LONGEST_VALUE)}"
 
 
-_CHOSEN: dict[tuple[str, str], tuple[Rule, ...]] = {}
-_OF: list[tuple[Rule, ...]] = [()]
+_CHOSEN: Cache[tuple[Rule, ...]] = Cache(50_000)
 
 
 def rules_for(rules: tuple[Rule, ...], table: TablePlan, type_name: str) -> tuple[Rule, ...]:
     """The rules for rows of a type in a table; a log goes by its table's name too."""
-    if _OF[0] is not rules:
-        _OF[0] = rules
-        _CHOSEN.clear()
-    key = (table.name, type_name)
-    if key not in _CHOSEN:
+
+    def chosen() -> tuple[Rule, ...]:
         names = {table.name}
         if table.role is Role.LOG:
             names.add(table.name.removesuffix("_log"))
         types = type_spellings(type_name)
-        _CHOSEN[key] = tuple(rule for rule in rules if rule.is_for(names, types))
-    return _CHOSEN[key]
+        return tuple(rule for rule in rules if rule.is_for(names, types))
+
+    return _CHOSEN.get((table.name, type_name), chosen, owner=rules)
 
 
 # Rules over Arrow columns: one prepared query evaluates all rules of a table at once.
@@ -506,7 +504,7 @@ def _words(error: Exception) -> str:
     return printable(lines[0], longest=200)
 
 
-_KNOWN: dict[tuple[tuple[Rule, ...], tuple[tuple[str, pa.DataType], ...]], Checks] = {}
+_KNOWN: Cache[Checks] = Cache(_MOST_KNOWN)
 
 
 def checks_of(rules: tuple[Rule, ...], columns: Sequence[Column]) -> Checks:
@@ -514,12 +512,7 @@ def checks_of(rules: tuple[Rule, ...], columns: Sequence[Column]) -> Checks:
     wanted = {names[0].lower() for rule in rules for names in rule.columns}
     used = tuple(column for column in columns if column.name.lower() in wanted)
     key = (rules, tuple((column.name, column.type) for column in used))
-    known = _KNOWN.get(key)
-    if known is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[key] = Checks(rules, used)
-    return known
+    return _KNOWN.get(key, lambda: Checks(rules, used))
 
 
 @atexit.register

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.columns import lake_array
-from distributary.decode.avro.engine import Engine, EngineRefusedError, engine_supports, has_engine
+from distributary.decode.avro.engine import Engine, engine_supports, has_engine
 from distributary.decode.avro.reader import (
     Compiler,
     Cursor,
@@ -49,9 +49,8 @@ from distributary.decode.avro.reader import (
     read_leaf,
 )
 from distributary.decode.avro.schema import Kind, Member, Value, flat_record, flat_type, levels
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions, small_enough
+from distributary.decode.base import DecodeLimits, Gathered, Positions, Quick, Rows, TwoSpeedDecoder
 from distributary.errors import DecodeError
-from distributary.model.deadletter import Decoded
 from distributary.model.table import Column
 from distributary.registry.compile.avro_schema import Record, Schema, zigzag
 
@@ -113,49 +112,24 @@ def _join(path: str, step: str) -> str:
 MAX_LEVELS = 100
 """Of records, arrays and maps below the top; beyond it a payload is refused whatever the limit."""
 
-_FEW = 64
-"""When so few are left of an array that the engine refuses, they are decoded one by one."""
-_BYTES_AT_ONCE = 256 * 1024 * 1024
 _ENDLESS = b"\xff" * 9
 """In every way to write the lowest long, which the engine takes for a block of no items."""
 
 
-class AvroDecoder:
+class AvroDecoder(TwoSpeedDecoder):
     """Decodes the payloads of one schema, or of one branch of a union of records."""
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
-        self._limits = limits
-        self._payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
-        self._columns = columns_with_defaults(self._payload)
+        payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
+        self._payload = payload
         self._most_levels = 1 + min(limits.max_depth, MAX_LEVELS)
-        self._expansion = expansion_of(self._payload, most_levels=self._most_levels)
-        self._engine = self._fitting_engine()
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The lake columns of the schema, in its order."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large payloads become."""
-        return self._expansion
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls; what cannot be read is in `failed`."""
-        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
-        gathered = Gathered(pa.schema(list(self._payload.row.type)), len(array))
-        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
-        array, positions = self._expansion.small_enough(
-            array, positions, self._limits.max_decoded_bytes, gathered
+        super().__init__(
+            columns_with_defaults(payload),
+            pa.schema(list(payload.row.type)),
+            expansion_of(payload, most_levels=self._most_levels),
+            limits,
         )
-        if self._limits.raw_bytes and self._payload.bytes_at_the_top:
-            array = _counted(array)
-        if self._engine is None:
-            self._carefully(array, positions, gathered)
-        else:
-            self._quickly(self._engine, array, positions, gathered)
-        return gathered.decoded()
+        self._engine = self._fitting_engine()
 
     def _fitting_engine(self) -> Engine | None:
         """The engine, unless the schema holds what it cannot read or must not be let loose on."""
@@ -168,85 +142,37 @@ class AvroDecoder:
             return None
         return Engine(payload.row, listed=payload.listed, branch=payload.branch is not None)
 
-    def _quickly(
-        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
-    ) -> None:
-        if not len(array):
-            return
-        if len(array) > 1 and array.nbytes > _BYTES_AT_ONCE:
-            self._halves(engine, array, positions, gathered)
-            return
-        try:
-            arrays, ended = engine.decode(array)
-        except EngineRefusedError:
-            if len(array) <= _FEW:
-                self._carefully(array, positions, gathered)
-            else:
-                self._halves(engine, array, positions, gathered)
-            return
+    def _admit(
+        self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
+    ) -> tuple[pa.BinaryArray, Positions]:
+        if self._limits.raw_bytes and self._payload.bytes_at_the_top:
+            array = _counted(array)
+        return array, positions
+
+    def _quickly(self, array: pa.BinaryArray) -> Quick | None:
+        decoded = self._engine.decode(array)
+        if decoded is None:
+            return None
+        payload, (arrays, ended) = self._payload, decoded
         doubtful = np.flatnonzero(~ended).tolist()
-        if self._payload.branch is not None:
+        if payload.branch is not None:
             branches = arrays[0].to_numpy()
-            doubtful += np.flatnonzero(branches != self._payload.branch).tolist()
-        if self._payload.blocks:
+            doubtful += np.flatnonzero(branches != payload.branch).tolist()
+        if payload.blocks:
             found = pc.find_substring(array, pattern=_ENDLESS).to_numpy()
             doubtful += np.flatnonzero(found >= 0).tolist()
-        self._add(arrays[-1], doubtful, array, positions, gathered)
-
-    def _halves(
-        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
-    ) -> None:
-        half = len(array) // 2
-        for part in (slice(None, half), slice(half, None)):
-            self._quickly(engine, array[part], positions[part], gathered)
-
-    def _add(
-        self,
-        values: pa.Array,
-        doubtful: list[int],
-        array: pa.BinaryArray,
-        positions: Positions,
-        gathered: Gathered,
-    ) -> None:
-        """Take what the engine gave, and read what is doubtful again."""
-        payload = self._payload
-        below: list[int] = []
+        values, counts, below = arrays[-1], None, list[int]()
         if payload.listed:
-            rows = lake_array(values.values, payload.row, below)
             offsets = values.offsets.to_numpy()
-            doubtful += (np.searchsorted(offsets, below, side="right") - 1).tolist()
             counts = np.diff(offsets)
+            rows = lake_array(values.values, payload.row, below)
+            below = (np.searchsorted(offsets, below, side="right") - 1).tolist()
         else:
             rows = lake_array(values, payload.row, below)
-            doubtful += below
-            counts = np.ones(len(array), np.int64)
-        again = np.zeros(len(array), np.bool_)
-        again[doubtful] = True
-        owners = np.repeat(np.arange(len(array)), counts)
-        batch = pa.RecordBatch.from_struct_array(rows)
-        if again.any():
-            kept = ~again[owners]
-            batch, owners = batch.filter(pa.array(kept)), owners[kept]
-            indices = np.flatnonzero(again)
-            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
-        empty = int(np.count_nonzero((counts == 0) & ~again))
-        gathered.add(batch, positions[owners], empty=empty)
+        return Quick(pa.RecordBatch.from_struct_array(rows), doubtful + below, counts=counts)
 
-    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        rows: list[object] = []
-        owners: list[int] = []
-        empty = 0
-        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
-            try:
-                found = self._reader.rows(data)
-            except StoppedAtError as error:
-                fault = error.fault()
-                gathered.fail(position, fault.code, fault.reason, at_byte=fault.position)
-                continue
-            rows += found
-            owners += [position] * len(found)
-            empty += not found
-        gathered.add(self._reader.batch(rows), np.array(owners, np.int64), empty=empty)
+    def _rows(self) -> Rows:
+        return Rows(self._reader.rows, self._payload.row.type)
 
     @cached_property
     def _reader(self) -> Reader:

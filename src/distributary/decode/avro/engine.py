@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.schema import Kind, Value
+from distributary.decode.base import attempt
 
 try:
     import pyruhvro
@@ -46,10 +47,6 @@ _SEAL_BYTES = 8
 _NOTHING = pa.scalar(b"", pa.binary())
 
 
-class EngineRefusedError(Exception):
-    """The engine does not decode an array; it does not say which element."""
-
-
 class Engine:
     """Decodes whole arrays of payloads."""
 
@@ -65,20 +62,14 @@ class Engine:
         self._seal = secrets.token_bytes(_SEAL_BYTES - 1) + b"\x40"
         self._sealed = pa.scalar(self._seal, pa.binary())
 
-    def decode(self, payloads: pa.BinaryArray) -> tuple[list[pa.Array], npt.NDArray[np.bool_]]:
+    def decode(
+        self, payloads: pa.BinaryArray
+    ) -> tuple[list[pa.Array], npt.NDArray[np.bool_]] | None:
         """The branch numbers, if asked for, and the values; and which payloads ended in time."""
-        sealed = pc.binary_join_element_wise(payloads, self._sealed, _NOTHING)
-        try:
-            batch = pyruhvro.deserialize_array(sealed.to_pylist(), self._schema)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise EngineRefusedError(type(error).__name__) from error
-        except BaseException as error:
-            # a panic of the engine is not an Exception, so that `except Exception` lets it pass
-            if type(error).__name__ != "PanicException":
-                raise
-            raise EngineRefusedError("the engine panicked") from error
+        sealed = pc.binary_join_element_wise(payloads, self._sealed, _NOTHING).to_pylist()
+        batch = attempt(lambda: pyruhvro.deserialize_array(sealed, self._schema))
+        if batch is None:
+            return None
         *arrays, seals = batch.columns
         expected = np.frombuffer(self._seal, np.int64)[0]
         return arrays, seals.to_numpy().view(np.int64) == expected

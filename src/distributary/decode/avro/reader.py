@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -23,7 +23,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from distributary.decode.avro.schema import Branch, Kind, Value, flat_record, plan_record, plan_type
-from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, width
+from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, RefusedError, width
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
@@ -38,34 +38,19 @@ ITEMS_FROM_NOTHING = 1_000
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
-@dataclass(slots=True)
-class Fault:
-    """What is wrong with a payload, and where."""
-
-    code: ErrorCode
-    reason: str
-    position: int | None
-
-
-class StoppedAtError(Exception):
+class StoppedAtError(RefusedError):
     """The payload cannot be read any further."""
 
+    label = ""
+
     def __init__(self, code: ErrorCode, position: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.position = position
-        self.reason = reason
-        self.label = ""
+        super().__init__(code, reason, position)
 
     def inside(self, label: str) -> StoppedAtError:
         """The same error, knowing the field it happened in; the innermost field counts."""
-        self.label = self.label or label
+        if label and not self.label:
+            self.label, self.reason = label, f"field {label}: {self.reason}"
         return self
-
-    def fault(self) -> Fault:
-        """What to report."""
-        place = f"field {self.label}: " if self.label else ""
-        return Fault(self.code, f"{place}{self.reason}", self.position)
 
 
 class Cursor:
@@ -472,10 +457,6 @@ class Reader:
             raise StoppedAtError(ErrorCode.NESTING_TOO_DEEP, cursor.position, reason) from None
         cursor.finish()
         return content if self._payload.listed else [content]
-
-    def batch(self, rows: Iterable[Any]) -> pa.RecordBatch:
-        """Rows as columns."""
-        return pa.RecordBatch.from_struct_array(pa.array(list(rows), self._payload.row.type))
 
     def _take_branch(self, cursor: Cursor) -> None:
         branches = self._payload.branches

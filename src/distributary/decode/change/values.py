@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from distributary.decode.avro import columns as numbers
 from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
 from distributary.decode.avro.schema import decimal
-from distributary.decode.json.text import RefusedTextError, parse
+from distributary.decode.base import RefusedError
+from distributary.decode.json.text import parse
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import rest_as_json
 from distributary.model.record import TIMESTAMP
@@ -331,7 +332,7 @@ def _as_json(texts: pa.Array) -> pa.Array:
 def _checked(text: str) -> str:
     try:
         parse(text.encode(), max_depth=MAX_DEPTH)
-    except RefusedTextError:
+    except RefusedError:
         return json.dumps(text, ensure_ascii=False)
     return text
 

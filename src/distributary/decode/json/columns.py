@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from distributary.decode.base import RefusedError
 from distributary.decode.json.schema import Kind, Member, Value
 from distributary.decode.json.text import render
 from distributary.errors import ErrorCode
@@ -111,18 +112,9 @@ _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _STORAGE = {Kind.INSTANT: pa.int64(), Kind.DATE: pa.int32()}
 
 
-class UnfitValueError(Exception):
-    """A value has no place in its column; `code` says why."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-
-
-def mismatch(label: str, wanted: str) -> UnfitValueError:
+def mismatch(label: str, wanted: str) -> RefusedError:
     """A value that is not what its column was made for."""
-    return UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, f"{label or '/'} is not {wanted}")
+    return RefusedError(ErrorCode.PAYLOAD_MISMATCH, f"{label or '/'} is not {wanted}")
 
 
 def kind_of(content: Any) -> str:
@@ -172,7 +164,7 @@ def _integer(content: Any, label: str) -> int:
     if _INT64_LEAST <= number <= _INT64_MOST:
         return number
     reason = f"{label} is an integer of more than 64 bits"
-    raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+    raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
 
 
 def _decimal(digits: int) -> Callable[[Any, str], Decimal]:
@@ -181,7 +173,7 @@ def _decimal(digits: int) -> Callable[[Any, str], Decimal]:
         if abs(number) < 10**digits:
             return Decimal(number)
         reason = f"{label} is an integer of more than {digits} digits"
-        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
 
     return convert
 
@@ -199,7 +191,7 @@ def _number(content: Any, label: str) -> float:
         return float(content)
     except OverflowError:
         reason = f"{label} is beyond what a double can hold"
-        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
 
 
 def _instant(content: Any, label: str) -> int:
@@ -412,15 +404,53 @@ def _mask(valid: list[bool]) -> pa.Array | None:
 
 # The fast decoder: Arrow's own JSON reader, for schemas that ask for nothing but types.
 #
-# Arrow refuses an array when any value in it is of another type, has an unknown property or a
-# name twice. It does not say which, does not tell a missing property from one that is null, and
-# takes several values in a row for several rows. Every payload is therefore wrapped in an object
-# of ours with a seal behind it: rows and seals come out as they went in, or the answer is not
-# used.
+# Arrow refuses an array when any value in it is of another type, has an unknown property or a name
+# twice. It does not say which, does not tell a missing property from one that is null, and takes
+# several values in a row for several rows. Every text is therefore wrapped in an object of ours
+# with a seal behind it: rows and seals come out as they went in, or the answer is not used.
 
 Mask = npt.NDArray[np.bool_]
 _MOST_NAMES = 200
+_BEFORE = pa.scalar(b'{"v":', pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
+
+
+def read_texts(
+    texts: pa.BinaryArray, type_: pa.DataType | None = None, *, unexpected: str = "ignore"
+) -> pa.Array | None:
+    """What texts hold, one element each, or no answer at all.
+
+    Without a type Arrow finds one itself; `unexpected` is what it does with what has no place in a
+    given type.
+    """
+    # a secret, because a text that knows it could end with it
+    seal = secrets.token_hex(8)
+    behind = pa.scalar(f',"s":"{seal}"}}\n'.encode(), pa.binary())
+    wrapped = pc.binary_join_element_wise(_BEFORE, texts, behind, _NOTHING)
+    _, offsets, data = wrapped.buffers()
+    start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
+    # in one block, because values may have line breaks in them
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
+    schema = None if type_ is None else pa.schema([("v", type_), ("s", pa.string())])
+    parsing = arrow_json.ParseOptions(
+        explicit_schema=schema,
+        unexpected_field_behavior="infer" if type_ is None else unexpected,
+    )
+    try:
+        source = pa.BufferReader(data.slice(start, end - start))
+        table = arrow_json.read_json(source, reading, parsing)
+        table.validate(full=True)
+    except MemoryError:
+        # one of Arrow's own as well
+        raise
+    except pa.ArrowException:
+        return None
+    if table.num_rows != len(texts) or "s" not in table.column_names:
+        return None
+    if not pc.all(pc.equal(table.column("s"), seal), skip_nulls=False).as_py():
+        return None
+    values: pa.Array = table.column("v").combine_chunks()
+    return values
 
 
 class Engine:
@@ -432,36 +462,11 @@ class Engine:
         self._bare = bare
         self._doubtful_null = _doubtful_null(_never_null(content))
         type_ = _reader_type(content)
-        fields = [("v", pa.list_(type_) if listed else type_), ("s", pa.string())]
-        self._parsing = arrow_json.ParseOptions(
-            explicit_schema=pa.schema(fields), unexpected_field_behavior="error"
-        )
-        # a secret, because a payload that knows it could end with it
-        self._seal = secrets.token_hex(8)
-        self._before = pa.scalar(b'{"v":', pa.binary())
-        self._behind = pa.scalar(f',"s":"{self._seal}"}}\n'.encode(), pa.binary())
+        self._type = pa.list_(type_) if listed else type_
 
     def try_decode(self, payloads: pa.BinaryArray) -> pa.Array | None:
         """What the payloads hold, as Arrow reads it: one element each, or no answer at all."""
-        wrapped = pc.binary_join_element_wise(self._before, payloads, self._behind, _NOTHING)
-        _, offsets, data = wrapped.buffers()
-        start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
-        # in one block, because rows may have line breaks in them
-        reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
-        try:
-            source = pa.BufferReader(data.slice(start, end - start))
-            table = arrow_json.read_json(source, reading, self._parsing)
-            table.validate(full=True)
-        except MemoryError:
-            # one of Arrow's own as well
-            raise
-        except pa.ArrowException:
-            return None
-        sealed = pc.all(pc.equal(table.column("s"), self._seal), skip_nulls=False).as_py()
-        if table.num_rows != len(payloads) or not sealed:
-            return None
-        values: pa.Array = table.column("v").combine_chunks()
-        return values
+        return read_texts(payloads, self._type, unexpected="error")
 
     def rows(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
         """Values as the lake's columns; takes the positions of those that must be read again."""

@@ -38,23 +38,22 @@ from distributary.decode.base import (
     TEXT,
     DecodeLimits,
     Expansion,
-    Gathered,
-    Positions,
-    small_enough,
+    Quick,
+    RefusedError,
+    Rows,
+    TwoSpeedDecoder,
     width,
 )
 from distributary.decode.json.columns import (
     Engine,
     StructBuilder,
-    UnfitValueError,
     engine_supports,
     kind_of,
     mismatch,
 )
 from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
-from distributary.decode.json.text import RefusedTextError, parse, render
+from distributary.decode.json.text import parse, render
 from distributary.errors import DecodeError, ErrorCode
-from distributary.model.deadletter import Decoded
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.json import message_of
@@ -133,92 +132,38 @@ REST = Column("_rest", pa.string(), comment="JSON text of what the schema does n
 MAX_DEPTH = 100
 """Of objects and arrays in each other; beyond it a payload is refused whatever the limit."""
 
-_FEW = 64
-"""When so few are left of an array that the engine refuses, they are decoded one by one."""
-_ENOUGH = 4
-"""After so many such arrays in a row the engine is not asked any more."""
-_BYTES_AT_ONCE = 256 * 1024 * 1024
 _PLAIN = 2
 """Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
 
 
-class JsonDecoder:
+class JsonDecoder(TwoSpeedDecoder):
     """Decodes the payloads of one schema."""
 
+    # an object with a name that the schema does not have is refused, and every record may be one
+    _patience = 4
+
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
-        self._limits = limits
         self._max_depth = min(limits.max_depth, MAX_DEPTH)
         documents = _opened(body, message)
         self._validator = documents.validator
         self._names = _names(documents)
         self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
-        self._expansion = _expansion(self._payload, self._max_depth)
         row = self._payload.row
-        self._has_rest = row.leaves_rest
-        self._columns = _columns(row, message) + ((REST,) if self._has_rest else ())
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
+        columns = _columns(row, message) + ((REST,) if row.leaves_rest else ())
+        schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+        super().__init__(columns, schema, _expansion(self._payload, self._max_depth), limits)
         deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
         self._engine: Engine | None = None
         if engine_supports(row) and not deep:
             self._engine = Engine(row, listed=self._payload.listed, bare=self._payload.bare)
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The lake columns of the schema, in its order."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large payloads become."""
-        return self._expansion
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls; what cannot be read is in `failed`."""
-        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
-        gathered = Gathered(self._schema, len(array))
-        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
-        array, positions = self._expansion.small_enough(
-            array, positions, self._limits.max_decoded_bytes, gathered
-        )
-        if self._engine is None:
-            self._carefully(array, positions, gathered)
-        else:
-            self._quickly(self._engine, array, positions, gathered)
-        return gathered.decoded()
-
-    def _quickly(
-        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
-    ) -> None:
-        waiting = [slice(0, len(array))] if len(array) else []
-        refusals = 0
-        while waiting:
-            part = waiting.pop()
-            some, count = array[part], part.stop - part.start
-            large = count > 1 and some.nbytes > _BYTES_AT_ONCE
-            # when every record is refused, trying on would cost more than it could save
-            tried = not large and refusals < _ENOUGH
-            values = engine.try_decode(some) if tried else None
-            if values is not None:
-                refusals = 0
-                self._take(engine, values, some, positions[part], gathered)
-            elif large or (tried and count > _FEW):
-                half = part.start + count // 2
-                waiting += [slice(half, part.stop), slice(part.start, half)]
-            else:
-                refusals += 1
-                self._carefully(some, positions[part], gathered)
-
-    def _take(
-        self,
-        engine: Engine,
-        values: pa.Array,
-        array: pa.BinaryArray,
-        positions: Positions,
-        gathered: Gathered,
-    ) -> None:
-        """Use what the engine gave, and read what is doubtful again."""
+    def _quickly(self, array: pa.BinaryArray) -> Quick | None:
+        engine = self._engine
+        values = None if engine is None else engine.try_decode(array)
+        if engine is None or values is None:
+            return None
         doubtful = engine.with_doubtful_nulls(array)
-        below: list[int] = []
+        counts, below = None, list[int]()
         if self._payload.listed:
             doubtful += np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist()
             batch = engine.rows(values.values, below)
@@ -227,40 +172,15 @@ class JsonDecoder:
             counts = np.diff(offsets)
         else:
             batch = engine.rows(values, below)
-            counts = np.ones(len(array), np.int64)
-        again = np.zeros(len(array), np.bool_)
-        again[doubtful + below] = True
-        owners = np.repeat(np.arange(len(array)), counts)
-        if again.any():
-            kept = ~again[owners]
-            batch, owners = batch.filter(pa.array(kept)), owners[kept]
-            indices = np.flatnonzero(again)
-            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
-        empty = int(np.count_nonzero((counts == 0) & ~again))
-        gathered.add(self._with_rest(batch, None), positions[owners], empty=empty)
+        rest = pa.nulls(batch.num_rows, pa.string())
+        return Quick(_with_rest(batch, rest, self._schema), doubtful + below, counts=counts)
 
-    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        rows = _Rows(self._payload.row, bare=self._payload.bare)
-        owners: list[int] = []
-        empty = 0
-        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
-            try:
-                content = parse(data, max_depth=self._max_depth)
-                self._validate(content)
-                found = self._rows_in(content)
-                rows.add(found)
-            except RefusedTextError as refused:
-                gathered.fail(position, refused.code, refused.reason, at_byte=refused.position)
-                continue
-            except UnfitValueError as unfit:
-                gathered.fail(position, unfit.code, unfit.reason)
-                continue
-            owners += [position] * len(found)
-            empty += not found
-        batch, rest = rows.take()
-        gathered.add(self._with_rest(batch, rest), np.array(owners, np.int64), empty=empty)
+    def _rows(self) -> Rows:
+        return _Rows(self._contents, self._payload, self._schema)
 
-    def _rows_in(self, content: Any) -> list[Any]:
+    def _contents(self, data: bytes) -> list[Any]:
+        content = parse(data, max_depth=self._max_depth)
+        self._validate(content)
         if not self._payload.listed:
             return [content]
         if not isinstance(content, list):
@@ -280,36 +200,41 @@ class JsonDecoder:
                 reason += f": {kind_of(error.instance)} instead of {' or '.join(error.kind.types)}"
             elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
                 reason += ": it takes too many steps to tell"
-            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+            raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
         except ValueError:
             reason = "the validator cannot read it"
-            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
+            raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
 
     def _shown_path(self, path: list[str | int]) -> str:
         """Where in a payload; names that only the payload has are not told."""
         steps = (printable(str(s)) if type(s) is int or s in self._names else "*" for s in path)
         return "/" + "/".join(steps)
 
-    def _with_rest(self, batch: pa.RecordBatch, rest: pa.Array | None) -> pa.RecordBatch:
-        if not self._has_rest:
-            return batch
-        if rest is None:
-            rest = pa.nulls(batch.num_rows, pa.string())
-        return pa.RecordBatch.from_arrays([*batch.columns, rest], schema=self._schema)
+
+def _with_rest(batch: pa.RecordBatch, rest: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.num_columns == len(schema):
+        return batch
+    return pa.RecordBatch.from_arrays([*batch.columns, rest], schema=schema)
 
 
-class _Rows:
+class _Rows(Rows):
     """Rows as they come, with what is left of each."""
 
-    def __init__(self, row: Value, *, bare: bool) -> None:
+    def __init__(
+        self, read: Callable[[bytes], list[Any]], payload: Payload, schema: pa.Schema
+    ) -> None:
+        row, bare = payload.row, payload.bare
+        super().__init__(read, row.type)
+        self._schema = schema
         self._builder = StructBuilder(row, "")
         self._add = self._builder.add_bare if bare else self._builder.add_row
         self._rest_of = rest_of(row.members[0].value if bare else row)
         self._rest: list[str | None] = []
         self._count = 0
 
-    def add(self, found: list[Any]) -> None:
-        """The rows of one payload: all of them or none."""
+    def add(self, data: bytes) -> int:
+        """Add the rows of one payload: all of them or none."""
+        found = self._read(data)
         rest: list[str | None] = []
         try:
             for content in found:
@@ -317,16 +242,17 @@ class _Rows:
                 if self._rest_of is not None:
                     left = self._rest_of(content)
                     rest.append(None if left is NOTHING else render(left))
-        except UnfitValueError:
+        except RefusedError:
             self._builder.cut(self._count)
             raise
         self._rest += rest
         self._count += len(found)
+        return len(found)
 
-    def take(self) -> tuple[pa.RecordBatch, pa.Array]:
+    def batch(self) -> pa.RecordBatch:
         """Everything that was added."""
         batch = pa.RecordBatch.from_struct_array(self._builder.array())
-        return batch, pa.array(self._rest, pa.string())
+        return _with_rest(batch, pa.array(self._rest, pa.string()), self._schema)
 
 
 def _opened(body: bytes, message: str) -> Documents:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import json as arrow_json
 from pyarrow import types as kinds
 
+from distributary.decode.base import RefusedError, by_halves
 from distributary.decode.change.base import claim
-from distributary.decode.json.text import RefusedTextError, parse
+from distributary.decode.json.columns import read_texts
+from distributary.decode.json.text import parse
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.json import compile_json
 
@@ -340,38 +340,12 @@ def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
     values = read_texts(masked.texts)
     if values is None:
         return None
-    shape = _shape(values, 0)
-    return shape if not _has_reals(values.type) or _exact(masked.texts) else None
-
-
-def read_texts(texts: pa.BinaryArray, type_: pa.DataType | None = None) -> pa.Array | None:
-    """What texts hold, one element each; of a given type, only what that has a place for."""
-    # a secret, because a text that knows it could end with it
-    seal = secrets.token_hex(8)
-    behind = pa.scalar(f',"s":"{seal}"}}\n'.encode(), pa.binary())
-    wrapped = pc.binary_join_element_wise(pa.scalar(b'{"v":', pa.binary()), texts, behind, _NOTHING)
-    _, offsets, data = wrapped.buffers()
-    start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
-    # in one block, because values may have line breaks in them
-    reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
-    schema = None if type_ is None else pa.schema([("v", type_), ("s", pa.string())])
-    unexpected = "infer" if type_ is None else "ignore"
-    parsing = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     try:
-        source = pa.BufferReader(data.slice(start, end - start))
-        table = arrow_json.read_json(source, reading, parsing)
-        table.validate(full=True)
-    except MemoryError:
-        # one of Arrow's own as well
-        raise
-    except pa.ArrowException:
+        shape = _shape(values, 0)
+    except UnicodeDecodeError:
+        # Arrow looks at texts only, not at the names of properties
         return None
-    if table.num_rows != len(texts) or "s" not in table.column_names:
-        return None
-    if not pc.all(pc.equal(table.column("s"), seal), skip_nulls=False).as_py():
-        return None
-    values: pa.Array = table.column("v").combine_chunks()
-    return values
+    return shape if not _has_reals(values.type) or _exact(masked.texts) else None
 
 
 def _exact(texts: pa.BinaryArray) -> bool:
@@ -461,8 +435,6 @@ def _is_mixed(field: pa.Field, level: int) -> bool:
 __all__ = ["NOTHING", "Shape", "infer", "join", "names_of", "writer_schema"]
 
 MAX_DEPTH = 100
-_FEW = 32
-"""When so few are left of texts that Arrow refuses, they are looked at one by one."""
 _BYTES_AT_ONCE = 64 * 1024 * 1024
 _MANY = 10_000
 """Objects in one text, beyond which it is looked at by itself."""
@@ -479,19 +451,18 @@ def infer(
     itself, with `parts` in one of its parts, says nothing beside others. With `careful` each text
     is looked at by itself.
     """
+
+    def quickly(texts: pa.BinaryArray) -> Shape | None:
+        shape = arrow_shape(texts) if len(texts) > 1 and not careful else None
+        return None if shape is None or _is_too_wide(shape, parts=parts) else shape
+
     shape = alone = NOTHING
-    waiting = _apart(_array(values))
-    while waiting:
-        part = waiting.pop()
-        large = part.nbytes > _BYTES_AT_ONCE
-        quick = arrow_shape(part) if len(part) > 1 and not large and not careful else None
-        if quick is not None and not _is_too_wide(quick, parts=parts):
-            shape = join(shape, quick)
-        elif len(part) > (1 if large else _FEW):
-            half = len(part) // 2
-            waiting += [part[half:], part[:half]]
-        else:
-            for value in _parsed(part):
+    for texts in reversed(_apart(_array(values))):
+        for part, quick in by_halves(texts, quickly, most_bytes=_BYTES_AT_ONCE):
+            if quick is not None:
+                shape = join(shape, quick)
+                continue
+            for value in _parsed(texts[part]):
                 own = shape_of(value)
                 if _is_too_wide(own, parts=parts):
                     alone = join(alone, own)
@@ -505,18 +476,15 @@ def names_of(values: pa.BinaryArray | Sequence[bytes]) -> list[str | None]:
     """Which table each of Datastream's events belongs to, as `changes.claim` has it."""
     array = _array(values)
     claims: list[str | None] = []
-    waiting = [array]
-    while waiting:
-        part = waiting.pop()
-        large = part.nbytes > _BYTES_AT_ONCE
-        read = read_texts(part, _NAMES) if len(part) > 1 and not large else None
-        if read is not None:
-            claims += _claims(read.flatten()[0])
-        elif len(part) > (1 if large else _FEW):
-            half = len(part) // 2
-            waiting += [part[half:], part[:half]]
+
+    def quickly(texts: pa.BinaryArray) -> pa.Array | None:
+        return read_texts(texts, _NAMES) if len(texts) > 1 else None
+
+    for part, found in by_halves(array, quickly, most_bytes=_BYTES_AT_ONCE):
+        if found is not None:
+            claims += _claims(found.flatten()[0])
         else:
-            claims += [_claim(data) for data in part.to_pylist()]
+            claims += [_claim(data) for data in array[part].to_pylist()]
     return claims
 
 
@@ -555,7 +523,7 @@ def _parsed(texts: pa.BinaryArray) -> Iterator[object]:
     for data in texts.to_pylist():
         try:
             yield parse(data, max_depth=MAX_DEPTH)
-        except RefusedTextError:
+        except RefusedError:
             continue
 
 
@@ -575,7 +543,7 @@ def _claims(sources: pa.StructArray) -> list[str | None]:
 def _claim(data: bytes) -> str | None:
     try:
         event = parse(data, max_depth=MAX_DEPTH)
-    except RefusedTextError:
+    except RefusedError:
         return None
     source = event.get("source_metadata") if isinstance(event, dict) else None
     return claim(source) if isinstance(source, dict) else None

@@ -12,6 +12,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from distributary.decode.base import RefusedError
 from distributary.errors import ErrorCode
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
@@ -21,26 +22,16 @@ _LITERALS = ("true", "false", "null", "-")
 _DUMPS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class RefusedTextError(Exception):
-    """A payload is not a JSON value that can be used; `code` says why."""
-
-    def __init__(self, code: ErrorCode, reason: str, position: int | None = None) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-        self.position = position
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise RefusedTextError(ErrorCode.DUPLICATE_KEY, "an object has a name twice")
+        raise RefusedError(ErrorCode.DUPLICATE_KEY, "an object has a name twice")
     return found
 
 
 def _constant(name: str) -> None:
     reason = f"{name} stands for a number, which JSON does not have"
-    raise RefusedTextError(ErrorCode.INVALID_NUMBER, reason)
+    raise RefusedError(ErrorCode.INVALID_NUMBER, reason)
 
 
 def _number(text: str) -> float | Decimal:
@@ -50,7 +41,7 @@ def _number(text: str) -> float | Decimal:
         return number
     if math.isinf(number):
         reason = "a number is beyond what a double can hold"
-        raise RefusedTextError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
     # what is too small for a double is 0, as it is everywhere
     exact = Decimal(text) if number else Decimal(0)
     return number if exact == Decimal(repr(number)) else exact
@@ -65,13 +56,13 @@ def parse(data: bytes, *, max_depth: int) -> Any:
     """The value that a payload holds; numbers that no double holds exactly are decimals.
 
     Raises:
-        RefusedTextError: When it holds anything else.
+        RefusedError: When it holds anything else.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         reason = "the payload is not UTF-8"
-        raise RefusedTextError(ErrorCode.INVALID_UTF8, reason, error.start) from None
+        raise RefusedError(ErrorCode.INVALID_UTF8, reason, error.start) from None
     if text.count("{") + text.count("[") > max_depth:
         _check_depth(text, max_depth)
     start = _after_blank(text, 0)
@@ -82,11 +73,11 @@ def parse(data: bytes, *, max_depth: int) -> Any:
     except ValueError:
         # Python does not turn thousands of digits into a number
         reason = "an integer has too many digits"
-        raise RefusedTextError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
     end = _after_blank(text, end)
     if end != len(text):
         reason = "the payload goes on after its value"
-        raise RefusedTextError(ErrorCode.TRAILING_BYTES, reason, _bytes_before(text, end))
+        raise RefusedError(ErrorCode.TRAILING_BYTES, reason, _bytes_before(text, end))
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(value)
     return value
@@ -118,15 +109,15 @@ def _after_blank(text: str, index: int) -> int:
     return blank.end() if blank else index
 
 
-def _syntax(text: str, error: json.JSONDecodeError) -> RefusedTextError:
+def _syntax(text: str, error: json.JSONDecodeError) -> RefusedError:
     rest = text[error.pos :].rstrip(" \t\n\r")
     cut = not rest or error.msg.startswith("Unterminated string")
     if cut or (len(rest) < 5 and any(word.startswith(rest) for word in _LITERALS)):
         reason = "the payload ends before its value does"
-        return RefusedTextError(ErrorCode.PAYLOAD_TRUNCATED, reason, _bytes_before(text, len(text)))
+        return RefusedError(ErrorCode.PAYLOAD_TRUNCATED, reason, _bytes_before(text, len(text)))
     # the decoder's words name what it expected, never what it found
     reason = f"the payload is not JSON: {error.msg}"
-    return RefusedTextError(ErrorCode.NOT_JSON, reason, _bytes_before(text, error.pos))
+    return RefusedError(ErrorCode.NOT_JSON, reason, _bytes_before(text, error.pos))
 
 
 def _bytes_before(text: str, index: int) -> int:
@@ -140,7 +131,7 @@ def _check_depth(text: str, max_depth: int) -> None:
     for bracket in _BRACKET.finditer(bare):
         depth += 1 if bracket[0] in "[{" else -1
         if depth > max_depth:
-            raise RefusedTextError(
+            raise RefusedError(
                 ErrorCode.NESTING_TOO_DEEP,
                 f"objects and arrays nest deeper than {max_depth}",
                 _bytes_before(text, bracket.start()),
@@ -152,7 +143,7 @@ def _check_surrogates(value: Any) -> None:
         render(value).encode()
     except UnicodeEncodeError:
         reason = "a text has half a surrogate pair, which is no character"
-        raise RefusedTextError(ErrorCode.INVALID_UTF8, reason) from None
+        raise RefusedError(ErrorCode.INVALID_UTF8, reason) from None
 
 
 # A JSON payload for human eyes, as far as it can be read.
@@ -176,7 +167,7 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
     try:
         content = parse(payload, max_depth=MAX_DEPTH)
         text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
-    except RefusedTextError as refused:
+    except RefusedError as refused:
         end = len(payload) if refused.position is None else refused.position
         read = payload[:end].decode("utf-8", "backslashreplace")
         where = "" if refused.position is None else f" at byte {refused.position}"

@@ -19,6 +19,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError as ParseError
 from google.protobuf.message_factory import GetMessageClass
 
+from distributary.decode.base import RefusedError
 from distributary.decode.protobuf.descriptors import (
     OFFICIAL_MAX_DEPTH,
     find_message,
@@ -29,7 +30,6 @@ from distributary.decode.protobuf.schema import (
     TEXT_KINDS,
     Field,
     Kind,
-    UnfitValueError,
     Value,
     microseconds,
 )
@@ -63,7 +63,7 @@ class JsonText:
         """One serialized message as compact JSON.
 
         Raises:
-            UnfitValueError: When the JSON mapping has no text for a value in it.
+            RefusedError: When the JSON mapping has no text for a value in it.
         """
         cls = self._classes.get(message)
         if cls is None:
@@ -72,14 +72,14 @@ class JsonText:
             value = self._message(cls.FromString(data), 0)
         except ParseError as error:
             reason = f"the {message} in it does not parse"
-            raise UnfitValueError(ErrorCode.PAYLOAD_MISMATCH, reason) from error
+            raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from error
         except UnicodeDecodeError as error:
             # from the keys of a map: those the runtime does not give as bytes
             reason = f"the {message} in it holds text that is not UTF-8"
-            raise UnfitValueError(ErrorCode.INVALID_UTF8, reason) from error
+            raise RefusedError(ErrorCode.INVALID_UTF8, reason) from error
         except RecursionError as error:
             reason = f"the {message} in it nests too deep for JSON text"
-            raise UnfitValueError(ErrorCode.NESTING_TOO_DEEP, reason) from error
+            raise RefusedError(ErrorCode.NESTING_TOO_DEEP, reason) from error
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     def _message(self, message: Any, depth: int) -> Any:
@@ -138,7 +138,7 @@ def _official(message: Any, name: str) -> Any:
     except Exception as error:
         # the runtime quotes the value in its message, which must not leave with the failure
         reason = f"a {name} in it has a value that JSON text cannot hold"
-        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from error
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from error
 
 
 def _key(field: FieldDescriptor, key: Any) -> str:
@@ -180,7 +180,7 @@ def _utf8(field: FieldDescriptor, value: Any) -> Any:
     # the parser checks the text of proto3 only; the runtime gives what is not UTF-8 as bytes
     if isinstance(value, bytes):
         reason = f"field {field.full_name} holds text that is not UTF-8"
-        raise UnfitValueError(ErrorCode.INVALID_UTF8, reason)
+        raise RefusedError(ErrorCode.INVALID_UTF8, reason)
     return value
 
 
@@ -305,7 +305,7 @@ class Columns:
             if data not in known:
                 try:
                     known[data] = self._json.render(value.message, data)
-                except UnfitValueError as error:
+                except RefusedError as error:
                     problems.append(Problem(index, error.code, error.reason))
                     texts.append(None)
                     continue

@@ -8,7 +8,7 @@ columns and is not strict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
@@ -21,13 +21,15 @@ from distributary.decode.base import (
     SLICE_BYTES,
     DecodeLimits,
     Decoder,
-    Expansion,
     Gathered,
     Positions,
-    small_enough,
+    Quick,
+    RefusedError,
+    Rows,
+    TwoSpeedDecoder,
     without,
 )
-from distributary.decode.protobuf.columns import Columns, JsonText, Problem
+from distributary.decode.protobuf.columns import Columns, JsonText
 from distributary.decode.protobuf.descriptors import (
     OFFICIAL_MAX_DEPTH,
     find_message,
@@ -37,16 +39,10 @@ from distributary.decode.protobuf.descriptors import (
     with_nothing_replaced,
     with_open_enums,
 )
-from distributary.decode.protobuf.engine import (
-    Engine,
-    EngineRefusedError,
-    engine_supports,
-    has_engine,
-)
+from distributary.decode.protobuf.engine import Engine, engine_supports, has_engine
 from distributary.decode.protobuf.schema import (
     Field,
     Kind,
-    UnfitValueError,
     Value,
     can_nest_deeper,
     columns_of,
@@ -55,9 +51,8 @@ from distributary.decode.protobuf.schema import (
 )
 from distributary.decode.protobuf.wire import Fault, expansion_of, find_fault, find_foreign, judge
 from distributary.errors import ErrorCode
-from distributary.model.deadletter import Decoded
-from distributary.model.record import ByIdentity
-from distributary.model.table import Column
+from distributary.model.cache import Cache
+from distributary.model.deadletter import Decoded, Failure
 
 # The careful decoder: one record at a time, with the official runtime.
 #
@@ -82,20 +77,14 @@ class RowReader:
         self._message = message
         self._json = json_text
 
-    def read(self, payloads: Iterable[bytes]) -> tuple[pa.RecordBatch, list[Problem]]:
-        """A batch of the rows that could be read, and the payloads that could not."""
-        rows: list[dict[str, Any]] = []
-        problems: list[Problem] = []
-        for index, payload in enumerate(payloads):
-            try:
-                rows.append(self._struct(self._class.FromString(payload), self._message))
-            except UnfitValueError as error:
-                problems.append(Problem(index, error.code, error.reason))
-            except UnicodeDecodeError:
-                # from the keys of a map: those the runtime does not give as bytes
-                reason = "a map has keys that are not UTF-8"
-                problems.append(Problem(index, ErrorCode.INVALID_UTF8, reason))
-        return pa.RecordBatch.from_struct_array(pa.array(rows, self._message.type)), problems
+    def rows(self, payload: bytes) -> list[dict[str, Any]]:
+        """The one row of a payload."""
+        try:
+            return [self._struct(self._class.FromString(payload), self._message)]
+        except UnicodeDecodeError:
+            # from the keys of a map: those the runtime does not give as bytes
+            reason = "a map has keys that are not UTF-8"
+            raise RefusedError(ErrorCode.INVALID_UTF8, reason) from None
 
     def _struct(self, message: Any, value: Value) -> dict[str, Any]:
         # fields are asked for by number: a name from outside may be that of a method
@@ -155,22 +144,18 @@ def _micros(content: Any, value: Value, label: str) -> int:
     )
     if outside[0]:
         reason = f"field {label} is outside the range of {value.message}"
-        raise UnfitValueError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
     return int(micros[0])
 
 
 def _utf8(text: Any, label: str) -> Any:
     # the runtime gives text that is not UTF-8 as bytes
     if isinstance(text, bytes):
-        raise UnfitValueError(ErrorCode.INVALID_UTF8, f"field {label} holds text that is not UTF-8")
+        raise RefusedError(ErrorCode.INVALID_UTF8, f"field {label} holds text that is not UTF-8")
     return text
 
 
-_FEW = 64
-"""When so few are left of an array that the engine refuses, they are decoded one by one."""
-
-
-class ProtobufDecoder:
+class ProtobufDecoder(TwoSpeedDecoder):
     """Decodes the payloads of one message type.
 
     Unsigned 64-bit numbers are decimals, enums are names (a number without a name is kept as
@@ -182,7 +167,6 @@ class ProtobufDecoder:
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
         pool = open_pool(body, message)
         self._body = body
-        self._limits = limits
         self._descriptor = find_message(pool, message)
         self._class = message_class(self._descriptor)
         self._max_depth = min(limits.max_depth, OFFICIAL_MAX_DEPTH)
@@ -191,22 +175,13 @@ class ProtobufDecoder:
             self._descriptor, self._max_depth
         )
         self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
-        self._columns = columns_of(self._plan)
-        self._expansion = expansion_of(self._plan)
         self._json = JsonText(pool)
         self._finish = Columns(self._plan, self._json)
+        super().__init__(
+            columns_of(self._plan), self._finish.schema, expansion_of(self._plan), limits
+        )
         fits = has_engine() and engine_supports(self._plan)
         self._engine = Engine(self._plan) if fits else None
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The lake columns of the message, in the schema's order."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large payloads become."""
-        return self._expansion
 
     @property
     def message(self) -> Value:
@@ -218,41 +193,18 @@ class ProtobufDecoder:
         """Fields of the message, at its top, without which a payload is none."""
         return frozenset(f.name for f in self._descriptor.fields if f.is_required)
 
-    def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
-        """Decode an array without nulls; what cannot be a row is in `failed`.
-
-        `accepted` says that the payloads were found to be messages of this type already.
-        """
-        array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
-        gathered = Gathered(self._finish.schema, len(array))
-        array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
-        array, positions = self._expansion.small_enough(
-            array, positions, self._limits.max_decoded_bytes, gathered
-        )
-        if not accepted:
-            array, positions = self._accepted(array, positions, gathered)
-        if self._engine is None:
-            self._carefully(array, positions, gathered)
-        else:
-            self._quickly(self._engine, array, positions, gathered)
-        return gathered.decoded()
-
     def accepts(self, payloads: pa.BinaryArray) -> bool:
         """Whether every payload is a message of this type, and nothing more than that."""
         refused, unknown = self._judged(payloads.to_pylist(), payloads.nbytes)
         return not refused and not unknown
 
-    def _accepted(
+    def _admit(
         self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
         refused, unknown = self._judged(array.to_pylist(), array.nbytes)
         for index in unknown:
             gathered.note_unknown(positions[index])
-        if refused:
-            for index, fault in refused.items():
-                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-            array, positions = without(refused, array, positions)
-        return array, positions
+        return _without_faults(refused, array, positions, gathered)
 
     def _judged(self, data: Sequence[bytes], size: int) -> tuple[dict[int, Fault], list[int]]:
         """Payloads that are refused, and others with fields that are left out of their rows."""
@@ -287,48 +239,36 @@ class ProtobufDecoder:
         reason = f"the protobuf runtime does not accept it as {name}"
         return found or Fault(ErrorCode.PAYLOAD_MISMATCH, reason, None)
 
-    def _quickly(
-        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
-    ) -> None:
-        try:
-            raw = engine.decode(array)
-        except EngineRefusedError:
-            self._after_refusal(engine, array, positions, gathered)
-            return
+    def _quickly(self, array: pa.BinaryArray) -> Quick | None:
+        raw = self._engine.decode(array)
+        if raw is None:
+            return None
         batch, problems = self._finish.finish(raw)
-        if not problems:
-            gathered.add(batch, positions)
-            return
-        gathered.add(*without({p.index for p in problems}, batch, positions))
         again = {p.index for p in problems if p.code is None}
-        _report([p for p in problems if p.index not in again], positions, gathered)
-        if again:
-            indices = sorted(again)
-            self._carefully(array.take(pa.array(indices)), positions[indices], gathered)
+        failed = {
+            # a record fails once, for the first thing that is wrong with it
+            p.index: Failure(p.index, p.code, p.reason)
+            for p in reversed(problems)
+            if p.code is not None and p.index not in again
+        }
+        return Quick(batch, list(again), list(failed.values()))
 
-    def _after_refusal(
-        self, engine: Engine, array: pa.BinaryArray, positions: Positions, gathered: Gathered
-    ) -> None:
-        """The engine also refuses text of proto2 that is not UTF-8, and so does the lake."""
-        data = array.to_pylist()
-        faults = {i: self._fault(data[i]) for i in engine.not_utf8(data, size=array.nbytes)}
-        not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
-        if not_text:
-            for index, fault in not_text.items():
-                gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-            array, positions = without(not_text, array, positions)
-            self._quickly(engine, array, positions, gathered)
-        elif len(data) <= _FEW:
-            self._carefully(array, positions, gathered)
-        else:
-            half = len(data) // 2
-            for part in (slice(None, half), slice(half, None)):
-                self._quickly(engine, array[part], positions[part], gathered)
+    def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        if self._engine is not None and len(array):
+            quick = self._quickly(array)
+            if quick is not None:
+                self._add(quick, array, positions, gathered)
+                return
+            # the engine also refuses text of proto2 that is not UTF-8, and so does the lake
+            data = array.to_pylist()
+            bad = self._engine.not_utf8(data, size=array.nbytes)
+            faults = {index: self._fault(data[index]) for index in bad}
+            not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
+            array, positions = _without_faults(not_text, array, positions, gathered)
+        super()._decode(array, positions, gathered)
 
-    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        batch, problems = self._rows.read(array.to_pylist())
-        _report(problems, positions, gathered)
-        gathered.add(batch, np.delete(positions, [p.index for p in problems]))
+    def _rows(self) -> Rows:
+        return Rows(self._reader.rows, self._plan.type)
 
     @cached_property
     def _judge(self) -> Any:
@@ -339,15 +279,17 @@ class ProtobufDecoder:
         return message_class(find_message(pool, self._descriptor.full_name))
 
     @cached_property
-    def _rows(self) -> RowReader:
+    def _reader(self) -> RowReader:
         return RowReader(self._body, self._plan, self._json)
 
 
-def _report(problems: Iterable[Problem], positions: Positions, gathered: Gathered) -> None:
-    # a record fails once, for the first thing that is wrong with it
-    for problem in {p.index: p for p in reversed(list(problems))}.values():
-        if problem.code is not None:
-            gathered.fail(positions[problem.index], problem.code, problem.reason)
+def _without_faults(
+    faults: Mapping[int, Fault], array: pa.BinaryArray, positions: Positions, gathered: Gathered
+) -> tuple[pa.BinaryArray, Positions]:
+    """Payloads and their positions, less those that have failed."""
+    for index, fault in faults.items():
+        gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
+    return without(faults, array, positions) if faults else (array, positions)
 
 
 # Payloads of several versions of a message in one call.
@@ -377,7 +319,7 @@ class _Cover:
             self.picks = [[place[c.name] for c in d.columns] for d in self.versions]
 
 
-_COVERS: ByIdentity[_Cover] = ByIdentity(_MOST_COVERS)
+_COVERS: Cache[_Cover] = Cache(_MOST_COVERS)
 
 
 def decode_together(
@@ -385,7 +327,7 @@ def decode_together(
 ) -> list[Decoded] | None:
     """What each decoder makes of its array, or None where they must be asked one by one."""
     # worked out once: decoders live as long as a worker
-    cover = _COVERS.get(decoders, lambda: _Cover(decoders))
+    cover = _COVERS.of(decoders, lambda: _Cover(decoders))
     if cover.widest is None:
         return None
     if sum(d.expansion.most(a) for d, a in zip(decoders, arrays, strict=True)) > SLICE_BYTES:

@@ -22,6 +22,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from distributary.decode.base import attempt
 from distributary.decode.protobuf.descriptors import find_message, message_class
 from distributary.decode.protobuf.schema import TEXT_KINDS, Field, Kind, Value
 from distributary.decode.protobuf.wire import judge
@@ -37,10 +38,6 @@ MAX_TAG_SLOTS = 100_000
 _PACKAGE = "lake"
 
 
-class EngineRefusedError(Exception):
-    """The engine does not decode an array; it does not say which element."""
-
-
 class Engine:
     """Decodes whole arrays of payloads that the official parser accepts."""
 
@@ -51,20 +48,10 @@ class Engine:
         self._message = message
         self._schema = pa.schema(list(message.engine))
 
-    def decode(self, payloads: pa.BinaryArray) -> pa.RecordBatch:
+    def decode(self, payloads: pa.BinaryArray) -> pa.RecordBatch | None:
         """One column per field, sorted by number, labelled with the engine types of the plan."""
-        try:
-            batch = self._handler.array_to_record_batch(payloads)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise EngineRefusedError(str(error)) from error
-        except BaseException as error:
-            # a panic of the engine is not an Exception, so that `except Exception` lets it pass
-            if type(error).__name__ != "PanicException":
-                raise
-            raise EngineRefusedError("the engine panicked") from error
-        return pa.record_batch(_Labelled(batch, self._schema))
+        batch = attempt(lambda: self._handler.array_to_record_batch(payloads))
+        return None if batch is None else pa.record_batch(_Labelled(batch, self._schema))
 
     def not_utf8(self, payloads: Sequence[bytes], *, size: int) -> list[int]:
         """The payloads whose text is not UTF-8: the parser checks it in the private types."""

@@ -13,7 +13,6 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from distributary.decode.protobuf.descriptors import is_map
-from distributary.errors import ErrorCode
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
 
@@ -413,15 +412,6 @@ _SECONDS = {
     Kind.DURATION: (-315_576_000_000, 315_576_000_000),
 }
 _MAX_NANOS = 999_999_999
-
-
-class UnfitValueError(Exception):
-    """A value has no place in the lake; `code` says why."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
 
 
 def microseconds(

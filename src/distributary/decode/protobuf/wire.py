@@ -413,6 +413,9 @@ def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: in
             end = len(payloads) - length_hint(left)
             parsed = end - 1
             judged.rejected.append(parsed)
+            # what a failure leaves in a oneof is no value: the runtime would follow it into nowhere
+            message = new_message()
+            deque(map(message.MergeFromString, payloads[start:parsed]), maxlen=0)
         if parsed > start and _holds_unknown(message):
             message = new_message()
             deque(map(message.MergeFromString, payloads[start:parsed]), maxlen=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -500,14 +500,11 @@ class AvroEvents:
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""
         decoded = self._inner.decode(payloads)
-        for each in decoded.failed:
-            # the names of the private copy mean nothing to anybody
-            reason = _LABEL.sub("", each.message)
-            gathered.fail(each.index, each.code, reason, at_byte=each.position)
-        batch, origin = decoded.ok, decoded.origin
-        positions = np.arange(len(payloads)) if origin is None else origin.to_numpy()
-        if batch.num_rows:
-            yield self._without_too_deep(self._events(batch, positions), gathered)
+        # the names of the private copy mean nothing to anybody
+        failed = tuple(replace(f, message=_LABEL.sub("", f.message)) for f in decoded.failed)
+        positions = gathered.take(replace(decoded, failed=failed), np.arange(len(payloads)))
+        if len(positions):
+            yield self._without_too_deep(self._events(decoded.ok, positions), gathered)
 
     def _columns(self, layout: _Layout) -> Iterator[_Payload]:
         struct = self._inside.get(self._records.get("payload", ""), pa.struct([]))

@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.base import (
+    DecodeLimits,
+    Expansion,
+    Gathered,
+    Positions,
+    RefusedError,
+    origins,
+)
 from distributary.decode.change.base import SKIPPED, Events, column_names
 from distributary.decode.change.values import Mask
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import mask_list
-from distributary.decode.json.text import RefusedTextError, parse, render
+from distributary.decode.json.text import parse, render
 from distributary.errors import DecodeError
 from distributary.model.deadletter import Decoded
 from distributary.model.names import printable
@@ -177,7 +184,7 @@ class JsonEvents:
         """The columns that the payload of one event names, under their names in the log."""
         try:
             payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
-        except RefusedTextError:
+        except RefusedError:
             return set()
         return {self._names[name] for name in payload or () if name in self._names}
 
@@ -195,8 +202,7 @@ class JsonEvents:
             chosen = pa.array(rows)
             texts = masked.texts if masked.sure.all() else masked.texts.take(chosen)
             decoded = self._quick.decode(texts)
-            positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
-            events, good = self._quickly(decoded, positions, masked.lists)
+            events, good = self._quickly(decoded, origins(decoded, rows), masked.lists)
             left[events.positions[good]] = False
             if len(events):
                 yield events if good.all() else events.only(good)
@@ -231,13 +237,9 @@ class JsonEvents:
         self, payloads: pa.BinaryArray, rows: Positions, gathered: Gathered
     ) -> Iterator[Events]:
         decoded = self._careful.decode(payloads.take(pa.array(rows)))
-        for each in decoded.failed:
-            position = int(rows[each.index])
-            gathered.fail(position, each.code, each.message, at_byte=each.position)
-        batch = decoded.ok
+        positions, batch = gathered.take(decoded, rows), decoded.ok
         if not batch.num_rows:
             return
-        positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
         texts = batch.columns[-1].to_pylist()
         rests = [parse((text or "{}").encode(), max_depth=_DEPTH) for text in texts]
         sources = [rest.get(SOURCE) for rest in rests]

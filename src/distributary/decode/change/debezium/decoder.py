@@ -455,10 +455,7 @@ class DebeziumDecoder:
         silent = tombstones(bare, is_json=self._is_json)
         rows = np.flatnonzero(~silent)
         decoded = self._inner.decode(bare.take(pa.array(rows)) if silent.any() else bare)
-        for failure in decoded.failed:
-            at = int(rows[failure.index])
-            gathered.fail(at, failure.code, failure.message, at_byte=failure.position)
-        positions = rows if decoded.origin is None else rows[decoded.origin.to_numpy()]
+        positions = gathered.take(decoded, rows)
         if len(positions):
             self._add(Events(self._shape.apart(decoded.ok), positions, array, raw), gathered)
         if silent.any():

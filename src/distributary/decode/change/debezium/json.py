@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions, origins
 from distributary.decode.change.debezium.schema import (
     DECIMAL,
     OTHER,
@@ -80,7 +80,7 @@ class ConnectJson:
         if not odd.any() and not (decoded.failed and self._odd):
             return decoded
         gathered = Gathered(self._schema, len(payloads))
-        gathered.add(decoded.ok, _positions(decoded, usual))
+        gathered.add(decoded.ok, origins(decoded, usual))
         again = [int(usual[failure.index]) for failure in decoded.failed]
         rest = np.sort(np.concatenate([np.flatnonzero(odd), np.array(again, np.int64)]))
         self._again(payloads.take(pa.array(rest)), rest, gathered)
@@ -90,13 +90,10 @@ class ConnectJson:
         if self._loose is None:
             self._loose = decoder(json_schema(self.type, loose=True), self._limits)
         decoded = self._loose.decode(payloads)
-        for failure in decoded.failed:
-            at = positions[failure.index]
-            gathered.fail(at, failure.code, failure.message, at_byte=failure.position)
+        positions = gathered.take(decoded, positions)
         rows: list[dict[str, Any]] = []
         kept: list[int] = []
-        origins = _positions(decoded, positions).tolist()
-        for position, row in zip(origins, decoded.ok.to_pylist(), strict=True):
+        for position, row in zip(positions.tolist(), decoded.ok.to_pylist(), strict=True):
             try:
                 rows.append(_members(row, self.type))
                 kept.append(position)
@@ -105,13 +102,6 @@ class ConnectJson:
                 gathered.fail(position, ErrorCode.PAYLOAD_MISMATCH, reason)
         batch = pa.RecordBatch.from_pylist(rows, schema=self._schema)
         gathered.add(batch, np.array(kept, np.int64))
-
-
-def _positions(decoded: Decoded, positions: Positions) -> Positions:
-    if decoded.origin is None:
-        return positions
-    kept: Positions = positions[decoded.origin.to_numpy()]
-    return kept
 
 
 def decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
@@ -250,12 +240,8 @@ class InferredJson:
                 full |= array.is_valid().to_numpy(zero_copy_only=False)
         if not full.any():
             return decoded
-        positions = (
-            np.arange(len(payloads)) if decoded.origin is None else decoded.origin.to_numpy()
-        )
         gathered = Gathered(self._schema, len(payloads))
-        for failure in decoded.failed:
-            gathered.fail(failure.index, failure.code, failure.message, at_byte=failure.position)
+        positions = gathered.take(decoded, np.arange(len(payloads)))
         for position in positions[full].tolist():
             reason = "it has a value where its schema knows none"
             gathered.fail(position, ErrorCode.PAYLOAD_MISMATCH, reason)

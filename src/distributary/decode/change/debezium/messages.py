@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.decoder import AvroDecoder
-from distributary.decode.base import DecodeLimits, Gathered, Positions
+from distributary.decode.base import DecodeLimits, Gathered, Positions, RefusedError, by_halves
 from distributary.decode.change.base import claim
 from distributary.decode.change.debezium.schema import (
     DELETE,
@@ -34,8 +35,8 @@ from distributary.decode.change.debezium.schema import (
     unusable,
 )
 from distributary.decode.change.values import Mask
-from distributary.decode.json.infer import read_texts
-from distributary.decode.json.text import RefusedTextError, parse
+from distributary.decode.json.columns import read_texts
+from distributary.decode.json.text import parse
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.wire import payloads, split
@@ -161,7 +162,6 @@ def _payloads(array: pa.BinaryArray, codes: Codes, schemas: tuple[bytes, ...]) -
 HEARTBEATS = "__debezium-heartbeat"
 """How the topics of heartbeats begin, unless a connector is told otherwise."""
 _MAX_DEPTH = 100
-_FEW = 32
 _SOURCE = ("connector", "db", "schema", "table", "collection")
 _FLAT = tuple(f"__{prefix}{word}" for prefix in ("source_", "") for word in _SOURCE[1:])
 _LOOKED_AT = pa.struct(
@@ -224,15 +224,9 @@ def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = Fal
     """
     kinds: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
     claims: list[pa.Array] = [pa.array([], pa.string())]
-    waiting = [slice(0, len(values))] if len(values) else []
-    while waiting:
-        part = waiting.pop()
+    quick = partial(read_texts, type_=_LOOKED_AT)
+    for part, read in by_halves(pc.fill_null(values, b"null"), quick):
         some = values[part]
-        read = read_texts(pc.fill_null(some, b"null"), _LOOKED_AT)
-        if read is None and len(some) > _FEW:
-            half = part.start + len(some) // 2
-            waiting += [slice(half, part.stop), slice(part.start, half)]
-            continue
         if read is None:
             read = pa.array([_peeked(each) for each in some.to_pylist()], _LOOKED_AT)
         found = _looked(topics[part], some, read, by_topic=by_topic)
@@ -284,7 +278,7 @@ def _kinds(
 def _is_history(value: bytes) -> bool:
     try:
         event = parse(value, max_depth=_MAX_DEPTH)
-    except RefusedTextError:
+    except RefusedError:
         return False
     return isinstance(event, dict) and event.keys() >= {"source", "databaseName", "ddl"}
 
@@ -298,7 +292,7 @@ def _peeked(value: bytes | None) -> dict[str, Any] | None:
     """The same as Arrow reads, of one message that it does not read."""
     try:
         event = parse(value or b"null", max_depth=_MAX_DEPTH)
-    except RefusedTextError:
+    except RefusedError:
         return None
     if not isinstance(event, dict):
         return None
