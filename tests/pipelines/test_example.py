@@ -24,8 +24,9 @@ GAME = GamesPlan(games=1).names[0]
 MEANWHILE = """
 from pathlib import Path
 from distributary.registry.folder import FileRegistry
-from distributary.lab.simulate import GamesPlan, produce_games
 from distributary.lab.simulate.base import DeltaSink
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.lab.simulate.games import produce_games
 
 if not Path("done-once").exists():
     Path("done-once").touch()
