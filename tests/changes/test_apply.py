@@ -15,8 +15,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes import apply, history, tombstones
-from distributary.changes import apply as rewrite
-from distributary.changes import apply as target
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
@@ -58,7 +56,7 @@ STEPS: list[tuple[Any, str]] = [
     (tombstones, "write_rows"),
     (tombstones, "commit"),
     (apply, "rewrite"),
-    (rewrite, "write_rows"),
+    (apply, "write_rows"),
     (apply, "commit"),
     (swap, "create_commit"),
 ]
@@ -165,8 +163,8 @@ def test_a_key_that_is_defined_anew(shop: Shop) -> None:
 def test_several_files_are_read_and_only_what_changes_is_written(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewrite, "SMALL_FILE", 0)
-    monkeypatch.setattr(target, "READ_WHOLE", 0)
+    monkeypatch.setattr(apply, "SMALL_FILE", 0)
+    monkeypatch.setattr(apply, "READ_WHOLE", 0)
     batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(5)]
     for batch in batches:
         merge_table(shop.order(batch))
@@ -183,7 +181,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
     after = set(DeltaTable(shop.folder / "orders").file_uris())
     assert len(before & after) == 3
     assert shop.rows() == truth(batches, COLUMNS)
-    monkeypatch.setattr(rewrite, "SMALL_FILE", 2**20)
+    monkeypatch.setattr(apply, "SMALL_FILE", 2**20)
     batches.append([event(10, "insert", id=100)])
     merge_table(shop.order(batches[-1]))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) == 1
@@ -191,7 +189,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
 
 
 def test_large_outputs_are_cut(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "LARGEST_OUTPUT", 2000)
+    monkeypatch.setattr(apply, "LARGEST_OUTPUT", 2000)
     batch = [event(1, "insert", id=n, region="x" * 50) for n in range(200)]
     merge_table(shop.order(batch))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) > 3

@@ -13,8 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes import tombstones as dedupe
-from distributary.changes import tombstones as log_bounds
+from distributary.changes import tombstones
 from distributary.changes.tombstones import redelivered
 from distributary.delta.snapshot import read_file
 from tests.changes.logs import COLUMNS, Event, event, rows_of
@@ -44,7 +43,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path)
         return read_file(path, schema)
 
-    monkeypatch.setattr(dedupe, "read_file", read)
+    monkeypatch.setattr(tombstones, "read_file", read)
     return names
 
 
@@ -116,9 +115,9 @@ def test_events_without_a_time_are_looked_for_everywhere(tmp_path: Path) -> None
 
 def test_bounds_that_cannot_be_read_open_the_file() -> None:
     for stats in ("", "{}", '{"minValues":{"_source_ts":"soon"},"maxValues":{"_source_ts":"x"}}'):
-        file = log_bounds._file({"path": "f%20f.parquet", "stats": stats})
+        file = tombstones._file({"path": "f%20f.parquet", "stats": stats})
         assert file.path == "f f.parquet"
-        assert log_bounds._bounds([file], 0, None).no_time.tolist() == [True]
+        assert tombstones._bounds([file], 0, None).no_time.tolist() == [True]
 
 
 SENT = st.builds(

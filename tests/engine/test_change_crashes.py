@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine import batch
-from distributary.engine import publish as deriving
-from distributary.engine import publish as publishing
+from distributary.engine import batch, publish
 from distributary.engine.parts import KILL, Moment
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature
 from tests.engine.change_lakes import Feed, events_left, rows_in
@@ -89,7 +87,7 @@ def test_without_a_log_a_crash_at_each_step_is_harmless_and_no_event_is_left(
         with monkeypatch.context() as patch:
             if moment is None:
                 patch.setattr(batch, "forget_merged", die)
-            for module in (batch, deriving, publishing):
+            for module in (batch, publish, publish):
                 patch.setattr(module, "reached", die if moment else lambda *args: None)
             with pytest.raises(_Killed):
                 run()

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine import mending as rebuilding
-from distributary.engine import mending as verifying
+from distributary.engine import mending
 from distributary.engine.claim import Claim, state_of
 from distributary.engine.mending import rebuild_table, verify_table
 from distributary.engine.parts import make_publisher
@@ -95,7 +94,7 @@ def test_what_the_owner_cannot_do_is_told_and_does_not_stop_it(
     shop: ChangeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline, known = Pipeline.load(shop.file), merged(shop)
-    monkeypatch.setattr(rebuilding, "merged_table", lambda *given: None)
+    monkeypatch.setattr(mending, "merged_table", lambda *given: None)
     with owner(pipeline) as claim:
         log = next(t for t in shop.ledger.tables() if t.table == LOG)
         with pytest.raises(PublishError) as caught:
@@ -117,7 +116,7 @@ def test_a_batch_that_was_left_half_way_is_named(
     found = verify_table(pipeline, merged(shop))
     assert (found.verified.agrees, found.verified.missing, found.unfinished) == (False, 1, True)
     # while somebody works on it, it is waited for, though not for ever
-    monkeypatch.setattr(verifying, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(mending, "_PATIENCE_SECONDS", 0.1)
     with owner(pipeline):
         assert verify_table(pipeline, merged(shop)).unfinished
         (manifests / "settled").write_text("1")

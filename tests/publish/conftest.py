@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.delta import log as local_log
-from distributary.delta import log as store_log
+from distributary.delta import log
 from distributary.model.manifest import Mark, TableEntry
 from distributary.publish import parquet
 from distributary.publish.base import Published, Publisher
@@ -122,12 +121,12 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(owner, name, commit)
 
     if way in ("direct", "direct-prepared"):
-        lose(local_log, "create_commit")
-        lose(local_log, "name_commit")
+        lose(log, "create_commit")
+        lose(log, "name_commit")
     elif way == "parquet":
         lose(parquet, "create_commit")
     elif way == "direct-store":
-        lose(store_log, "create_table_with_add_actions")
+        lose(log, "create_table_with_add_actions")
         lose(DeltaTable, "create_write_transaction")
     else:
         from pyspark.sql import DataFrameWriter

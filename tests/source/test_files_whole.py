@@ -15,10 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.source.files import avro as files_avro
-from distributary.source.files import avro as files_avro_events
+from distributary.source.files import avro, parquet
 from distributary.source.files import json as files_json
-from distributary.source.files import parquet
 from distributary.source.files.bytes import LocalFiles
 from distributary.source.files.catalogue import CataloguedFile
 from distributary.source.files.parquet import as_json
@@ -61,7 +59,7 @@ def test_avro(notes: list[str | None], codec: str, block: int, at_once: int) -> 
     out = io.BytesIO()
     fastavro.writer(out, written, rows, codec=codec, sync_interval=block)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (files_avro, files_avro_events):
+        for module in (avro, avro):
             patch.setattr(module, "EVENTS_PER_BATCH", at_once)
         found = read(out.getvalue(), "avro")
     decoded = [

@@ -23,7 +23,6 @@ from distributary.model.plan import Catalog
 from distributary.model.record import RAW, Format
 from distributary.registry.local import MemoryRegistry
 from distributary.stage import parts
-from distributary.stage import parts as unified
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
 from tests.stage.test_inferred import Stream, event
@@ -119,7 +118,7 @@ def test_large_tables_are_written_in_several_files_with_the_same_rows(
     once = whole.stage(counts)
     monkeypatch.setattr(base, "SLICE_BYTES", 600_000)
     monkeypatch.setattr(parts, "BYTES_PER_FILE", 1_200_000)
-    monkeypatch.setattr(unified, "BYTES_PER_FILE", 1_200_000)
+    monkeypatch.setattr(parts, "BYTES_PER_FILE", 1_200_000)
     several = cut.stage(counts)
     assert once.records == several.records == dict.fromkeys(once.files, len(counts))
     for name, files in once.files.items():

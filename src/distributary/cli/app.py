@@ -14,15 +14,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from distributary.cli.commands import dlq, look, mend, produce, run, schema
-from distributary.cli.commands import look as alerts
-from distributary.cli.commands import look as metrics
-from distributary.cli.commands import look as ui
-from distributary.cli.commands import mend as deploy
-from distributary.cli.commands import mend as maintain
-from distributary.cli.commands import run as dev
-from distributary.cli.commands import run as pipelines
-from distributary.cli.commands import run as start
-from distributary.cli.commands import run as up
 from distributary.cli.verb import (
     LOOK,
     RUN,
@@ -56,21 +47,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-start.declare_start(app)
+run.declare_start(app)
 app.add_typer(produce.app, name="produce", rich_help_panel=START)
-app.add_typer(dev.dev_app, name="dev", rich_help_panel=START)
+app.add_typer(run.dev_app, name="dev", rich_help_panel=START)
 run.declare(app)
-up.declare_up(app)
-app.add_typer(pipelines.app, name="pipelines", rich_help_panel=RUN)
+run.declare_up(app)
+app.add_typer(run.pipelines_app, name="pipelines", rich_help_panel=RUN)
 look.declare(app)
 app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
-app.add_typer(alerts.app, name="alerts", rich_help_panel=LOOK)
-metrics.declare_metrics(app)
-ui.declare_ui(app)
+app.add_typer(look.alerts_app, name="alerts", rich_help_panel=LOOK)
+look.declare_metrics(app)
+look.declare_ui(app)
 mend.declare(app)
-maintain.declare_maintain(app)
-deploy.declare_deploy(app)
+mend.declare_maintain(app)
+mend.declare_deploy(app)
 
 
 def _print_versions(asked: bool) -> None:

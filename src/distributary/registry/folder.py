@@ -31,7 +31,7 @@ from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import Reference
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.local import LocalRegistry, StoredSchema, StoredVersion, in_order
-from distributary.store import disk as durably
+from distributary.store import disk
 
 # The registry's own files, and the errors of a folder that cannot be used.
 
@@ -83,13 +83,13 @@ def ensure_folder(path: Path, *, durable: bool = True) -> None:
     except FileExistsError:
         return
     if durable:
-        durably.sync(path.parent)
+        disk.sync(path.parent)
 
 
 def create(path: Path, content: dict[str, Any], *, durable: bool = True) -> bool:
     """Write a new file that never changes; False when the name is taken."""
     try:
-        return durably.create(path, _encoded(content), durable=durable) is not None
+        return disk.create(path, _encoded(content), durable=durable) is not None
     except OSError:
         # a file system without links: the caller's lock is what keeps others out here
         if path.exists():
@@ -101,7 +101,7 @@ def create(path: Path, content: dict[str, Any], *, durable: bool = True) -> bool
 def replace_file(path: Path, content: dict[str, Any] | bytes, *, durable: bool = True) -> None:
     """Write a file, or put another in its place, in one step."""
     data = content if isinstance(content, bytes) else _encoded(content)
-    durably.replace(path, data, durable=durable)
+    disk.replace(path, data, durable=durable)
 
 
 def _encoded(content: dict[str, Any]) -> bytes:

@@ -15,7 +15,6 @@ import pytest
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.lab.services import postgres
-from distributary.lab.services import postgres as lending
 from distributary.lab.services.postgres import Postgres, lend, other_user, program, take_back
 from distributary.lab.services.processes import HOST, lent, running
 from tests.waiting import eventually
@@ -150,11 +149,11 @@ def test_the_newest_that_is_not_on_the_path(
 
 
 def test_only_root_needs_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lending.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(postgres.os, "geteuid", lambda: 1000)
     assert other_user() is None
-    monkeypatch.setattr(lending.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(postgres.os, "geteuid", lambda: 0)
     assert other_user() is not None
-    monkeypatch.setattr(lending, "_USERS", ("no-such-user",))
+    monkeypatch.setattr(postgres, "_USERS", ("no-such-user",))
     with pytest.raises(SetupError) as caught:
         other_user()
     assert caught.value.code is ErrorCode.SERVICE_FAILED
@@ -183,8 +182,8 @@ def test_a_folder_that_somebody_put_in_place_of_ours_is_not_used(
         place.chmod(0o777)
         other = lend(tmp_path)
         assert other != place
-        monkeypatch.setattr(lending, "other_user", lambda: (os.geteuid() + 1, os.getegid()))
-        monkeypatch.setattr(lending.os, "chown", lambda *_: None)
+        monkeypatch.setattr(postgres, "other_user", lambda: (os.geteuid() + 1, os.getegid()))
+        monkeypatch.setattr(postgres.os, "chown", lambda *_: None)
         assert lend(tmp_path) != other
         shutil.rmtree(other, ignore_errors=True)
     finally:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributary.cli.lakes import Lake, find_lake, loaded_of
 from distributary.cli.output import (
@@ -140,6 +140,7 @@ def _draw_unfit(paper: Paper, rule: RuleStatus, *, label: int) -> None:
 # How far each partition was read, against what the broker has now, if it answers.
 
 _PATIENCE_SECONDS = 4.0
+_T = TypeVar("_T")
 
 Partition = tuple[str, int]
 
@@ -243,22 +244,33 @@ def _ask(call: Invocation, lake: Lake, status: PipelineStatus) -> tuple[_Ends | 
         return None, error.what
     if not isinstance(source, KafkaSource):
         return None, f"a source of type {source.type} has no broker"
-    answers: list[_Ends] = []
     problems: list[str] = []
 
-    def ask() -> None:
-        try:
-            answers.append(_ends(source))
-        except Exception as error:
-            problems.append(getattr(error, "what", type(error).__name__))
+    def failed(error: Exception) -> None:
+        problems.append(getattr(error, "what", type(error).__name__))
 
-    # a broker that does not answer must not hold up everything else that is known
-    thread = threading.Thread(target=ask, name="broker", daemon=True)
-    thread.start()
-    thread.join(_PATIENCE_SECONDS)
-    if answers:
-        return answers[0], ""
+    ends = _answer(lambda: _ends(source), failed, seconds=_PATIENCE_SECONDS)
+    if ends is not None:
+        return ends, ""
     return None, problems[0] if problems else "the broker does not answer"
+
+
+def _answer(
+    ask: Callable[[], _T], failed: Callable[[Exception], None], *, seconds: float
+) -> _T | None:
+    """What a server says, if it does so soon: it must not hold up all else that is known."""
+    answers: list[_T] = []
+
+    def attempt() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            failed(error)
+
+    thread = threading.Thread(target=attempt, name="question", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
 
 
 def _ends(source: KafkaSource) -> _Ends:
@@ -288,21 +300,15 @@ def find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
     waiting = {reason.code for reason in status.dead_letters.reasons}
     if not waiting & MAY_HEAL:
         return Healable(0)
-    answers: list[Healable] = []
 
-    def ask() -> None:
-        try:
-            answers.append(_ask_registry(call, lake, status))
-        except Exception as error:
-            text = f"healing of {status.name} unknown: {error}"
-            refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
-            (call.out.warn if refused else call.out.step)(text)
+    def failed(error: Exception) -> None:
+        text = f"healing of {status.name} unknown: {error}"
+        refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
+        (call.out.warn if refused else call.out.step)(text)
 
-    # a registry that does not answer must not hold up everything else that is known
-    thread = threading.Thread(target=ask, name="healing", daemon=True)
-    thread.start()
-    thread.join(_HEALING_PATIENCE_SECONDS)
-    return answers[0] if answers else None
+    return _answer(
+        lambda: _ask_registry(call, lake, status), failed, seconds=_HEALING_PATIENCE_SECONDS
+    )
 
 
 def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:

@@ -351,7 +351,7 @@ def declare_ui(app: typer.Typer) -> None:
 
 # Alerts: whether they arrive.
 
-app = typer.Typer(
+alerts_app = typer.Typer(
     help="Alerts: send a test message.",
     cls=GroupPage,
     callback=show_help,
@@ -360,7 +360,7 @@ app = typer.Typer(
 
 
 @verb(
-    app,
+    alerts_app,
     panel=LOOK,
     examples=["distributary alerts test distributary-demo/games.yaml --dry-run"],
 )

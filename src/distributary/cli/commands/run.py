@@ -117,7 +117,7 @@ def declare_up(app: typer.Typer) -> None:
 
 # Declarative pipelines: projects of `spark-pipelines` that use the decoder.
 
-app = typer.Typer(
+pipelines_app = typer.Typer(
     help="Declarative pipelines: run a project of Spark's.",
     cls=GroupPage,
     callback=show_help,
@@ -126,7 +126,7 @@ app = typer.Typer(
 
 
 @verb(
-    app,
+    pipelines_app,
     panel=RUN,
     examples=[
         "distributary pipelines run examples/declarative",
