@@ -25,6 +25,7 @@ from distributary.model.manifest import Counts, Manifest
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.source.base import BatchInput
 from distributary.stage.unwrap import Share
+from distributary.store.base import at
 
 BRONZE = pa.schema(
     [
@@ -118,8 +119,8 @@ class Jobs:
         config = shard_config(self.lake, part)
         source = make_source(config)
         folder = local_folder(config.checkpoint_path)
-        found = Checkpoint.find(folder, pipeline=config.name)
-        checkpoint = found or Checkpoint.begin(folder, pipeline=config.name)
+        found = Checkpoint.find(at(folder), pipeline=config.name)
+        checkpoint = found or Checkpoint.begin(at(folder), pipeline=config.name)
         manifests = checkpoint.manifests()
         batch = manifests.settled() + 1
         decided = manifests.read(batch)

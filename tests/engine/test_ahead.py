@@ -56,7 +56,7 @@ def _pipeline(games: Games) -> Pipeline:
 
 def _assert_nothing_is_left(games: Games, pipeline: Pipeline) -> None:
     """Neither runs nor staged files that no commit names."""
-    assert not list((pipeline.checkpoint_folder / "runs").rglob("*.arrow"))
+    assert not list((Path(pipeline.checkpoint.address) / "runs").rglob("*.arrow"))
     games.assert_no_file_is_left()
 
 

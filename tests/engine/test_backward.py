@@ -21,6 +21,7 @@ from distributary.errors import CheckpointError, DivergedError, ErrorCode, Fence
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
+from distributary.store.base import at
 from tests.engine.lakes import Games
 
 pytestmark = pytest.mark.spark
@@ -46,14 +47,14 @@ def killed_before_settle(
 
 
 def copied(pipeline: Pipeline, name: str = "copy") -> Path:
-    to = pipeline.checkpoint_folder.parent / name
-    shutil.copytree(pipeline.checkpoint_folder, to)
+    to = Path(pipeline.checkpoint.address).parent / name
+    shutil.copytree(pipeline.checkpoint.address, to)
     return to
 
 
 def put_back(pipeline: Pipeline, copy: Path) -> None:
-    shutil.rmtree(pipeline.checkpoint_folder)
-    shutil.copytree(copy, pipeline.checkpoint_folder)
+    shutil.rmtree(pipeline.checkpoint.address)
+    shutil.copytree(copy, pipeline.checkpoint.address)
 
 
 def forget_copy(pipeline: Pipeline) -> None:
@@ -158,7 +159,7 @@ def test_a_lost_checkpoint_is_named_and_taken_up_from_the_lake(
     games.send_round()
     killed_before_settle(pipeline, spark, monkeypatch)
     games.send_round()
-    shutil.rmtree(pipeline.checkpoint_folder)
+    shutil.rmtree(pipeline.checkpoint.address)
     for _ in range(2):
         with pytest.raises(CheckpointError) as caught:
             games.pipeline().run(spark=spark)
@@ -179,7 +180,7 @@ def test_a_lake_of_the_version_before_knows_its_position_by_the_ledger(
         games.send_round()
         games.pipeline().run(spark=spark)
     pipeline = games.pipeline()
-    shutil.rmtree(pipeline.checkpoint_folder)
+    shutil.rmtree(pipeline.checkpoint.address)
     forget_copy(pipeline)
     done = recover(pipeline)
     assert done is not None and done.known_by == "ledger"
@@ -249,7 +250,7 @@ def test_settled_does_not_go_backward(
     for _ in range(3):
         games.send_round()
         games.pipeline().run(spark=spark)
-    manifests = Checkpoint(pipeline.checkpoint_folder, "").manifests()
+    manifests = Checkpoint(pipeline.checkpoint, "").manifests()
     # a process that was paused between the check of its claim and this
     manifests.settle(0)
     assert manifests.settled() == 2
@@ -267,7 +268,7 @@ def test_what_a_power_cut_has_emptied_is_derived_again(
     games.send_round()
     pipeline = games.pipeline()
     pipeline.run(spark=spark)
-    folder = pipeline.checkpoint_folder
+    folder = pipeline.checkpoint
     life = json.loads((folder / "life.json").read_text())["life"]
     if file == "manifests/settled":
         # both the file of the version before, and the marks of this one
@@ -284,7 +285,7 @@ def test_what_a_power_cut_has_emptied_is_derived_again(
     games.send_all()
     games.pipeline().run(spark=spark)
     games.assert_each_record_once()
-    assert Checkpoint.find(folder, pipeline="games") == Checkpoint(folder, life)
+    assert Checkpoint.find(at(folder), pipeline="games") == Checkpoint(at(folder), life)
 
 
 def test_a_paused_life_that_was_ended_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
@@ -295,7 +296,7 @@ def test_a_paused_life_that_was_ended_writes_nothing(tmp_path: Path, spark: Spar
     with pipeline.open(spark) as first:
         # as if the process had stopped beating
         first.claim._ended.set()
-        (pipeline.checkpoint_folder / "claims" / "0000000001.released").touch()
+        (Path(pipeline.checkpoint.address) / "claims" / "0000000001.released").touch()
         remove(pipeline, plan_reset(pipeline))
         games.pipeline().run(spark=spark)
         with pytest.raises(FencedError):

@@ -23,6 +23,7 @@ from distributary.observe.status import status
 from distributary.observe.verify import check_table, written_tables
 from distributary.observe.verify_deep import coordinates
 from distributary.publish.parking import Expected, Held, lacking
+from distributary.store.base import at
 from tests.engine.settled_lakes import (
     BRONZE,
     LETTERS,
@@ -212,7 +213,7 @@ def test_a_shared_table_is_taken_for_all_who_write_to_it(tmp_path: Path) -> None
 
 def test_nothing_is_taken_while_somebody_writes(games: SettledLake) -> None:
     shutil.rmtree(games.lake / CHESS)
-    claim = Claim.take(games.checkpoint, lease=30)
+    claim = Claim.take(at(games.checkpoint), lease=30)
     try:
         with pytest.raises(OwnedError):
             take(games, CHESS)

@@ -10,36 +10,40 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.claim import Claim, current_owner, is_alive, state_of
+from distributary.engine.claim import Claim, state_of
 from distributary.errors import FencedError, OwnedError
+from distributary.store.base import at
+from distributary.store.disk import Disk
+from tests.waiting import eventually
 
 
 def test_the_first_claim_has_epoch_one(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path, lease=5)
+    claim = Claim.take(at(tmp_path), lease=5)
     assert claim.epoch == 1
-    assert state_of(tmp_path) == "running"
+    assert state_of(at(tmp_path)) == "running"
     claim.check()
     claim.release()
-    assert state_of(tmp_path) == "stopped"
+    assert state_of(at(tmp_path)) == "stopped"
 
 
 def test_a_living_owner_keeps_its_checkpoint_and_is_named(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path, lease=5)
+    claim = Claim.take(at(tmp_path), lease=5)
     with pytest.raises(OwnedError) as caught:
-        Claim.take(tmp_path, lease=5)
+        Claim.take(at(tmp_path), lease=5)
     assert str(os.getpid()) in caught.value.what
     claim.release()
 
 
 def test_a_released_claim_is_taken_at_once(tmp_path: Path) -> None:
-    Claim.take(tmp_path, lease=600).release()
-    assert Claim.take(tmp_path, lease=5).epoch == 2
+    Claim.take(at(tmp_path), lease=600).release()
+    assert Claim.take(at(tmp_path), lease=5).epoch == 2
 
 
 def _owner_process(folder: Path) -> subprocess.Popen[str]:
     code = (
-        "import sys,time;from pathlib import Path;from distributary.engine.claim import Claim;"
-        "c=Claim.take(Path(sys.argv[1]),lease=600);print('taken',flush=True);time.sleep(600)"
+        "import sys,time;from distributary.store.base import at\n"
+        "from distributary.engine.claim import Claim\n"
+        "c=Claim.take(at(sys.argv[1]),lease=600);print('taken',flush=True);time.sleep(600)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
@@ -53,22 +57,20 @@ def test_a_killed_owner_is_followed_without_waiting_for_its_lease(tmp_path: Path
     process = _owner_process(tmp_path)
     process.kill()
     process.communicate()
-    assert state_of(tmp_path) == "crashed"
-    assert Claim.take(tmp_path, lease=5).epoch == 2
+    assert state_of(at(tmp_path)) == "crashed"
+    assert Claim.take(at(tmp_path), lease=5).epoch == 2
 
 
 def test_a_stopped_owner_is_taken_over_and_fenced_when_it_wakes_up(tmp_path: Path) -> None:
     process = _owner_process(tmp_path)
     with pytest.raises(OwnedError):
-        Claim.take(tmp_path, lease=5)
+        Claim.take(at(tmp_path), lease=5)
     os.kill(process.pid, signal.SIGSTOP)
     try:
         deadline = time.monotonic() + 10
-        owner = current_owner(tmp_path)
-        assert owner is not None
-        while is_alive(tmp_path, owner) and time.monotonic() < deadline:
+        while state_of(at(tmp_path)) == "running" and time.monotonic() < deadline:
             time.sleep(0.05)
-        taken = Claim.take(tmp_path, lease=5)
+        taken = Claim.take(at(tmp_path), lease=5)
         assert taken.epoch == 2
         taken.check()
     finally:
@@ -77,7 +79,7 @@ def test_a_stopped_owner_is_taken_over_and_fenced_when_it_wakes_up(tmp_path: Pat
 
 
 def test_who_is_overtaken_is_fenced(tmp_path: Path) -> None:
-    first = Claim.take(tmp_path, lease=5)
+    first = Claim.take(at(tmp_path), lease=5)
     claim_file = tmp_path / "claims" / "0000000002.json"
     claim_file.write_text(json.dumps({**_as_dict(first), "epoch": 2, "pid": 1}))
     with pytest.raises(FencedError):
@@ -91,7 +93,7 @@ def _as_dict(claim: Claim) -> dict[str, object]:
 
 
 def test_an_owner_whose_claim_was_removed_is_fenced(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path, lease=5)
+    claim = Claim.take(at(tmp_path), lease=5)
     (tmp_path / "claims" / "0000000001.json").unlink()
     with pytest.raises(FencedError):
         claim.check()
@@ -99,37 +101,34 @@ def test_an_owner_whose_claim_was_removed_is_fenced(tmp_path: Path) -> None:
 
 
 def test_a_claim_of_the_same_epoch_in_a_new_life_is_another_claim(tmp_path: Path) -> None:
-    first = Claim.take(tmp_path / "cp", lease=5)
+    first = Claim.take(at(tmp_path / "cp"), lease=5)
     shutil.rmtree(tmp_path / "cp")
-    second = Claim.take(tmp_path / "cp", lease=5)
+    second = Claim.take(at(tmp_path / "cp"), lease=5)
     assert second.epoch == first.epoch
     second.check()
     with pytest.raises(FencedError):
         first.check()
     first.release()
     # a process that is fenced says no good-bye in the name of another
-    assert state_of(tmp_path / "cp") == "running"
+    assert state_of(at(tmp_path / "cp")) == "running"
     second.release()
 
 
 def test_a_heart_that_could_not_beat_for_a_while_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = Claim.take(tmp_path, lease=1)
+    claim = Claim.take(at(tmp_path), lease=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "touch", _read_only)
+        patch.setattr(Disk, "swap", _read_only)
         time.sleep(0.5)
         claim.check()
         time.sleep(1)
         with pytest.raises(FencedError):
             claim.check()
     claim.check()
-    beat = tmp_path / "claims" / "0000000001.beat"
-    before = beat.stat().st_mtime_ns
-    deadline = time.monotonic() + 10
-    while beat.stat().st_mtime_ns == before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert beat.stat().st_mtime_ns > before
+    before = claim.owner.beat
+    eventually(lambda: claim.owner.beat > before, seconds=10)
+    claim.check()
     claim.release()
 
 
@@ -138,23 +137,23 @@ def _read_only(*args: object, **kwargs: object) -> None:
 
 
 def test_a_claim_that_was_emptied_is_followed_after_its_lease(tmp_path: Path) -> None:
-    Claim.take(tmp_path, lease=5)._ended.set()
+    Claim.take(at(tmp_path), lease=5)._ended.set()
     path = tmp_path / "claims" / "0000000001.json"
     path.write_text("")
     with pytest.raises(OwnedError):
-        Claim.take(tmp_path, lease=5)
+        Claim.take(at(tmp_path), lease=5)
     for each in path.parent.iterdir():
         os.utime(each, (1, 1))
-    assert Claim.take(tmp_path, lease=5).epoch == 2
+    assert Claim.take(at(tmp_path), lease=5).epoch == 2
 
 
 def test_an_owner_elsewhere_is_not_to_be_killed_here(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path, lease=600)
+    claim = Claim.take(at(tmp_path), lease=600)
     claim._ended.set()
     path = tmp_path / "claims" / "0000000001.json"
     path.write_text(json.dumps({**_as_dict(claim), "host": "elsewhere"}))
     with pytest.raises(OwnedError) as caught:
-        Claim.take(tmp_path, lease=5)
+        Claim.take(at(tmp_path), lease=5)
     assert "kill" not in caught.value.next_step
     assert "elsewhere" in caught.value.next_step
 
@@ -162,9 +161,10 @@ def test_an_owner_elsewhere_is_not_to_be_killed_here(tmp_path: Path) -> None:
 def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:
     code = (
         "import sys,time;from pathlib import Path;from distributary.engine.claim import Claim\n"
+        "from distributary.store.base import at\n"
         "from distributary.errors import OwnedError\n"
         "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
-        "try:\n c=Claim.take(Path(sys.argv[1]),lease=60);print('won',flush=True);time.sleep(2)\n"
+        "try:\n c=Claim.take(at(sys.argv[1]),lease=60);print('won',flush=True);time.sleep(2)\n"
         "except OwnedError: print('owned',flush=True)\n"
     )
     go = tmp_path / "go"

@@ -46,7 +46,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
         assert not caught.value.retryable
         assert caught.value.context["rule"] == "never"
     assert not staged_files(games)
-    assert Checkpoint(refusing.checkpoint_folder, "").manifests().newest() == -1
+    assert Checkpoint(refusing.checkpoint, "").manifests().newest() == -1
 
     pipeline = with_rules(games, warn, late, strict)
     foreseen = preview(pipeline).unfit_rules

@@ -20,6 +20,7 @@ from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.pipelines import Registration, load_trusted, register, registrations
 from distributary.publish.parking import park, parked, unpark
+from distributary.store.base import at
 from tests.engine.test_watching import checkpoint, manifest, manifests
 
 OLD = 1000.0
@@ -171,7 +172,7 @@ def park_by_hand(lake: Path, *, table: Path, file: str) -> Path:
 
 def test_run_pins_its_file_and_says_which_table_it_reads(lake: Path, tmp_path: Path) -> None:
     file = write_file(tmp_path / "games.yaml", lake)
-    Pipeline.load(file)._describe(Checkpoint.begin(checkpoint(lake), pipeline="games"))
+    Pipeline.load(file)._describe(Checkpoint.begin(at(checkpoint(lake)), pipeline="games"))
     (card,) = registrations(str(lake))
     assert card.reads == str(lake / "bronze")
     assert load_trusted(card, str(lake)).config.name == "games"

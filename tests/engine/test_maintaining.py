@@ -27,6 +27,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
+from distributary.store.base import at
 
 SETTINGS = Maintain(optimize=Optimize(min_files=3))
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -39,7 +40,7 @@ class Games:
     def __init__(self, lake: Path) -> None:
         self.lake = lake
         self.checkpoint = lake / "_checkpoints" / "games"
-        self.manifests = Manifests(self.checkpoint / "manifests")
+        self.manifests = Manifests(at(self.checkpoint / "manifests"))
         self.ledger = Ledger(str(lake))
         self.delta, self.plain = DirectPublisher(), ParquetPublisher()
         card = Registration("games", str(lake / "games.yaml"), str(self.checkpoint))
@@ -188,7 +189,7 @@ def test_file_may_leave_steps_out() -> None:
 
 def test_one_at_a_time(games: Games) -> None:
     home = Path(layout.join(str(games.lake), layout.HOME, maintaining.CLAIMED))
-    claim = Claim.take(home, lease=60)
+    claim = Claim.take(at(home), lease=60)
     try:
         with pytest.raises(OwnedError) as caught:
             maintained(games)
@@ -273,7 +274,7 @@ def test_merged_table_is_left_alone_while_it_is_merged_into(games: Games) -> Non
         counts=manifest.counts,
     )
     games.manifests.create(manifest)
-    claim = Claim.take(games.checkpoint, lease=60)
+    claim = Claim.take(at(games.checkpoint), lease=60)
     try:
         busy = by_name(maintained(games, Step.OPTIMIZE))["orders"]
         assert busy.optimize is None and Step.OPTIMIZE in busy.skipped

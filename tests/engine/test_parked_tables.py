@@ -21,6 +21,7 @@ from distributary.model.table import Role
 from distributary.observe.events import Event, EventBus, Failed, TableResumed
 from distributary.publish.base import Published
 from distributary.publish.parking import park, parked
+from distributary.store.base import at
 from distributary.testing.publisher import MemoryPublisher
 from tests.publish.staged import batch_of, numbers
 from tests.waiting import eventually
@@ -53,7 +54,7 @@ class _Lake:
         self.events: list[Event] = []
         self.resumed: list[tuple[str, int]] = []
         self.source = _Nothing()
-        self.checkpoint = Checkpoint.begin(root / "checkpoint", pipeline="games")
+        self.checkpoint = Checkpoint.begin(at(root / "checkpoint"), pipeline="games")
         self.app_id = app_id("games", self.checkpoint.life)
         self.check: Callable[[], None] = lambda: None
 

@@ -41,7 +41,7 @@ def merged(shop: ChangeLake) -> TableSummary:
 @contextmanager
 def owner(pipeline: Pipeline, *, answers: bool = True) -> Iterator[Claim]:
     """Somebody runs on the checkpoint and looks for requests, as a pipeline does."""
-    claim = Claim.take(pipeline.checkpoint_folder, lease=60)
+    claim = Claim.take(pipeline.checkpoint, lease=60)
     ended = threading.Event()
     folder = layout.parked(pipeline.lake, pipeline.config.name)
 
@@ -69,7 +69,7 @@ def test_nobody_runs_so_this_process_does_it_and_gives_the_claim_back(shop: Chan
     done = rebuild_table(pipeline, merged(shop))
     assert (done.table, done.log, done.rows, done.by_owner) == (MERGED, LOG, 4, False)
     assert shop.rows() == before
-    assert state_of(pipeline.checkpoint_folder) == "stopped"
+    assert state_of(pipeline.checkpoint) == "stopped"
 
 
 def test_a_running_pipeline_is_asked(shop: ChangeLake) -> None:
@@ -109,7 +109,7 @@ def test_a_batch_that_was_left_half_way_is_named(
 ) -> None:
     pipeline = Pipeline.load(shop.file)
     assert not verify_table(pipeline, merged(shop)).unfinished
-    manifests = pipeline.checkpoint_folder / "manifests"
+    manifests = Path(pipeline.checkpoint.address) / "manifests"
     manifests.mkdir(parents=True)
     (manifests / f"{1:020d}.json").write_text("{}")
     shop.batch([event(9, "insert", id=9)], parked=True)

@@ -125,7 +125,7 @@ def test_a_batch_that_is_decided_needs_the_old_table_only_if_its_files_are_lost(
         pipeline.run(spark=spark)
     assert caught.value.code is ErrorCode.SOURCE_REPLACED
     assert not caught.value.retryable
-    manifests = pipeline.checkpoint_folder / "manifests"
+    manifests = Path(pipeline.checkpoint.address) / "manifests"
     assert (manifests / f"{0:020d}.json").exists()
     file = games.root / "games.yaml"
     file.write_text(file.read_text().replace("value: wrapper", "value: wrapper, on_replaced: read"))

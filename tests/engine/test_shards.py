@@ -28,6 +28,7 @@ from distributary.engine.shards import (
 )
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceError
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.store.base import at
 from tests.engine.shard_jobs import SPARK, Jobs, shard_config
 
 GAMES = [f"game_{number}" for number in range(12)]
@@ -247,7 +248,7 @@ def test_a_broken_cut_is_named(jobs: Jobs) -> None:
 def test_the_file_of_one_job_is_refused_once_the_types_are_spread(jobs: Jobs) -> None:
     alone = shard_config(jobs.lake, "bronze").model_copy(update={"shard": None})
     where = {"lake": str(jobs.lake), "parking": str(jobs.lake / "parked")}
-    manifests = Manifests(jobs.lake / "none")
+    manifests = Manifests(at(jobs.lake / "none"))
     divide(alone, manifests=manifests, **where)
     jobs.spread(2)
     with pytest.raises(ConfigError):

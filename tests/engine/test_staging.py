@@ -18,6 +18,7 @@ from distributary.model.table import Role, TablePlan
 from distributary.stage import job
 from distributary.stage.files import file_name, ticket
 from distributary.stage.job import Staged
+from distributary.store.base import at
 
 ROWS = pa.table({"n": [1, 2, 3]})
 
@@ -162,7 +163,7 @@ def test_a_task_that_fails_takes_back_what_it_wrote_and_one_that_does_not_keeps_
 
 
 def test_the_next_process_removes_what_a_killed_one_had_not_decided(tmp_path: Path) -> None:
-    checkpoint = Checkpoint.begin(tmp_path / "checkpoint", pipeline="games")
+    checkpoint = Checkpoint.begin(at(tmp_path / "checkpoint"), pipeline="games")
     runs = checkpoint.runs("stream")
     killed, decided = (
         StageOrder("games", "stream", 7, name, 0, str(runs / name)) for name in ("a1", "b2")

@@ -15,6 +15,7 @@ from distributary.errors import CheckpointError
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.pipelines import Registration, register
+from distributary.store.base import at
 
 
 def manifest(lake: Path, batch: int, **state: object) -> Manifest:
@@ -71,7 +72,7 @@ def test_lake_that_was_moved_is_understood(lake: Path, tmp_path: Path) -> None:
 def test_running_batch_began_after_the_last_one_was_decided(lake: Path) -> None:
     before = time.time()
     assert watch(str(lake)).running_since >= before
-    claim = Claim.take(checkpoint(lake), lease=60)
+    claim = Claim.take(at(checkpoint(lake)), lease=60)
     try:
         assert watch(str(lake)).running_since == claim.owner.claimed_at
         manifests(lake).create(manifest(lake, 0))

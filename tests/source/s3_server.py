@@ -16,6 +16,19 @@ from tests.waiting import eventually
 
 KEYS = {"aws_access_key_id": "canary-key", "aws_secret_access_key": "canary-secret"}
 BUCKET = "changes"
+_SERVE = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+application, writing = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def serve(environ, start_response):
+    if environ["REQUEST_METHOD"] != "PUT":
+        return application(environ, start_response)
+    with writing:
+        return application(environ, start_response)
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
+"""
+"""Moto looks and then writes: only one at a time makes a conditional put what it is in S3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ def s3_server() -> Iterator[S3Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", _SERVE, str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: _answers(port), seconds=60)

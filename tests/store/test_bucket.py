@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.store import bucket
-from distributary.store.bucket import (
-    UploadError,
-    Uploads,
-    file_system,
-    introduce,
-    is_remote,
-    without_secrets,
-)
+from distributary.store import base
+from distributary.store.base import UploadError, Uploads, at, introduce, is_remote, without_secrets
+from distributary.store.bucket import Bucket
 
 SECRET = "canary-secret"
 
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket, "_OPTIONS", {})
+    monkeypatch.setattr(base, "_OPTIONS", {})
 
 
 @pytest.mark.parametrize(
@@ -50,37 +45,48 @@ def test_the_nearest_introduction_holds_and_only_below_it() -> None:
     assert without_secrets(said, "s3://bucket/lake/inner/chess") == f"{SECRET} ***"
     assert without_secrets(said, "s3://bucket/lakes") == said
     assert without_secrets(said, "s3://other/lake") == said
-    assert "/folder" not in bucket._OPTIONS
-
-
-def test_paths_are_those_of_arrow(tmp_path: object) -> None:
-    introduce("s3://bucket/lake", {"aws_region": "eu-central-1", "aws_skip_signature": "true"})
-    system, path = file_system("s3://bucket/lake/chess/")
-    assert isinstance(system, pa_fs.S3FileSystem)
-    assert (system.region, path) == ("eu-central-1", "bucket/lake/chess")
-    system, path = file_system(f"{tmp_path}/chess/")
-    assert isinstance(system, pa_fs.LocalFileSystem)
-    assert path == f"{tmp_path}/chess"
+    assert "/folder" not in base._OPTIONS
 
 
 def test_an_address_of_nothing_known_is_refused() -> None:
     with pytest.raises(ConfigError):
-        file_system("ftp://host/lake")
+        at("ftp://host/lake")
 
 
-def test_many_files_at_once_and_a_failure_is_told_by_name(tmp_path: object) -> None:
+@pytest.mark.parametrize(
+    ("address", "options", "kind"),
+    [
+        ("s3://b/in/x/", {"region": "eu-west-1", "of_another_library": "x"}, "S3Store"),
+        ("s3a://b", {"AWS_REGION": "eu-west-1"}, "S3Store"),
+        ("gs://b/in", {"google_skip_signature": "true"}, "GCSStore"),
+        ("abfss://c@acc.dfs.core.windows.net/in", {"account_key": "a2V5"}, "AzureStore"),
+        ("abfss://c/in", {"account_key": "a2V5", "account_name": "acc"}, "AzureStore"),
+    ],
+)
+def test_each_scheme_has_its_store(address: str, options: dict[str, str], kind: str) -> None:
+    assert type(Bucket(address, options).connection).__name__ == kind
+
+
+def test_settings_that_make_no_sense_are_told_without_secrets() -> None:
+    options = {"aws_secret_access_key": SECRET, "aws_allow_http": SECRET}
+    with pytest.raises(ConfigError) as told:
+        Bucket("s3://b", options)
+    assert SECRET not in str(told.value)
+
+
+def test_many_files_at_once_and_a_failure_is_told_by_name(tmp_path: Path) -> None:
     uploads = Uploads()
     for number in range(200):
         uploads.put(f"{tmp_path}/{number}", pa.py_buffer(b"x" * number))
     uploads.finish()
-    system, path = file_system(str(tmp_path))
-    sizes = sorted(info.size for info in system.get_file_info(pa_fs.FileSelector(path)))
+    sizes = sorted(info.size for info in at(tmp_path).files())
     assert sizes == list(range(200))
-    uploads.put(f"{tmp_path}/no-such-folder/x", pa.py_buffer(b"x"))
-    with pytest.raises(UploadError, match="no-such-folder/x: "):
+    (tmp_path / "file").write_bytes(b"")
+    uploads.put(f"{tmp_path}/file/x", pa.py_buffer(b"x"))
+    with pytest.raises(UploadError, match="file/x: "):
         uploads.finish()
     for _ in range(3):
-        uploads.put(f"{tmp_path}/no-such-folder/x", pa.py_buffer(b"x"))
+        uploads.put(f"{tmp_path}/file/x", pa.py_buffer(b"x"))
     uploads.forget()
     # the next task begins with nothing
     uploads.finish()

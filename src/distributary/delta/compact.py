@@ -20,7 +20,7 @@ from distributary.delta.commit import commit_lines, commit_path, create_commit
 from distributary.delta.parquet import statistics
 from distributary.delta.snapshot import DataFile, TableState, conform, follow
 from distributary.delta.tables import OvertakenError, until_not_overtaken
-from distributary.store.bucket import stay_inside
+from distributary.store.base import stay_inside
 from distributary.store.disk import sync
 
 # Which files of a table are put together. Pure.

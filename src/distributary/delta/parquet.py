@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.model.manifest import StagedFile, compact
-from distributary.store.bucket import Uploads, file_system, is_remote
+from distributary.store.base import Uploads, at, is_remote
 
 _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 64
@@ -61,8 +61,8 @@ class Written:
         UPLOADS.forget()
         for path in self._paths:
             with suppress(OSError):
-                system, inside = file_system(path)
-                system.delete_file(inside)
+                folder, _, name = path.rpartition("/")
+                at(folder).remove(name)
         self.end()
 
 

@@ -28,7 +28,7 @@ from distributary.evolve.align import align
 from distributary.evolve.types import fits
 from distributary.model.cache import Cache
 from distributary.model.table import Fill, is_below
-from distributary.store.bucket import local_folder
+from distributary.store.base import local_folder
 
 # Rows of one file in the columns of another time: missing ones are null, narrower ones wider.
 

@@ -24,7 +24,7 @@ from tenacity import Retrying
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.errors import LakeUnavailableError, PublishError, clean
 from distributary.retries import attempts_on
-from distributary.store.bucket import local_folder, stay_inside
+from distributary.store.base import local_folder, stay_inside
 
 StorageOptions = dict[str, str]
 

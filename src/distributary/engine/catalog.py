@@ -30,7 +30,7 @@ from distributary.model.names import quote_sql
 from distributary.model.table import Role, TablePlan
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.lineage import Dataset, inputs
-from distributary.store.bucket import is_remote
+from distributary.store.base import is_remote
 
 if TYPE_CHECKING:
     from distributary.observe.lineage import LineageRun

@@ -8,171 +8,180 @@
     runs/          records between the two hops of a stage, gone when it is over
     replay/        the decided batches of dead letters that were sent again
 
-The lake keeps a copy of the newest manifest. A checkpoint that is older than its tables, because a
-copy of it was put back, is brought up to date from there; one that is lost can be made anew.
+It is a folder or a part of a bucket. The lake keeps a copy of the newest manifest. A checkpoint
+that is older than its tables, because a copy of it was put back, is brought up to date from there;
+one that is lost can be made anew.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.errors import CheckpointError, FencedError, LakeUnavailableError
+import pyarrow as pa
+
+from distributary.errors import CheckpointError, FencedError
 from distributary.model import layout
 from distributary.model.manifest import Manifest
-from distributary.store import disk
-from distributary.store.bucket import Folder, reaching
+from distributary.store.base import Store, at, is_remote, reaching
 
-# The checkpoint's own files, and the error of a folder that cannot be written.
-
-
-def create_exclusively(path: Path, text: str) -> bool:
-    """Create a file with all of its content, unless it exists. True if this call created it."""
-    with _writable(path):
-        return disk.create(path, text.encode()) is not None
-
-
-def replace_atomically(path: Path, text: str) -> None:
-    """Put a new content in place of the old one: a reader sees the one or the other."""
-    with _writable(path):
-        disk.replace(path, text.encode())
-
-
-def touch(path: Path) -> None:
-    """Create an empty file whose name says everything, unless it is there."""
-    with _writable(path):
-        path.touch()
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise LakeUnavailableError(
-            "cannot write a file",
-            where=str(path),
-            evidence=error.strerror or type(error).__name__,
-            next_step="check that the folder is writable and that the disk has room",
-        ) from error
-
-
-_NAME = re.compile(r"[0-9]{20}\.json")
-_SETTLED = re.compile(r"[0-9]{20}\.settled")
+_NAME = re.compile(r"([0-9]{20})\.json(\.zst)?")
+_SETTLED = re.compile(r"([0-9]{20})\.settled")
 _ASIDE = re.compile(r"([0-9]{20})\.broken-.*")
+_PRUNED_EVERY = 10
+"""Batches, where each look costs a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The folder of one pipeline and the id of its life."""
+    """The place of one pipeline's progress and the id of its life."""
 
-    folder: Path
+    store: Store
     life: str
 
     @classmethod
-    def find(cls, folder: Path, *, pipeline: str) -> Checkpoint | None:
+    def find(cls, store: Store, *, pipeline: str) -> Checkpoint | None:
         """The checkpoint that is there; None where nothing was begun or all of it is lost."""
-        known = _read_life(folder / "life.json") or _life_of_manifests(folder)
+        known = _read_life(store) or _life_of_manifests(store)
         if known is None:
             return None
         life, owner = known
         if owner != pipeline:
             raise CheckpointError(
                 f"the checkpoint belongs to pipeline {owner!r}, not {pipeline!r}",
-                where=str(folder),
+                where=store.address,
                 next_step="give the pipelines different names or different `lake.checkpoint`s",
             )
-        return cls(folder, life)
+        return cls(store, life)
 
     @classmethod
-    def begin(cls, folder: Path, *, pipeline: str, life: str | None = None) -> Checkpoint:
+    def begin(cls, store: Store, *, pipeline: str, life: str | None = None) -> Checkpoint:
         """Begin a new life, or go on with one whose checkpoint was lost."""
         life = life or uuid.uuid4().hex[:12]
-        replace_atomically(folder / "life.json", json.dumps({"life": life, "pipeline": pipeline}))
-        return cls(folder, life)
+        with reaching(store.address):
+            store.write("life.json", json.dumps({"life": life, "pipeline": pipeline}).encode())
+        return cls(store, life)
 
     def first_position(self, find: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Where this life begins: found once, then kept, so that `latest` stays the same moment."""
         known = self.known_first_position()
         if known is None:
-            create_exclusively(self.folder / "first.json", json.dumps(find()))
+            with reaching(self.store.address):
+                self.store.create("first.json", json.dumps(find()).encode())
             known = self.known_first_position()
         return known or {}
 
     def known_first_position(self) -> Mapping[str, Any] | None:
         """Where this life has begun, if it has."""
-        path = self.folder / "first.json"
+        data = b""
         try:
-            found: Mapping[str, Any] = json.loads(path.read_text())
+            data = self.store.read("first.json")
+            found: Mapping[str, Any] = json.loads(data)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise CheckpointError(
                 "where this life of the pipeline began cannot be read",
-                where=str(path),
-                evidence=f"{path.stat().st_size} bytes that are no position",
+                where=f"{self.store.address}/first.json",
+                evidence=f"{len(data)} bytes that are no position",
                 next_step="put the file back from a copy; if no batch was decided yet, begin anew "
                 "with `distributary reset`",
             ) from error
         return found
 
     def runs(self, lane: str) -> Path:
-        """Where the stages of a lane keep sorted records; absolute, for workers elsewhere."""
-        return self.folder.resolve() / "runs" / lane
+        """Where the stages of a lane keep sorted records: a folder, absolute."""
+        if is_remote(self.store.address):
+            return Path(tempfile.gettempdir(), f"distributary-{self.life}", "runs", lane)
+        return Path(self.store.address, "runs", lane).resolve()
 
-    def manifests(self, lane: str = "stream") -> Manifests:
+    def manifests(self, lane: str = "stream", *, owned: bool = False) -> Manifests:
         """The decided batches of a lane."""
-        return Manifests(self.folder / ("manifests" if lane == "stream" else lane))
+        folder = "manifests" if lane == "stream" else lane
+        return Manifests(self.store.below(folder), owned=owned)
 
 
-@dataclass(frozen=True, slots=True)
 class Manifests:
-    """A folder of manifests, one per batch number, each created exactly once."""
+    """The manifests of a lane, one per batch number, each created exactly once.
 
-    folder: Path
+    Whoever owns the checkpoint is the only one to add to them, and need not look each time.
+    """
+
+    def __init__(self, store: Store, *, owned: bool = False) -> None:
+        self.store = store
+        self._owned = owned
+        self._newest: int | None = None
+        self._settled: int | None = None
+        self._decided: tuple[int, bytes] = (-1, b"")
+        """The batch that was decided here last, and its manifest."""
+        # people look into a folder; a bucket is paid by what is sent
+        self._packed = not store.asks_for_free
 
     def read(self, batch: int) -> Manifest | None:
         """The manifest of a batch, if the batch is decided."""
-        path = self._path(batch)
-        try:
-            return Manifest.from_json(path.read_text())
-        except FileNotFoundError:
+        data = self.text(batch)
+        if data is None:
             return None
+        try:
+            return Manifest.from_json(data.decode())
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 "a manifest cannot be read",
-                where=str(path),
+                where=f"{self.store.address}/{self._name(batch)}",
                 evidence=f"{type(error).__name__}: {error}",
                 next_step="restore the checkpoint from a copy; do not delete the manifest",
             ) from error
 
+    def text(self, batch: int) -> bytes | None:
+        """The manifest of a decided batch as it was written."""
+        if self._decided[0] == batch:
+            return self._decided[1]
+        if self._owned and self._newest is not None and batch > self._newest:
+            return None
+        for packed in (self._packed, not self._packed):
+            with suppress(FileNotFoundError):
+                data = self.store.read(self._name(batch, packed=packed))
+                return _unpacked(data) if packed else data
+        return None
+
     def create(self, manifest: Manifest) -> None:
         """Decide a batch. Raises FencedError when it is decided already, by somebody else."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not create_exclusively(self._path(manifest.batch), manifest.to_json()):
+        if not self._created(manifest):
             raise FencedError(
                 f"batch {manifest.batch} was decided by another process meanwhile",
-                where=str(self._path(manifest.batch)),
+                where=f"{self.store.address}/{self._name(manifest.batch)}",
                 evidence=f"own epoch {manifest.epoch}",
                 next_step="nothing is lost: let the other process go on",
             )
+
+    def _created(self, manifest: Manifest) -> bool:
+        text = manifest.to_json().encode()
+        with reaching(self.store.address):
+            created = self.store.create(self._name(manifest.batch), self._stored(text))
+        if created is None:
+            return False
+        self._newest, self._decided = max(manifest.batch, self.newest()), (manifest.batch, text)
+        return True
 
     def replace(self, manifest: Manifest) -> None:
         """Decide a batch anew whose files are gone. It is decided all the time, for its records.
 
         The old manifest is kept for a while, for whoever wants to know what has happened.
         """
-        path = self._path(manifest.batch)
-        with suppress(OSError):
-            path.with_suffix(f".broken-{uuid.uuid4().hex[:8]}").hardlink_to(path)
-        replace_atomically(path, manifest.to_json())
+        name, text = self._name(manifest.batch), manifest.to_json().encode()
+        with reaching(self.store.address):
+            with suppress(OSError):
+                aside = f"{manifest.batch:020d}.broken-{uuid.uuid4().hex[:8]}"
+                self.store.write(aside, self.store.read(name))
+            self.store.write(name, self._stored(text))
+        self._decided = manifest.batch, text
 
     def settle(self, batch: int) -> None:
         """Remember that all tables have this batch and those before it.
@@ -180,54 +189,88 @@ class Manifests:
         Each batch has a mark of its own, and the highest counts: a process that is late can add
         one, and cannot take one back.
         """
-        touch(self.folder / f"{batch:020d}.settled")
+        with reaching(self.store.address):
+            self.store.write(f"{batch:020d}.settled", b"", durable=False)
+        if self._settled is not None:
+            self._settled = max(batch, self._settled)
 
     def settled(self) -> int:
         """The newest settled batch, or -1."""
-        marks = [int(p.stem) for p in self._files() if _SETTLED.fullmatch(p.name)]
-        return max([*marks, _settled_before(self.folder / "settled")])
+        if self._settled is None or not self._owned:
+            self._look()
+        return -1 if self._settled is None else self._settled
 
     def newest(self) -> int:
         """The newest decided batch, or -1."""
-        numbers = self.numbers()
-        return numbers[-1] if numbers else -1
+        if self._newest is None or not self._owned:
+            self._look()
+        return -1 if self._newest is None else self._newest
+
+    def _look(self) -> None:
+        names = self._names()
+        self._newest = max(_numbers(_NAME, names), default=-1)
+        before = _settled_before(self.store) if "settled" in names else -1
+        self._settled = max([*_numbers(_SETTLED, names), before])
+
+    def decided_at(self, batch: int) -> float:
+        """When a batch was decided; 0 if it was not, or nobody knows."""
+        found = self.store.look(self._name(batch))
+        return found.modified if found else 0.0
 
     def numbers(self) -> list[int]:
         """All decided batches that are still kept, oldest first."""
-        return sorted(int(p.stem) for p in self._files() if _NAME.fullmatch(p.name))
+        return _numbers(_NAME, self._names())
 
-    def prune(self, *, keep: int) -> int:
-        """Forget settled batches beyond the newest `keep`; returns how many went."""
+    def prune(self, *, keep: int) -> None:
+        """Forget settled batches beyond the newest `keep`."""
         settled = self.settled()
-        old = [n for n in self.numbers() if n <= settled][:-keep]
-        for number in old:
-            self._path(number).unlink(missing_ok=True)
-        for path in self._files():
-            aside = _ASIDE.fullmatch(path.name)
-            if (aside and int(aside[1]) <= settled) or (
-                _SETTLED.fullmatch(path.name) and int(path.stem) < settled
+        if self._packed and settled % _PRUNED_EVERY:
+            return
+        names = self._names()
+        old = [n for n in _numbers(_NAME, names) if n <= settled][:-keep]
+        for name in names:
+            decided, aside, mark = (p.fullmatch(name) for p in (_NAME, _ASIDE, _SETTLED))
+            if (
+                (decided and int(decided[1]) in old)
+                or (aside and int(aside[1]) <= settled)
+                or (mark and int(mark[1]) < settled)
             ):
-                path.unlink(missing_ok=True)
-        return len(old)
-
-    def text(self, batch: int) -> bytes:
-        """The manifest of a decided batch as it was written."""
-        return self._path(batch).read_bytes()
+                self.store.remove(name)
 
     def adopt(self, manifest: Manifest) -> None:
         """Take over a batch that was decided after this folder was copied.
 
         A batch is decided only when all tables have the one before.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        create_exclusively(self._path(manifest.batch), manifest.to_json())
+        self._created(manifest)
         self.settle(manifest.batch - 1)
 
-    def _files(self) -> list[Path]:
-        return list(self.folder.iterdir()) if self.folder.exists() else []
+    def _names(self) -> list[str]:
+        return [file.name for file in self.store.files()]
 
-    def _path(self, batch: int) -> Path:
-        return self.folder / f"{batch:020d}.json"
+    def _name(self, batch: int, *, packed: bool | None = None) -> str:
+        return f"{batch:020d}.json" + (
+            ".zst" if packed or (packed is None and self._packed) else ""
+        )
+
+    def _stored(self, text: bytes) -> bytes:
+        return _packed(text) if self._packed else text
+
+
+def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
+    return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)
+
+
+def _packed(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _unpacked(data: bytes) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        return bytes(stream.read())
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,58 +283,56 @@ class ManifestCopy:
 
     def write(self, text: bytes) -> None:
         """Replace the copy; before the first commit of its batch."""
-        with reaching(self._folder.path):
-            self._folder.write(self._name, text)
+        with reaching(self._store.address):
+            self._store.write(self._name, text)
 
     def read(self) -> Manifest | None:
         """The newest batch that was decided, whatever became of the checkpoint."""
-        with reaching(self._folder.path):
-            if self._folder.size(self._name) is None:
-                return None
-            text = self._folder.read(self._name)
         try:
-            return Manifest.from_json(text.decode())
+            with reaching(self._store.address), suppress(FileNotFoundError):
+                return Manifest.from_json(self._store.read(self._name).decode())
+            return None
         except (ValueError, KeyError, TypeError):
             # only a copy: the checkpoint and the tables' own marks are asked without it
             return None
 
     def remove(self) -> None:
         """Forget it: the life it belongs to has ended."""
-        with reaching(self._folder.path):
-            self._folder.remove(self._name)
+        with reaching(self._store.address):
+            self._store.remove(self._name)
 
     @property
-    def _folder(self) -> Folder:
-        return Folder(layout.pipeline(self.lake, self.pipeline))
+    def _store(self) -> Store:
+        return at(layout.pipeline(self.lake, self.pipeline))
 
     @property
     def _name(self) -> str:
         return f"decided-{self.lane}.json"
 
 
-def _read_life(path: Path) -> tuple[str, str] | None:
+def _read_life(store: Store) -> tuple[str, str] | None:
     """Life and pipeline; None where the file is missing or was emptied by a power cut."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(store.read("life.json"))
         return str(data["life"]), str(data["pipeline"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
-def _life_of_manifests(folder: Path) -> tuple[str, str] | None:
+def _life_of_manifests(store: Store) -> tuple[str, str] | None:
     """The same from the decided batches, each of which names both; the file is written again."""
-    manifests = Manifests(folder / "manifests")
+    manifests = Manifests(store.below("manifests"))
     newest = manifests.newest()
     manifest = manifests.read(newest) if newest >= 0 else None
     if manifest is None:
         return None
-    Checkpoint.begin(folder, pipeline=manifest.pipeline, life=manifest.life)
+    Checkpoint.begin(store, pipeline=manifest.pipeline, life=manifest.life)
     return manifest.life, manifest.pipeline
 
 
-def _settled_before(path: Path) -> int:
+def _settled_before(store: Store) -> int:
     """What the version before kept in one file; nothing where that was emptied."""
     try:
-        return int(path.read_text())
+        return int(store.read("settled"))
     except (FileNotFoundError, ValueError):
         return -1

@@ -1,10 +1,11 @@
 """One owner per checkpoint: a claim with an epoch, kept alive by a heartbeat.
 
 A claim is a file `claims/<epoch>.json`, created exclusively, so that of two processes that want the
-same epoch one loses. The highest epoch owns the checkpoint. A process holds its claim as long as
-that file is its own, by a word that no other process knows, and no higher one is there. Whoever
-does not is fenced, and must neither publish nor prune: a checkpoint that was reset or put back
-from a copy may have the same epochs again, but not the same claims.
+same epoch one loses. The highest epoch owns the checkpoint. Its owner puts the file in place again
+and again, only if it is still its own: that is the heartbeat. Who wants to take over from a process
+that is silent fences it first, in the same way, so that it finds out at its next beat. A process
+that has lost its claim must neither publish nor prune: a checkpoint that was reset or put back from
+a copy may have the same epochs again, but not the same claims.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 import psutil
 
-from distributary.engine.checkpoint import create_exclusively
 from distributary.errors import FencedError, LakeUnavailableError, OwnedError
+from distributary.store.base import Store, at, reaching
 
 CLAIMS = "claims"
 _UNKNOWN_LEASE = 60.0
 """Seconds, for a claim that cannot be read."""
+_TRUSTED = 0.6
+"""The part of a lease after a heartbeat during which nobody can have taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Owner:
     lease: float
     nonce: str = ""
     """Tells the claim from another one of the same epoch."""
+    beat: int = 0
+    """How often the claim was renewed."""
+    ended: str = ""
+    """`released` by its owner, or `fenced` by another."""
 
     @property
     def is_here(self) -> bool:
@@ -77,37 +83,52 @@ def me(epoch: int, lease: float) -> Owner:
     )
 
 
-def current_owner(checkpoint: Path) -> Owner | None:
-    """The holder of the highest claim, alive or not."""
-    epochs = sorted(int(p.stem) for p in (checkpoint / CLAIMS).glob("[0-9]*.json"))
-    return _owner(_claim_path(checkpoint, epochs[-1])) if epochs else None
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The highest claim, and its file."""
+
+    owner: Owner
+    version: str
+    renewed: float
+    """When its file was written, by the clock of whoever stores it."""
 
 
-def _owner(path: Path) -> Owner | None:
-    """Who wrote a claim; of one that a power cut has emptied only the epoch is known."""
+def _highest(checkpoint: Store) -> _Found | None:
+    files = {file.name.rpartition("/")[2]: file for file in checkpoint.files(CLAIMS)}
+    epochs = sorted(name for name in files if name.endswith(".json") and name[0].isdigit())
+    if not epochs:
+        return None
+    file, epoch = files[epochs[-1]], epochs[-1].removesuffix(".json")
+    # files of their own, in the version before
+    before = files.get(f"{epoch}.beat")
+    renewed = max(file.modified, before.modified if before else 0.0)
     try:
-        text = path.read_text()
-        written = path.stat().st_mtime
+        owner = Owner(**json.loads(checkpoint.read(file.name)))
     except FileNotFoundError:
         return None
-    try:
-        return Owner(**json.loads(text))
     except (ValueError, TypeError):
-        return Owner(int(path.stem), "", 0, 0.0, claimed_at=written, lease=_UNKNOWN_LEASE)
+        # a power cut has emptied it: only the epoch is known
+        owner = Owner(int(epoch), "", 0, 0.0, claimed_at=file.modified, lease=_UNKNOWN_LEASE)
+    if f"{epoch}.released" in files:
+        owner = replace(owner, ended="released")
+    return _Found(owner, file.version, max(renewed, owner.claimed_at))
 
 
-def is_alive(checkpoint: Path, owner: Owner) -> bool:
+def current_owner(checkpoint: Store) -> Owner | None:
+    """The holder of the highest claim, alive or not."""
+    found = _highest(checkpoint)
+    return found.owner if found else None
+
+
+def _is_alive(found: _Found) -> bool:
     """Whether an owner still runs: asked of the system on this host, of its heartbeat elsewhere.
 
     A stopped (SIGSTOP) process does not count as alive: it cannot know how long it was away.
     """
-    if _released_path(checkpoint, owner.epoch).exists():
+    owner = found.owner
+    if owner.ended:
         return False
-    try:
-        last = _beat_path(checkpoint, owner.epoch).stat().st_mtime
-    except FileNotFoundError:
-        last = owner.claimed_at
-    fresh = time.time() - last <= owner.lease
+    fresh = time.time() - found.renewed <= owner.lease
     if not owner.is_here:
         return fresh
     try:
@@ -119,57 +140,60 @@ def is_alive(checkpoint: Path, owner: Owner) -> bool:
     return same and running and fresh
 
 
-def living_owner(checkpoint: Path) -> Owner | None:
+def living_owner(checkpoint: Store) -> Owner | None:
     """The process that works on a checkpoint now, if one does."""
-    owner = current_owner(checkpoint)
-    return owner if owner is not None and is_alive(checkpoint, owner) else None
+    found = _highest(checkpoint)
+    return found.owner if found is not None and _is_alive(found) else None
 
 
-def state_of(checkpoint: Path) -> str:
+def state_of(checkpoint: Store) -> str:
     """`running`, `stopped` (said good-bye), `crashed` (did not), or `new`; for `status`."""
-    owner = current_owner(checkpoint)
-    if owner is None:
+    found = _highest(checkpoint)
+    if found is None:
         return "new"
-    if is_alive(checkpoint, owner):
+    if _is_alive(found):
         return "running"
-    return "stopped" if _released_path(checkpoint, owner.epoch).exists() else "crashed"
+    return "stopped" if found.owner.ended == "released" else "crashed"
 
 
 def liveness(checkpoint: str) -> str:
     """The same for whoever knows a checkpoint by name only; `unknown` where there is none."""
-    folder = Path(checkpoint)
-    return state_of(folder) if folder.is_dir() else "unknown"
+    store = at(checkpoint)
+    try:
+        return state_of(store) if store.exists() else "unknown"
+    except OSError:
+        return "unknown"
 
 
 class Claim:
     """This process's hold on a checkpoint, from `take` to `release`."""
 
-    def __init__(self, checkpoint: Path, owner: Owner) -> None:
+    def __init__(self, checkpoint: Store, owner: Owner, version: str) -> None:
         self.checkpoint = checkpoint
         self.owner = owner
-        # asked for before every commit: not to be put together each time
-        self._own, self._next = (
-            str(_claim_path(checkpoint, epoch)) for epoch in (owner.epoch, owner.epoch + 1)
-        )
-        self._seen: tuple[int, int, int] | None = None
-        """The file of this claim as it was when it was last read."""
+        self._version = version
+        """The file of this claim as it was when it was last written or read."""
+        self._own, self._next = (claim_name(e) for e in (owner.epoch, owner.epoch + 1))
         self._beaten = time.monotonic()
         """When the heartbeat last reached the checkpoint."""
         self._ended = threading.Event()
+        self._writing = threading.Lock()
         self._heart = threading.Thread(target=self._beat, name="claim-heartbeat", daemon=True)
         self._heart.start()
 
     @classmethod
-    def take(cls, checkpoint: Path, *, lease: float) -> Claim:
+    def take(cls, checkpoint: Store, *, lease: float) -> Claim:
         """Claim the next epoch, unless the present owner is alive (OwnedError)."""
-        while True:
-            refuse_owned(checkpoint)
-            holder = current_owner(checkpoint)
-            owner = me(holder.epoch + 1 if holder else 1, lease)
-            path = _claim_path(checkpoint, owner.epoch)
-            if create_exclusively(path, json.dumps(asdict(owner))):
-                _forget_old_claims(checkpoint, owner.epoch)
-                return cls(checkpoint, owner)
+        with reaching(checkpoint.address):
+            while True:
+                holder = _highest(checkpoint)
+                if holder is not None:
+                    _take_from(checkpoint, holder)
+                owner = me(holder.owner.epoch + 1 if holder else 1, lease)
+                version = checkpoint.create(claim_name(owner.epoch), _text(owner))
+                if version is not None:
+                    _forget_old_claims(checkpoint, owner.epoch)
+                    return cls(checkpoint, owner, version)
 
     @property
     def epoch(self) -> int:
@@ -178,49 +202,63 @@ class Claim:
 
     def check(self) -> None:
         """Raise FencedError if the claim is lost; called before anything that lasts."""
-        late = time.monotonic() - self._beaten > self.owner.lease
+        silent = time.monotonic() - self._beaten
+        late = silent > self.owner.lease
         try:
-            # a process that was paused may be late without having failed
-            own = self._renewed() if late else self._is_own()
+            if late:
+                # a process that was paused may be late without having failed
+                own = self._renewed()
+            elif self.checkpoint.asks_for_free:
+                own = self._is_own() and not self._is_overtaken()
+            else:
+                # a look would be a request, before each of a thousand commits
+                own = silent < _TRUSTED * self.owner.lease or self._renewed()
         except OSError as error:
             if not late:
                 raise LakeUnavailableError(
                     "cannot see whether the checkpoint is still claimed by this process",
-                    where=str(self.checkpoint),
-                    evidence=error.strerror or type(error).__name__,
+                    where=self.checkpoint.address,
+                    evidence=error.strerror or str(error) or type(error).__name__,
                     next_step="check that the folder can be reached",
                 ) from error
             raise FencedError(
                 "this process could not renew its claim for longer than its lease",
-                where=str(self.checkpoint),
-                evidence=f"lease {self.owner.lease:.0f} s; {error.strerror}",
+                where=self.checkpoint.address,
+                evidence=f"lease {self.owner.lease:.0f} s; {error.strerror or error}",
                 next_step="nothing is lost: check that the folder can be written, and run again",
             ) from error
-        if not own or os.path.exists(self._next):
+        if not own:
             raise _fenced(self)
-
-    def _is_own(self) -> bool:
-        """Whether the file of this epoch is still this process's own."""
-        try:
-            found = os.stat(self._own)
-        except FileNotFoundError:
-            return False
-        seen = found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-        # to read it again before each of a thousand commits would cost more than to look at it
-        if seen != self._seen:
-            owner = _owner(Path(self._own))
-            if owner is None or owner.nonce != self.owner.nonce:
-                return False
-            self._seen = seen
-        return True
 
     def release(self) -> None:
         """Say good-bye, so that the next start need not wait for the lease."""
         self._ended.set()
         # what cannot be written now runs out by itself
         with suppress(OSError):
-            if self._is_own():
-                _released_path(self.checkpoint, self.epoch).touch()
+            self._renewed(ended="released")
+
+    def _is_own(self) -> bool:
+        """Whether the file of this epoch is still this process's own."""
+        found = self.checkpoint.look(self._own)
+        if found is None:
+            return False
+        # to read it again before each of a thousand commits would cost more than to look at it
+        if found.version != self._version:
+            with self._writing:
+                return self._reread()
+        return True
+
+    def _is_overtaken(self) -> bool:
+        """Whether a claim came later; in a bucket nobody makes one without fencing this."""
+        return self.checkpoint.asks_for_free and self.checkpoint.look(self._next) is not None
+
+    def _reread(self) -> bool:
+        """Whether what is there now was written by this process; the lock is held."""
+        found = self.checkpoint.look(self._own)
+        if found is None or not _same(self.checkpoint.read(self._own), self.owner):
+            return False
+        self._version = found.version
+        return True
 
     def _beat(self) -> None:
         while not self._ended.is_set():
@@ -229,61 +267,99 @@ class Claim:
                 self._renewed()
             self._ended.wait(self.owner.lease / 5)
 
-    def _renewed(self) -> bool:
+    def _renewed(self, ended: str = "") -> bool:
         """Tell that this process is there; False where the claim is no longer its own."""
-        began = time.monotonic()
-        own = self._is_own()
-        if own:
-            _beat_path(self.checkpoint, self.epoch).touch()
-            self._beaten = began
-        return own
+        with self._writing:
+            began = time.monotonic()
+            owner = replace(self.owner, beat=self.owner.beat + 1, ended=ended)
+            written = self.checkpoint.swap(self._own, _text(owner), unchanged=self._version)
+            if written is None:
+                # touched by somebody who only copies files, or fenced
+                if not self._reread():
+                    return False
+                written = self.checkpoint.swap(self._own, _text(owner), unchanged=self._version)
+            if written is None or self._is_overtaken():
+                return False
+            self.owner, self._version, self._beaten = owner, written, began
+        return True
 
 
-def refuse_owned(checkpoint: Path) -> None:
+def refuse_owned(checkpoint: Store) -> None:
     """Raise OwnedError where a process works on a checkpoint now."""
-    holder = living_owner(checkpoint)
+    with reaching(checkpoint.address):
+        holder = living_owner(checkpoint)
     if holder is not None:
-        raise OwnedError(
-            f"this pipeline is already run by {holder.describe()}",
-            where=str(checkpoint),
-            evidence=f"epoch {holder.epoch}, claimed {time.time() - holder.claimed_at:.0f} s ago",
-            next_step=holder.how_to_stop(),
-            owner=holder.describe(),
-        )
+        raise _owned(checkpoint, holder)
+
+
+def _owned(checkpoint: Store, holder: Owner) -> OwnedError:
+    return OwnedError(
+        f"this pipeline is already run by {holder.describe()}",
+        where=checkpoint.address,
+        evidence=f"epoch {holder.epoch}, claimed {time.time() - holder.claimed_at:.0f} s ago",
+        next_step=holder.how_to_stop(),
+        owner=holder.describe(),
+    )
+
+
+def _take_from(checkpoint: Store, holder: _Found) -> None:
+    """Fence the holder of a claim, unless it is alive or has ended (OwnedError)."""
+    if _is_alive(holder):
+        raise _owned(checkpoint, holder.owner)
+    if holder.owner.ended:
+        return
+    if not holder.owner.is_here and holder.owner.pid:
+        # its clock may be another than ours: has it really been silent?
+        time.sleep(holder.owner.lease * (1 - _TRUSTED))
+    fenced = _text(replace(holder.owner, ended="fenced"))
+    # a process that was stopped in the middle of a beat stays there: the next epoch will do
+    with suppress(BlockingIOError):
+        if checkpoint.swap(claim_name(holder.owner.epoch), fenced, unchanged=holder.version):
+            return
+        now = _highest(checkpoint)
+        if now is not None and _is_alive(now):
+            raise _owned(checkpoint, now.owner)
 
 
 def _fenced(claim: Claim) -> FencedError:
     now = current_owner(claim.checkpoint)
     other = now is not None and now.nonce != claim.owner.nonce
-    if now is not None and other:
+    if now is not None and (other or now.ended == "fenced"):
         return FencedError(
             "another process has taken this checkpoint over while this one was silent",
-            where=str(claim.checkpoint),
+            where=claim.checkpoint.address,
             evidence=f"own epoch {claim.epoch}; now: epoch {now.epoch}, {now.describe()}",
             next_step="nothing is lost: let the other process go on, or stop it first",
         )
     return FencedError(
         "this checkpoint was reset or removed while this process was silent",
-        where=str(claim.checkpoint),
+        where=claim.checkpoint.address,
         evidence=f"the claim of epoch {claim.epoch} is gone, and nobody has claimed it since",
         next_step="nothing more is written under the life that was ended: run again",
     )
 
 
-def _forget_old_claims(checkpoint: Path, epoch: int) -> None:
+def _forget_old_claims(checkpoint: Store, epoch: int) -> None:
     """Keep the last claims only: a fenced process needs a newer one, not every older one."""
-    for path in (checkpoint / CLAIMS).glob("[0-9]*"):
-        if int(path.name.split(".")[0]) < epoch - 3:
-            path.unlink(missing_ok=True)
+    for file in checkpoint.files(CLAIMS):
+        number = file.name.rpartition("/")[2].partition(".")[0]
+        if number.isdigit() and int(number) < epoch - 3:
+            checkpoint.remove(file.name)
 
 
-def _claim_path(checkpoint: Path, epoch: int) -> Path:
-    return checkpoint / CLAIMS / f"{epoch:010d}.json"
+def claim_name(epoch: int) -> str:
+    """The file of a claim, below the checkpoint."""
+    return f"{CLAIMS}/{epoch:010d}.json"
 
 
-def _beat_path(checkpoint: Path, epoch: int) -> Path:
-    return checkpoint / CLAIMS / f"{epoch:010d}.beat"
+def _text(owner: Owner) -> bytes:
+    return json.dumps(asdict(owner)).encode()
 
 
-def _released_path(checkpoint: Path, epoch: int) -> Path:
-    return checkpoint / CLAIMS / f"{epoch:010d}.released"
+def _same(data: bytes, owner: Owner) -> bool:
+    """Whether a claim is this owner's, and nobody has fenced it."""
+    try:
+        found = Owner(**json.loads(data))
+    except (ValueError, TypeError):
+        return False
+    return found.nonce == owner.nonce and found.ended != "fenced"

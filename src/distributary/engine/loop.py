@@ -257,7 +257,7 @@ class StreamRun:
             self._last_event = time.monotonic()
         # as the manifest has it on disk, which takes long to read with a thousand tables
         self._end = batch, json.loads(json.dumps(settled.manifest.source_state, default=str))
-        clear_failure(context.checkpoint.folder)
+        clear_failure(context.checkpoint.store)
         self._summary.batches += 1
         self._summary.counts += settled.counts
 
@@ -276,7 +276,7 @@ class StreamRun:
     def _missing(self, batch: int) -> CheckpointError:
         return CheckpointError(
             f"the manifest of batch {batch} is missing, so the next offset is unknown",
-            where=str(self._context.manifests.folder),
+            where=self._context.manifests.store.address,
             next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
         )
 

@@ -49,7 +49,7 @@ from distributary.delta.vacuum import (
     vacuum_staging,
 )
 from distributary.engine.checkpoint import Checkpoint, Manifests
-from distributary.engine.claim import CLAIMS, Claim, current_owner, is_alive
+from distributary.engine.claim import CLAIMS, Claim, current_owner, living_owner
 from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.table import STAGING, Role
@@ -57,7 +57,7 @@ from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
 from distributary.publish.parquet import format_of
-from distributary.store.bucket import leads_outside
+from distributary.store.base import Store, at, leads_outside
 
 # What is asked of a maintenance, and what it tells of each table.
 
@@ -280,52 +280,41 @@ def watch(lake: str) -> Watched:
     readers: list[Reader] = []
     notes: list[str] = []
     for card in registrations(lake):
-        folder = Path(card.checkpoint)
-        if not folder.is_dir():
+        checkpoint = at(card.checkpoint)
+        if not checkpoint.exists():
             notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
             continue
-        for lane, manifests in lanes(folder):
+        for lane, manifests in lanes(checkpoint):
             since = min(since, _running_since(lane, manifests))
             paths |= set(_decided(lake, manifests))
-        reader = _reader(card, Manifests(folder / "manifests"))
+        reader = _reader(card, Manifests(checkpoint.below("manifests")))
         readers += [reader] if reader else []
     return Watched(frozenset(paths), since, tuple(readers), tuple(notes))
 
 
-def lanes(checkpoint: Path) -> Iterator[tuple[Path, Manifests]]:
+def lanes(checkpoint: Store) -> Iterator[tuple[Store, Manifests]]:
     """The folders that are claimed for the stream and for each other lane, and their batches."""
-    yield checkpoint, Manifests(checkpoint / "manifests")
-    for folder in sorted(checkpoint.iterdir()):
-        if (folder / CLAIMS).is_dir():
+    yield checkpoint, Manifests(checkpoint.below("manifests"))
+    for folder in map(checkpoint.below, checkpoint.folders()):
+        if folder.exists(CLAIMS):
             yield folder, Manifests(folder)
-
-
-def is_owned(lane: Path) -> bool:
-    """Whether a process works on a lane now."""
-    owner = current_owner(lane) if (lane / CLAIMS).is_dir() else None
-    return owner is not None and is_alive(lane, owner)
 
 
 def batch_under_way(checkpoint: str) -> bool:
     """Whether a running pipeline has decided a batch that its tables do not all have yet."""
-    folder = Path(checkpoint)
-    if not folder.is_dir() or not is_owned(folder):
+    place = at(checkpoint)
+    if living_owner(place) is None:
         return False
-    manifests = Manifests(folder / "manifests")
+    manifests = Manifests(place.below("manifests"))
     return manifests.settled() < manifests.newest()
 
 
-def _running_since(lane: Path, manifests: Manifests) -> float:
+def _running_since(lane: Store, manifests: Manifests) -> float:
     """When the batch that a running process works on can have begun at the earliest."""
-    owner = current_owner(lane) if (lane / CLAIMS).is_dir() else None
-    if owner is None or not is_alive(lane, owner):
+    owner = living_owner(lane)
+    if owner is None:
         return _FOR_EVER
-    newest = manifests.newest()
-    decided = manifests.folder / f"{newest:020d}.json"
-    try:
-        return max(owner.claimed_at, decided.stat().st_mtime)
-    except FileNotFoundError:
-        return owner.claimed_at
+    return max(owner.claimed_at, manifests.decided_at(manifests.newest()))
 
 
 def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
@@ -612,7 +601,7 @@ def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
     if dry_run:
         yield lambda: None
         return
-    home = Path(layout.join(lake, layout.HOME, CLAIMED))
+    home = at(layout.join(lake, layout.HOME, CLAIMED))
     try:
         claim = Claim.take(home, lease=_LEASE_SECONDS)
     except OwnedError as error:
@@ -620,7 +609,7 @@ def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
         who = holder.describe() if holder else "another process"
         raise OwnedError(
             f"this lake is being maintained by {who}",
-            where=str(home),
+            where=home.address,
             evidence=error.evidence,
             next_step="wait until it has ended; --dry-run can be used meanwhile",
             owner=who,
@@ -669,20 +658,22 @@ def _leftovers(lake: str, card: Registration, before: float) -> Iterator[Path]:
     # and it must be that pipeline's own by its own word
     if checkpoint is None or not _is_checkpoint(checkpoint, card.name):
         return
-    for lane, manifests in lanes(checkpoint):
+    for lane, manifests in lanes(at(str(checkpoint))):
         # batches that were staged again because their files were gone, and drafts of files
-        runs = checkpoint / "runs" / ("stream" if lane == checkpoint else lane.name)
-        if any(leads_outside(str(checkpoint), str(path)) for path in (manifests.folder, runs)):
+        folder = Path(manifests.store.address)
+        runs = checkpoint / "runs" / ("stream" if folder.name == "manifests" else folder.name)
+        if any(leads_outside(str(checkpoint), str(path)) for path in (folder, runs)):
             continue
         for pattern in ("*.broken-*", ".*.draft"):
-            yield from (p for p in manifests.folder.glob(pattern) if _older(p, before))
-        if not is_owned(lane) and _older(runs, before):
+            yield from (p for p in folder.glob(pattern) if _older(p, before))
+        if living_owner(lane) is None and _older(runs, before):
             yield runs
 
 
 def _is_checkpoint(folder: Path, pipeline: str) -> bool:
     try:
-        return folder.is_dir() and Checkpoint.find(folder, pipeline=pipeline) is not None
+        place = at(str(folder))
+        return place.exists() and Checkpoint.find(place, pipeline=pipeline) is not None
     except CheckpointError:
         return False
 

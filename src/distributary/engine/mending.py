@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from distributary.changes.rebuild import Verified, verify
 from distributary.config.kafka import KafkaSource, Registry
@@ -35,7 +34,7 @@ from distributary.engine.requests import (
     family,
     merged_table,
     rebuild_now,
-    request_file,
+    request_name,
 )
 from distributary.errors import (
     ConfigError,
@@ -56,7 +55,7 @@ from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, newest_told, parked
 from distributary.registry.http.registry import HttpRegistry
 from distributary.source.kafka import Broker
-from distributary.store.bucket import Folder
+from distributary.store.base import Store, at
 
 _PATIENCE_SECONDS = 120.0
 
@@ -81,9 +80,9 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
         )
     lease = pipeline.config.run.lease.total_seconds()
     try:
-        claim = Claim.take(pipeline.checkpoint_folder, lease=lease)
+        claim = Claim.take(pipeline.checkpoint, lease=lease)
     except OwnedError:
-        return _ask_the_owner(pipeline, Path(folder), table)
+        return _ask_the_owner(pipeline, at(folder), table)
     try:
         publisher = make_publisher(pipeline.config)
         return drained(publisher, pipeline.ledger(), folder, config=pipeline.config, table=table)
@@ -91,17 +90,17 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
         claim.release()
 
 
-def _ask_the_owner(pipeline: Pipeline, folder: Path, table: str) -> list[Published]:
+def _ask_the_owner(pipeline: Pipeline, parking: Store, table: str) -> list[Published]:
     before = waiting(pipeline, table)
-    request = request_file(str(folder), table)
-    request.touch()
+    request = request_name(table)
+    parking.write(request, b"", durable=False)
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while request.exists() and time.monotonic() < deadline:
+    while (unanswered := parking.look(request) is not None) and time.monotonic() < deadline:
         time.sleep(0.2)
     left = {batch.folder for batch in waiting(pipeline, table)}
     done = [Published(b.table, Outcome.PUBLISHED) for b in before if b.folder not in left]
     if left:
-        why = "the running pipeline has not answered" if request.exists() else "it failed again"
+        why = "the running pipeline has not answered" if unanswered else "it failed again"
         done.append(Published(table, Outcome.PARKED, error=why))
     return done
 
@@ -126,7 +125,7 @@ def rebuild_table(
     lease = pipeline.config.run.lease.total_seconds()
     while True:
         try:
-            claim = Claim.take(pipeline.checkpoint_folder, lease=lease)
+            claim = Claim.take(pipeline.checkpoint, lease=lease)
         except OwnedError as owned:
             done = _ask_for_rebuild(pipeline, known.table, as_of_us, owned)
             if done is None:
@@ -144,16 +143,15 @@ def rebuild_table(
 def _ask_for_rebuild(
     pipeline: Pipeline, table: str, as_of_us: int | None, owned: OwnedError
 ) -> Rebuilt | None:
-    folder = Path(pipeline.parking)
-    request = Request(folder, table, uuid.uuid4().hex, as_of_us)
+    request = Request(at(pipeline.parking), table, uuid.uuid4().hex, as_of_us)
     request.send()
     try:
-        return _awaited(request, pipeline.checkpoint_folder, owned)
+        return _awaited(request, pipeline.checkpoint, owned)
     finally:
         request.withdraw()
 
 
-def _awaited(request: Request, checkpoint: Path, owned: OwnedError) -> Rebuilt | None:
+def _awaited(request: Request, checkpoint: Store, owned: OwnedError) -> Rebuilt | None:
     deadline = time.monotonic() + _REBUILD_PATIENCE_SECONDS
     while time.monotonic() < deadline:
         alive = state_of(checkpoint) == "running"
@@ -171,13 +169,13 @@ def _awaited(request: Request, checkpoint: Path, owned: OwnedError) -> Rebuilt |
     )
 
 
-def _told(answer: dict[str, object], checkpoint: Path) -> Rebuilt:
+def _told(answer: dict[str, object], checkpoint: Store) -> Rebuilt:
     done = answer.get("rebuilt")
     if isinstance(done, dict):
         return replace(Rebuilt(**done), by_owner=True)
     raise PublishError(
         "the running pipeline could not rebuild the table",
-        where=str(checkpoint),
+        where=checkpoint.address,
         evidence=str(answer.get("error", "")),
         next_step="mend what it says, and try again",
     )
@@ -209,14 +207,14 @@ def verify_table(
 ) -> Checked:
     """Compare one table with what its log says, or said at a moment."""
     target = merged_table(pipeline.config, known, make_publisher(pipeline.config))
-    manifests = Manifests(pipeline.checkpoint_folder / "manifests")
+    manifests = Manifests(pipeline.checkpoint.below("manifests"))
     for _ in range(_TRIES):
         before = _between_batches(pipeline, manifests)
         found = verify(target.log_path, target.order, as_of_us=as_of_us)
         unfinished = manifests.settled() < manifests.newest()
         if found.agrees or (not unfinished and manifests.newest() == before):
             break
-        if state_of(pipeline.checkpoint_folder) != "running":
+        if state_of(pipeline.checkpoint) != "running":
             break
     else:
         unfinished = True
@@ -227,7 +225,7 @@ def _between_batches(pipeline: Pipeline, manifests: Manifests) -> int:
     """Wait until the batch that is under way is settled; returns its number."""
     deadline = time.monotonic() + _VERIFY_PATIENCE_SECONDS
     while manifests.settled() < manifests.newest() and time.monotonic() < deadline:
-        if state_of(pipeline.checkpoint_folder) != "running":
+        if state_of(pipeline.checkpoint) != "running":
             break
         time.sleep(_POLL_SECONDS)
     return manifests.newest()
@@ -299,7 +297,7 @@ def accept(pipeline: Pipeline, plan: Acceptance) -> None:
 
 def refuse_running(pipeline: Pipeline, plan: Acceptance) -> None:
     """A batch that is being committed would be counted twice."""
-    refuse_owned(pipeline.checkpoint_folder)
+    refuse_owned(pipeline.checkpoint)
     options = pipeline.config.lake.options or None
     for card in registrations(pipeline.lake, storage_options=options):
         if card.name in plan.check.pipelines and liveness(card.checkpoint) == "running":
@@ -458,11 +456,11 @@ def _hand_over(found: _Found) -> None:
 
 def plan_reset(pipeline: Pipeline) -> list[Removal]:
     """Forgetting progress: the checkpoint, and parked files that belong to its life."""
-    folder = pipeline.checkpoint_folder
-    removals = [Removal("progress", str(folder))] if _has_begun(pipeline) else []
-    parked = Path(pipeline.parking)
-    if parked.parent != folder and parked.exists() and any(parked.iterdir()):
-        removals.append(Removal(PARKED_FILES, str(parked)))
+    checkpoint, parking = pipeline.checkpoint.address, at(pipeline.parking)
+    removals = [Removal("progress", checkpoint)] if _has_begun(pipeline) else []
+    elsewhere = not parking.address.startswith(f"{checkpoint}/")
+    if elsewhere and (parking.files() or parking.folders()):
+        removals.append(Removal(PARKED_FILES, parking.address))
     return removals
 
 
@@ -476,24 +474,24 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
             continue
         path = layout.place(pipeline.lake, table.path)
         removals.append(Removal("table", path, table.table, table.rows))
-        gone = Folder(layout.tombstones(pipeline.lake, table.table))
+        gone = at(layout.tombstones(pipeline.lake, table.table))
         if gone.exists():
-            removals.append(Removal("memory of deleted rows", gone.path, table.table))
+            removals.append(Removal("memory of deleted rows", gone.address, table.table))
     letters = dead_letters_of(pipeline)
     count = sum(letters.count_by_status(pipeline=name).values())
     if count:
         removals.append(Removal("dead letters", letters.path, rows=count))
     if ledger.batches(name, last=1):
         removals.append(Removal("ledger", layout.ledger_table(pipeline.lake, "batches")))
-    card = Folder(layout.pipeline(pipeline.lake, name))
+    card = at(layout.pipeline(pipeline.lake, name))
     if card.exists():
-        removals.append(Removal("card", card.path))
+        removals.append(Removal("card", card.address))
     return removals
 
 
 def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
     """Do what was shown. What a killed process has begun is finished by the next command."""
-    refuse_owned(pipeline.checkpoint_folder)
+    refuse_owned(pipeline.checkpoint)
     elsewhere = [removal for removal in removals if removal.kind in (TOPIC, SUBJECT)]
     # first, because somebody else has to answer for it
     remove_produced(pipeline.config, elsewhere)
@@ -504,9 +502,10 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
 
 def _has_begun(pipeline: Pipeline) -> bool:
     """Whether there is progress to forget; that of a lost checkpoint is in the ledger."""
-    folder, name = pipeline.checkpoint_folder, pipeline.config.name
-    checkpoint = Checkpoint.find(folder, pipeline=name)
-    if checkpoint and any(path.name not in (CLAIMS, "life.json") for path in folder.iterdir()):
+    place, name = pipeline.checkpoint, pipeline.config.name
+    checkpoint = Checkpoint.find(place, pipeline=name)
+    there = {*place.folders(), *(file.name for file in place.files())}
+    if checkpoint and there - {CLAIMS, "life.json"}:
         return True
     last = pipeline.ledger().batches(name, last=1)
     return bool(last) and (checkpoint is None or checkpoint.life == last[-1].life)

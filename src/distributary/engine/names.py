@@ -1,8 +1,7 @@
 """Who has which table name: written down in the lake, so that two types never share a table.
 
-The first type to take a name has it, by the exclusive creation of an entry under that name: a file
-on a file system; in a bucket the first commit of a Delta table without rows, because `deltalake`
-knows how to claim that on every store. Entries are in lower case, for whoever ignores case.
+The first type to take a name has it, by the exclusive creation of an entry under that name. Entries
+are in lower case, for whoever ignores case.
 
 A table that the ledger knows and that has no entry, from before there were any, is the table of its
 type. An entry becomes durable with the files of its batch, before the manifest that needs it.
@@ -15,20 +14,12 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.delta.commit import commit_path, parse_commit
-from distributary.delta.tables import StorageOptions, reaching
 from distributary.model import layout
 from distributary.model.names import Proposal
-from distributary.store import disk
-from distributary.store.bucket import Folder, local_folder
+from distributary.store.base import at, is_remote, reaching
 
-_NO_ROWS = pa.schema([("type", pa.string())])
 _READERS = 16
 
 
@@ -74,12 +65,8 @@ class Entry:
 class Entries:
     """The entries of a lake, and those that a trial run would make."""
 
-    def __init__(
-        self, lake: str, options: StorageOptions | None = None, *, trial: bool = False
-    ) -> None:
-        self._folder = layout.names(lake)
-        self._local = local_folder(self._folder)
-        self._options = options
+    def __init__(self, lake: str, *, trial: bool = False) -> None:
+        self._store = at(layout.names(lake))
         self._trial = trial
         self._known = self._read_all()
 
@@ -95,15 +82,15 @@ class Entries:
     def look(self, name: str) -> None:
         """See who has a name now."""
         if self.owner(name) is None:
-            with reaching(self._folder):
-                found = self._read(name.lower())
+            with reaching(self._store.address):
+                found = self._read(_file(name))
             if found is not None:
                 self._known[name.lower()] = found
 
     def take(self, name: str, entry: Entry) -> bool:
         """Make an entry, unless another has the name."""
         if self.owner(name) is None:
-            if self._trial or self._create(name.lower(), entry.to_json()):
+            if self._trial or self._create(_file(name), entry.to_json()):
                 self._known[name.lower()] = entry
             else:
                 self.look(name)
@@ -111,56 +98,41 @@ class Entries:
 
     def forget(self, tables: Collection[str]) -> None:
         """Remove the entries of these tables."""
-        folder = Folder(self._folder)
-        with reaching(self._folder):
+        with reaching(self._store.address):
             for name in [n for n, entry in self._known.items() if set(entry.tables) & set(tables)]:
-                if self._local is not None:
-                    folder.remove(f"{name}.json")
-                else:
-                    folder.remove_folder(name)
+                self._store.remove(_file(name))
+                # of the version before, in a bucket
+                if is_remote(self._store.address):
+                    self._store.remove_folder(name)
                 del self._known[name]
 
-    def _create(self, name: str, text: str) -> bool:
-        with reaching(self._folder):
-            if self._local is not None:
-                path = Path(self._local, f"{name}.json")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                return disk.create(path, text.encode(), durable=False) is not None
-            try:
-                DeltaTable.create(
-                    layout.join(self._folder, name),
-                    _NO_ROWS,
-                    mode="error",
-                    description=text,
-                    storage_options=self._options,
-                    # a second try of the library's own would not look who was first
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
-            except DeltaError:
-                if self._read(name) is None:
-                    raise
-                return False
-            return True
+    def _create(self, file: str, text: str) -> bool:
+        with reaching(self._store.address):
+            return self._store.create(file, text.encode(), durable=False) is not None
 
     def _read_all(self) -> dict[str, Entry]:
-        with reaching(self._folder):
-            if self._local is not None:
-                names = [path.stem for path in Path(self._local).glob("[!.]*.json")]
-                found = list(map(self._read, names))
-            else:
-                names = Folder(self._folder).folders()
-                with ThreadPoolExecutor(_READERS) as pool:
-                    found = list(pool.map(self._read, names))
-        return {name: entry for name, entry in zip(names, found, strict=True) if entry}
+        with reaching(self._store.address):
+            files = [file.name for file in self._store.files()]
+            names = {f: f.removesuffix(".json") for f in files if _file(f[:-5]) == f}
+            if is_remote(self._store.address):
+                names |= {commit_path(n, 0): n for n in self._store.folders() if n not in names}
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = pool.map(self._read, names)
+            return {n: entry for n, entry in zip(names.values(), found, strict=True) if entry}
 
-    def _read(self, name: str) -> Entry | None:
+    def _read(self, file: str) -> Entry | None:
         try:
-            if self._local is not None:
-                return Entry.from_json(Path(self._local, f"{name}.json").read_bytes())
-            commit = parse_commit(Folder(self._folder).read(commit_path(name, 0)).decode())
-            return Entry.from_json((commit.metadata or {}).get("description", ""))
+            text = self._store.read(file)
         except FileNotFoundError:
             return None
+        if "/" not in file:
+            return Entry.from_json(text)
+        # the version before made an entry in a bucket by the first commit of a table without rows
+        return Entry.from_json((parse_commit(text.decode()).metadata or {}).get("description", ""))
+
+
+def _file(name: str) -> str:
+    return f"{name.lower()}.json"
 
 
 class Names:

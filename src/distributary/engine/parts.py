@@ -41,7 +41,7 @@ from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaSource
-from distributary.store.bucket import introduce
+from distributary.store.base import introduce
 
 
 def make_registry(
@@ -185,12 +185,12 @@ class RunContext:
     """By table, the newest batch of this lane that its own log had when it was looked at."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
+    manifests: Manifests = field(init=False)
+    """The decided batches of this lane."""
     _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
 
-    @property
-    def manifests(self) -> Manifests:
-        """The decided batches of this lane."""
-        return self.checkpoint.manifests(self.lane)
+    def __post_init__(self) -> None:
+        self.manifests = self.checkpoint.manifests(self.lane, owned=True)
 
     @property
     def app_id(self) -> str:

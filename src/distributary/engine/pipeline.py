@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger, TriggerKind
-from distributary.config.lake import local_path
+from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
@@ -24,7 +24,6 @@ from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.names import Entries, Names
 from distributary.engine.parts import (
     RunContext,
-    local_folder,
     make_carried,
     make_inferred,
     make_publisher,
@@ -45,7 +44,7 @@ from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
-from distributary.store.bucket import introduce
+from distributary.store.base import Store, at, introduce
 
 
 @dataclass(slots=True)
@@ -63,6 +62,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         # whatever is asked of the lake from here on, by its address alone, needs the login
         introduce(self.lake, self.config.lake.options)
+        introduce(self.config.lake.checkpoint, self.config.lake.options)
 
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
@@ -80,9 +80,9 @@ class Pipeline:
         return self.config.lake.address
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def checkpoint(self) -> Store:
         """Where this pipeline's progress is kept."""
-        return local_folder(self.config.checkpoint_path)
+        return at(absolute(self.config.checkpoint_path))
 
     @property
     def parking(self) -> str:
@@ -90,7 +90,7 @@ class Pipeline:
         if self.config.lake.is_local:
             return layout.parked(self.lake, self.config.name)
         # a store that does not take a table's files may not take copies of them either
-        return str(self.checkpoint_folder / "parked")
+        return f"{self.checkpoint.address}/parked"
 
     def ledger(self) -> Ledger:
         """The lake's ledger."""
@@ -114,7 +114,7 @@ class Pipeline:
         publisher = publisher or make_publisher(self.config)
         jobs = family(self.config, lake=self.lake)
         known = self.ledger().tables(schema_ids=False)
-        entries = Entries(self.lake, self.config.lake.options or None, trial=trial)
+        entries = Entries(self.lake, trial=trial)
         return Planner(
             self.config,
             registry=registry or self.registry(),
@@ -154,7 +154,7 @@ class Pipeline:
             # these are about this process, not about the pipeline
             raise
         except DistributaryError as error:
-            write_failure(self.checkpoint_folder, error)
+            write_failure(self.checkpoint, error)
             raise
 
     @contextmanager
@@ -177,21 +177,21 @@ class Pipeline:
         refuse_owned(self._claimed(lane))
         refuse_lost(self)
 
-    def _claimed(self, lane: str) -> Path:
+    def _claimed(self, lane: str) -> Store:
         """Lanes have owners of their own: letters can be replayed while the stream runs."""
-        return self.checkpoint_folder if lane == "stream" else self.checkpoint_folder / lane
+        return self.checkpoint if lane == "stream" else self.checkpoint.below(lane)
 
     def _checkpoint(self, lane: str) -> Checkpoint:
         """The checkpoint, as new as the lake; begun where this pipeline has never run."""
-        name, folder = self.config.name, self.checkpoint_folder
-        checkpoint = Checkpoint.find(folder, pipeline=name)
+        name, place = self.config.name, self.checkpoint
+        checkpoint = Checkpoint.find(place, pipeline=name)
         if checkpoint is None:
-            return Checkpoint.begin(folder, pipeline=name)
+            return Checkpoint.begin(place, pipeline=name)
         newest = ManifestCopy(self.lake, name, lane).read()
         if newest is not None and newest.life != checkpoint.life:
             raise DivergedError(
                 "this checkpoint was replaced: another life of the pipeline has written since",
-                where=str(folder),
+                where=place.address,
                 evidence=f"life {checkpoint.life}; the lake has batch {newest.batch} of life "
                 f"{newest.life}, decided {newest.created_at}",
                 next_step="put the checkpoint of that life back; to go on with neither, "
@@ -250,14 +250,14 @@ class Pipeline:
                 self.config.name,
                 file=file,
                 sha256=self.loaded.sha256,
-                checkpoint=checkpoint.folder,
+                checkpoint=checkpoint.store.address,
             )
         register(
             self.lake,
             Registration(
                 name=self.config.name,
                 file=str(file),
-                checkpoint=str(checkpoint.folder),
+                checkpoint=checkpoint.store.address,
                 reads=_table_read(self.config),
             ),
             storage_options=self.config.lake.options or None,

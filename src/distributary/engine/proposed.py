@@ -363,7 +363,7 @@ def _since_last_batch(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
 
 def _start(pipeline: Pipeline, source: Source) -> Position:
     """Where the last batch began; where there is none, where the first one will."""
-    checkpoint = Checkpoint.find(pipeline.checkpoint_folder, pipeline=pipeline.config.name)
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
     if checkpoint is None:
         return source.first()
     manifests = checkpoint.manifests()
@@ -491,7 +491,7 @@ def preview(pipeline: Pipeline) -> Preview:
 
 def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
     source = make_source(pipeline.config)
-    checkpoint = Checkpoint.find(pipeline.checkpoint_folder, pipeline=pipeline.config.name)
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
     if checkpoint is None:
         yield from source.peek(source.first())
         return

@@ -524,7 +524,8 @@ def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tupl
 def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
     context.claim.check()
     # from its first commit on, a batch must be found again even if the checkpoint is lost
-    context.manifest_copy.write(context.manifests.text(manifest.batch))
+    text = context.manifests.text(manifest.batch)
+    context.manifest_copy.write(text or manifest.to_json().encode())
     mark = Mark(context.app_id, manifest.batch, manifest.source_hash)
     queued = {p.table for p in parked(context.parking)}
     behind: set[str] = set()
@@ -651,7 +652,7 @@ def _refuse_foreign_mark(
 def _diverged(context: RunContext, table: str, mark: Mark, evidence: str) -> DivergedError:
     return DivergedError(
         f"table {table} has batch {mark.batch} already, with other records",
-        where=str(context.checkpoint.folder),
+        where=context.checkpoint.store.address,
         evidence=evidence,
         next_step="nothing of this batch was written. The checkpoint is older than the table: put "
         "the newest copy back, or start a new life with `distributary reset`",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import FilesSource
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy, replace_atomically
+from distributary.engine.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.claim import Claim
 from distributary.engine.parts import make_source
 from distributary.engine.removal import finish_removal
@@ -30,6 +30,7 @@ from distributary.observe.recording import Accepted
 from distributary.observe.rows import LastCommit
 from distributary.publish.parking import Expected, Held, lacking
 from distributary.source.base import Position
+from distributary.store.base import reaching
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
@@ -63,7 +64,7 @@ def refuse_lost(pipeline: Pipeline) -> None:
     raise CheckpointError(
         "the checkpoint is lost: without it every record would be read and written again",
         code=ErrorCode.CHECKPOINT_LOST,
-        where=str(pipeline.checkpoint_folder),
+        where=pipeline.checkpoint.address,
         evidence=f"the lake has batches up to {batch} of life {life}, and this folder has none",
         next_step="put the checkpoint back from a copy, of any age; without one, `distributary "
         "recover FILE` takes its position up from the lake; `distributary reset FILE` begins anew",
@@ -82,35 +83,35 @@ def recover(pipeline: Pipeline) -> Recovery | None:
     finish_removal(pipeline)
     if _is_there(pipeline):
         return None
-    claim = Claim.take(pipeline.checkpoint_folder, lease=pipeline.config.run.lease.total_seconds())
+    claim = Claim.take(pipeline.checkpoint, lease=pipeline.config.run.lease.total_seconds())
     try:
         found, manifest = _recovery(pipeline)
-        folder, name = pipeline.checkpoint_folder, pipeline.config.name
+        place, name = pipeline.checkpoint, pipeline.config.name
         first = manifest.source_start or manifest.source_state
-        replace_atomically(folder / "first.json", json.dumps(first))
-        checkpoint = Checkpoint(folder, found.life)
+        with reaching(place.address):
+            place.write("first.json", json.dumps(first).encode())
+        checkpoint = Checkpoint(place, found.life)
         checkpoint.manifests().adopt(manifest)
         if found.settled:
             checkpoint.manifests().settle(manifest.batch)
         # last: with it, the checkpoint is there
-        Checkpoint.begin(folder, pipeline=name, life=found.life)
+        Checkpoint.begin(place, pipeline=name, life=found.life)
     finally:
         claim.release()
     return found
 
 
 def _is_there(pipeline: Pipeline) -> bool:
-    folder, name = pipeline.checkpoint_folder, pipeline.config.name
-    return Checkpoint.find(folder, pipeline=name) is not None
+    return Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name) is not None
 
 
 def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
-    name, folder = pipeline.config.name, pipeline.checkpoint_folder
+    name = pipeline.config.name
     if isinstance(pipeline.config.source, FilesSource):
         raise CheckpointError(
             "the checkpoint of a pipeline of files also numbers them, which only it knew",
             code=ErrorCode.CHECKPOINT_LOST,
-            where=str(folder),
+            where=pipeline.checkpoint.address,
             next_step="`distributary reset FILE` and run: all files are read again, and events "
             "that the logs have already are dropped",
         )

@@ -24,7 +24,7 @@ from distributary.engine.names import forget_names
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.observe.deadletters import DeadLetters
-from distributary.store.bucket import Folder, is_remote, reaching, stay_inside
+from distributary.store.base import Store, at, is_remote, reaching, stay_inside
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
@@ -58,20 +58,20 @@ def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
     """Remove parts of a pipeline. A process that is killed meanwhile is finished by the next."""
     card = _card(pipeline)
     with _claimed(pipeline):
-        with reaching(card.path):
+        with reaching(card.address):
             card.write(_INTENTION, json.dumps([asdict(each) for each in removals]).encode())
         _carry_out(pipeline, removals)
 
 
 def unfinished_removal(lake: str, pipeline: str) -> bool:
     """Whether a reset or clean was begun and has not ended."""
-    return Folder(layout.pipeline(lake, pipeline)).size(_INTENTION) is not None
+    return at(layout.pipeline(lake, pipeline)).size(_INTENTION) is not None
 
 
 def finish_removal(pipeline: Pipeline) -> None:
     """Finish a reset or clean that was begun and has not ended."""
     card = _card(pipeline)
-    with reaching(card.path):
+    with reaching(card.address):
         if card.size(_INTENTION) is None:
             return
         removals = _read(card)
@@ -80,7 +80,7 @@ def finish_removal(pipeline: Pipeline) -> None:
         _carry_out(pipeline, removals)
 
 
-def _read(card: Folder) -> list[Removal]:
+def _read(card: Store) -> list[Removal]:
     try:
         found = [Removal(**each) for each in json.loads(card.read(_INTENTION))]
         if all(isinstance(text, str) for each in found for text in (each.kind, each.path)):
@@ -90,7 +90,7 @@ def _read(card: Folder) -> list[Removal]:
         evidence = type(error).__name__
     raise CheckpointError(
         "a reset or clean was begun, and what it takes away cannot be read",
-        where=f"{card.path}/{_INTENTION}",
+        where=f"{card.address}/{_INTENTION}",
         evidence=evidence,
         next_step="remove the file, then do the reset or clean again",
     )
@@ -108,9 +108,9 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
         pipeline.ledger().forget(name)
     for lane in _LANES:
         ManifestCopy(pipeline.lake, name, lane).remove()
-    _end_life(pipeline.checkpoint_folder, name, begin="card" not in kinds)
+    _end_life(pipeline.checkpoint, name, begin="card" not in kinds)
     card = _card(pipeline)
-    with reaching(card.path):
+    with reaching(card.address):
         if "card" in kinds:
             card.remove_folder()
         else:
@@ -127,17 +127,18 @@ def _place(pipeline: Pipeline, removal: Removal) -> str:
     )
 
 
-def _end_life(folder: Path, pipeline: str, *, begin: bool) -> None:
+def _end_life(checkpoint: Store, pipeline: str, *, begin: bool) -> None:
     """Forget all progress; with `begin` a new life starts, so that this is no lost checkpoint."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name != CLAIMS and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != CLAIMS:
-            path.unlink(missing_ok=True)
-    if begin:
-        Checkpoint.begin(folder, pipeline=pipeline)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    with reaching(checkpoint.address):
+        for folder in checkpoint.folders():
+            if folder != CLAIMS:
+                checkpoint.remove_folder(folder)
+        for file in checkpoint.files():
+            checkpoint.remove(file.name)
+        if begin:
+            Checkpoint.begin(checkpoint, pipeline=pipeline)
+        else:
+            checkpoint.remove_folder()
 
 
 def _remove_folder(lake: str, path: str) -> None:
@@ -149,7 +150,7 @@ def _remove_folder(lake: str, path: str) -> None:
     removed = Path(layout.removed(lake))
     with reaching(path):
         if is_remote(path):
-            Folder(path).remove_table()
+            at(path).remove_table()
             return
         # the folder itself may be a link, which is all that goes then
         stay_inside(lake, str(removed), os.path.dirname(path))
@@ -164,7 +165,7 @@ def _remove_folder(lake: str, path: str) -> None:
             except OSError:
                 # not on the lake's own disk
                 stay_inside(lake, f"{path}/_delta_log")
-                Folder(path).remove_table()
+                at(path).remove_table()
     # what a process that was killed has left is nobody's either
     shutil.rmtree(removed, ignore_errors=True)
 
@@ -172,16 +173,16 @@ def _remove_folder(lake: str, path: str) -> None:
 @contextmanager
 def _claimed(pipeline: Pipeline) -> Iterator[None]:
     """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
-    folder = pipeline.checkpoint_folder
-    stay_inside(pipeline.lake, _card(pipeline).path)
-    if folder.is_relative_to(pipeline.lake):
+    checkpoint = pipeline.checkpoint
+    stay_inside(pipeline.lake, _card(pipeline).address)
+    lanes = [checkpoint.below(lane) for lane in _LANES]
+    if checkpoint.address.startswith(layout.join(pipeline.lake, "")):
         # elsewhere it is where the pipeline's file says
-        stay_inside(pipeline.lake, str(folder), *(str(folder / lane) for lane in _LANES))
+        stay_inside(pipeline.lake, *(each.address for each in (checkpoint, *lanes)))
     lease = pipeline.config.run.lease.total_seconds()
-    lanes = [folder / lane for lane in _LANES if (folder / lane / CLAIMS).is_dir()]
     claims: list[Claim] = []
     try:
-        for each in (folder, *lanes):
+        for each in (checkpoint, *(lane for lane in lanes if lane.exists(CLAIMS))):
             claims.append(Claim.take(each, lease=lease))
         yield
     finally:
@@ -189,5 +190,5 @@ def _claimed(pipeline: Pipeline) -> Iterator[None]:
             claim.release()
 
 
-def _card(pipeline: Pipeline) -> Folder:
-    return Folder(layout.pipeline(pipeline.lake, pipeline.config.name))
+def _card(pipeline: Pipeline) -> Store:
+    return at(layout.pipeline(pipeline.lake, pipeline.config.name))

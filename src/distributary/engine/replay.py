@@ -7,11 +7,11 @@ checkpoint, so that a replay which was killed goes on with the same records and 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,9 +38,10 @@ from distributary.source.base import BatchInput
 from distributary.stage.exchange import group, positions
 from distributary.stage.parts import failures
 from distributary.stage.unwrap import Unwrapped, unwrap
-from distributary.store import disk
+from distributary.store.base import Store, at, reaching
 
 LANE = "replay"
+_SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,15 @@ class Replayed:
 class FrozenReader:
     """Reads a frozen selection in a task."""
 
-    path: str
+    folder: str
+    name: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The one incoming row only says: go."""
         for batch in batches:
             if batch.num_rows:
-                with pq.ParquetFile(self.path) as file:
-                    for rows in file.iter_batches(columns=RAW.names):
+                with at(self.folder).open(self.name) as file:
+                    for rows in pq.ParquetFile(file).iter_batches(columns=RAW.names):
                         yield rows.select(RAW.names).cast(RAW)
 
 
@@ -76,13 +78,13 @@ def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
         return Replayed()
     context.planner.book.names.stop_taking()
     number = _next_number(context)
-    path = _freeze(context, number, letters, name="trial")
+    name = _freeze(context, number, letters, kind="trial")
     try:
-        staged = stage_records(context, number, _input(context, number, path)).staged
+        staged = stage_records(context, number, _input(context, number, name)).staged
         drop_files(context, staged)
         planned = context.planner.book.tables
     finally:
-        path.unlink(missing_ok=True)
+        _place(context).remove(name)
     return Replayed(
         selected=letters.num_rows,
         replayed=letters.num_rows - sum(staged.dead.values()),
@@ -106,22 +108,27 @@ def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) ->
 
 def finish(context: RunContext, dead_letters: DeadLetters) -> list[Replayed]:
     """Complete the replays that were begun and not ended."""
-    pending = sorted(_folder(context).glob("selection-*.parquet"))
-    return [_run(context, dead_letters, int(path.stem.split("-")[1])) for path in pending]
+    return [_run(context, dead_letters, number) for number in unfinished(context.checkpoint.store)]
+
+
+def unfinished(checkpoint: Store) -> list[int]:
+    """The replays that were begun and not ended, the oldest first."""
+    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(LANE).files())
+    return sorted(int(one[1]) for one in found if one)
 
 
 def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replayed:
-    path = _selection(context, number)
-    settled = run_batch(context, number, _input(context, number, path))
+    name = f"selection-{number:08d}.parquet"
+    settled = run_batch(context, number, _input(context, number, name))
     manifest = settled.manifest
-    letters = pq.read_table(path, columns=["id", *CONTENT])
+    letters = _frozen(context, name, columns=["id", *CONTENT])
     ids = letters["id"].to_pylist()
     failed = failed_letters(manifest, letters)
     good = [i for i in ids if i not in failed]
     dead_letters.mark_replayed(good, replay=number)
     dead_letters.mark_failed_again(failed, at=datetime.fromisoformat(manifest.created_at))
     # the selection is what says that a replay is unfinished: it goes last
-    path.unlink()
+    _place(context).remove(name)
     return Replayed(
         selected=len(ids),
         replayed=len(good),
@@ -142,43 +149,41 @@ def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, Failure]:
     return failed
 
 
-def _folder(context: RunContext) -> Path:
-    return context.checkpoint.folder / LANE
-
-
-def _selection(context: RunContext, number: int) -> Path:
-    return _folder(context) / f"selection-{number:08d}.parquet"
+def _place(context: RunContext) -> Store:
+    return context.checkpoint.store.below(LANE)
 
 
 def _next_number(context: RunContext) -> int:
     return max(context.manifests.newest(), context.newest_settled) + 1
 
 
-def _freeze(
-    context: RunContext, number: int, letters: pa.Table, *, name: str = "selection"
-) -> Path:
-    folder = _folder(context)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{number:08d}.parquet"
+def _freeze(context: RunContext, number: int, letters: pa.Table, *, kind: str = "selection") -> str:
+    """Keep what is sent again; the name of its file."""
+    name = f"{kind}-{number:08d}.parquet"
     content = pa.BufferOutputStream()
     pq.write_table(letters, content)
-    disk.replace(path, content.getvalue().to_pybytes())
-    return path
+    with reaching(_place(context).address):
+        _place(context).write(name, content.getvalue().to_pybytes())
+    return name
 
 
-def _input(context: RunContext, number: int, path: Path) -> BatchInput:
+def _frozen(context: RunContext, name: str, *, columns: Sequence[str]) -> pa.Table:
+    return pq.read_table(pa.BufferReader(_place(context).read(name)), columns=list(columns))
+
+
+def _input(context: RunContext, number: int, name: str) -> BatchInput:
     decided = context.manifests.read(number)
     return BatchInput(
         frame=context.spark.range(0, 1, 1, 1),
-        reader=FrozenReader(str(path)),
-        ranges=decided.ranges if decided is not None else (_range(number, path),),
+        reader=FrozenReader(_place(context).address, name),
+        ranges=decided.ranges if decided is not None else (_range(context, number, name),),
         end={},
     )
 
 
-def _range(number: int, path: Path) -> SourceRange:
+def _range(context: RunContext, number: int, file: str) -> SourceRange:
     """A selection as a stretch of a source: another one under this number has another name."""
-    ids = pq.read_table(path, columns=["id"])["id"].to_pylist()
+    ids = _frozen(context, file, columns=["id"])["id"].to_pylist()
     name = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:8]
     return SourceRange(f"dead letters, replay {number}, {name}", 0, 0, len(ids), len(ids))
 

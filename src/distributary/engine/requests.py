@@ -6,13 +6,11 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder
 from distributary.config.pipeline import PipelineConfig
-from distributary.engine.checkpoint import replace_atomically
 from distributary.engine.publish import MergingPublisher, merge_of
 from distributary.engine.recovery import accept_rebuilt
 from distributary.engine.tables import (
@@ -32,7 +30,7 @@ from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parking import parked
 from distributary.publish.parking import resume as drain
 from distributary.stage.files import DATE, metadata_plan
-from distributary.store.bucket import Folder
+from distributary.store.base import Store, at, reaching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,14 +62,13 @@ class Patience:
         """The tables whose turn it is, of change data by their logs."""
         now = self._clock()
         try:
-            waiting = {family(self._config, name)[0] for name in Folder(self._folder).folders()}
+            waiting = {family(self._config, name)[0] for name in at(self._folder).folders()}
         except OSError:
             # a batch meets it too, and says so
             return []
         self._turns = {name: turn for name, turn in self._turns.items() if name in waiting}
         for name in waiting - self._turns.keys():
-            at = now if self._first_look else now + FIRST_WAIT
-            self._turns[name] = _Turn(at, FIRST_WAIT)
+            self._turns[name] = _Turn(now if self._first_look else now + FIRST_WAIT, FIRST_WAIT)
         self._first_look = False
         return sorted(n for n, turn in self._turns.items() if everything or turn.at <= now)
 
@@ -118,17 +115,23 @@ def drained(
 
 def requests(folder: str) -> list[str]:
     """Tables that somebody has asked the owner to resume."""
-    return sorted(path.name.removesuffix(_SUFFIX) for path in Path(folder).glob(f"*{_SUFFIX}"))
+    return [name.removesuffix(_SUFFIX) for name in _asked(at(folder), _SUFFIX)]
+
+
+def _asked(parking: Store, suffix: str) -> list[str]:
+    """The files by which the owner is asked for something."""
+    with reaching(parking.address):
+        return sorted(file.name for file in parking.files() if file.name.endswith(suffix))
 
 
 def answered(folder: str, table: str) -> None:
     """The owner has done what it could."""
-    request_file(folder, table).unlink(missing_ok=True)
+    at(folder).remove(request_name(table))
 
 
-def request_file(folder: str, table: str) -> Path:
-    """The file by which the owner is asked."""
-    return Path(folder) / f"{table}{_SUFFIX}"
+def request_name(table: str) -> str:
+    """The file by which the owner is asked, in the parking folder."""
+    return f"{table}{_SUFFIX}"
 
 
 # A merged table and the log that it is made of, for whoever makes or checks it as a whole.
@@ -234,7 +237,7 @@ class Rebuilt:
 class Request:
     """A table that somebody wants to have made anew by the owner."""
 
-    folder: Path
+    parking: Store
     table: str
     id: str
     as_of_us: int | None = None
@@ -242,41 +245,41 @@ class Request:
     def send(self) -> None:
         """Leave it where the owner looks."""
         body = {"id": self.id, "as_of_us": self.as_of_us}
-        replace_atomically(self._path(_REQUEST), json.dumps(body))
+        with reaching(self.parking.address):
+            self.parking.write(f"{self.table}{_REQUEST}", json.dumps(body).encode())
 
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
-        self._path(_REQUEST).unlink(missing_ok=True)
+        self.parking.remove(f"{self.table}{_REQUEST}")
 
     def answer(self) -> dict[str, Any] | None:
         """What the owner says to it: `rebuilt` or `error`; None so far."""
-        path = self._path(_ANSWER)
+        name = f"{self.table}{_ANSWER}"
         try:
-            answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            answer: dict[str, Any] = json.loads(self.parking.read(name))
         except (FileNotFoundError, ValueError):
             return None
         if answer.get("id") != self.id:
             return None
-        path.unlink(missing_ok=True)
+        self.parking.remove(name)
         return answer
 
-    def _path(self, suffix: str) -> Path:
-        return self.folder / f"{self.table}{suffix}"
 
-
-def wanted(folder: str) -> list[Path]:
-    """The requests that wait."""
-    return sorted(Path(folder).glob(f"*{_REQUEST}"))
+def wanted(folder: str) -> list[str]:
+    """The tables that somebody asks for."""
+    return [name.removesuffix(_REQUEST) for name in _asked(at(folder), _REQUEST)]
 
 
 def answer_requests(
     config: PipelineConfig, ledger: Ledger, publisher: Publisher, folder: str
 ) -> None:
     """Make the tables that somebody asks for."""
-    for path in wanted(folder):
-        answer = _answer(config, ledger, publisher, path)
-        replace_atomically(path.with_suffix(_ANSWER), json.dumps(answer))
-        path.unlink(missing_ok=True)
+    parking = at(folder)
+    for table in wanted(folder):
+        answer = _answer(config, ledger, publisher, parking, table)
+        with reaching(folder):
+            parking.write(f"{table}{_ANSWER}", json.dumps(answer).encode())
+            parking.remove(f"{table}{_REQUEST}")
 
 
 def rebuild_now(
@@ -296,13 +299,12 @@ def rebuild_now(
 
 
 def _answer(
-    config: PipelineConfig, ledger: Ledger, publisher: Publisher, path: Path
+    config: PipelineConfig, ledger: Ledger, publisher: Publisher, parking: Store, name: str
 ) -> dict[str, object]:
     number = ""
     try:
-        request = json.loads(path.read_text(encoding="utf-8"))
+        request = json.loads(parking.read(f"{name}{_REQUEST}"))
         number, as_of_us = str(request["id"]), request["as_of_us"]
-        name = path.name.removesuffix(_REQUEST)
         known = next((t for t in ledger.tables(config.name) if t.table == name), None)
         if known is None:
             raise ConfigError("there is no such table", code=ErrorCode.NOT_FOUND, where=name)

@@ -232,6 +232,6 @@ class ShardSource:
         return SourceUnavailableError(
             "the types have not been spread yet, or not to this job",
             code=ErrorCode.SHARD_WAITING,
-            where=str(self._cuts.folder),
+            where=self._cuts.store.address,
             next_step=f"start the bronze job {self._progress.of}: it divides the stream",
         )

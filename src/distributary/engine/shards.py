@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from distributary.config.lake import local_path
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import Part, job_name
-from distributary.engine.checkpoint import Checkpoint, Manifests, create_exclusively
+from distributary.engine.checkpoint import Checkpoint, Manifests
 from distributary.engine.tables import table_folder
 from distributary.errors import CheckpointError, ConfigError
 from distributary.model import layout
@@ -34,6 +33,7 @@ from distributary.observe.deadletters import DeadLetters
 from distributary.publish.parking import parked
 from distributary.source.base import Position
 from distributary.source.delta import DeltaLog, DeltaSource
+from distributary.store.base import Store, at, reaching
 
 _NAME = re.compile(r"[0-9]{6}\.json")
 
@@ -99,17 +99,22 @@ class Division:
 class Cuts:
     """The folder of cuts of one pipeline."""
 
-    folder: Path
+    store: Store
 
     @classmethod
     def of(cls, lake: str, pipeline: str) -> Cuts:
         """The cuts of a pipeline in a lake."""
-        return cls(Path(layout.pipeline(lake, pipeline)) / "shards")
+        return cls(at(layout.pipeline(lake, pipeline)).below("shards"))
 
     def read(self) -> Division:
         """All stretches so far, the oldest first."""
-        numbers = [_number(path, "shards") for path in self._announcements()]
-        places = [_number(path, "version") for path in self._places(len(numbers))]
+        names = {file.name for file in self.store.files()}
+        announced = sorted(name for name in names if _NAME.fullmatch(name))
+        # a cut is announced when all before it have their places
+        placed = [_place(n) for n in range(len(announced))]
+        placed = placed if not placed or placed[-1] in names else placed[:-1]
+        numbers = [self._number(name, "shards") for name in announced]
+        places = [self._number(name, "version") for name in placed]
         ends = [*places[1:], None]
         epochs = tuple(map(Epoch, numbers, places, ends))
         return Division(epochs, numbers[-1] if len(places) < len(numbers) else None)
@@ -121,50 +126,38 @@ class Cuts:
         """
         found = self.read()
         if found.announced is not None:
-            self._place(len(found.epochs), newest)
+            self._create(_place(len(found.epochs)), {"version": newest() + 1})
             found = self.read()
         if found.shards != shards:
             number = len(found.epochs)
-            create_exclusively(self._path(number), json.dumps({"shards": shards}))
-            self._place(number, newest)
+            self._create(f"{number:06d}.json", {"shards": shards})
+            self._create(_place(number), {"version": newest() + 1})
         return self.read()
 
-    def _place(self, number: int, newest: Callable[[], int]) -> None:
-        create_exclusively(self._place_path(number), json.dumps({"version": newest() + 1}))
+    def _create(self, name: str, content: Mapping[str, int]) -> None:
+        with reaching(self.store.address):
+            self.store.create(name, json.dumps(content).encode())
 
-    def _announcements(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(p for p in self.folder.iterdir() if _NAME.fullmatch(p.name))
+    def _number(self, name: str, key: str) -> int:
+        try:
+            return int(json.loads(self.store.read(name))[key])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                "a cut of the stream cannot be read",
+                where=f"{self.store.address}/{name}",
+                evidence=f"{type(error).__name__}: {error}",
+                next_step="restore the file from a copy: without it nobody knows whose records "
+                "are whose",
+            ) from error
 
-    def _places(self, count: int) -> list[Path]:
-        """A cut is announced when all before it have their places."""
-        paths = [self._place_path(number) for number in range(count)]
-        return paths if not paths or paths[-1].exists() else paths[:-1]
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.json"
-
-    def _place_path(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.at.json"
+def _place(number: int) -> str:
+    return f"{number:06d}.at.json"
 
 
 def place(position: Position) -> tuple[int, int]:
     """What positions are compared by."""
     return int(position["version"]), int(position["index"])
-
-
-def _number(path: Path, key: str) -> int:
-    try:
-        return int(json.loads(path.read_text())[key])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            "a cut of the stream cannot be read",
-            where=str(path),
-            evidence=f"{type(error).__name__}: {error}",
-            next_step="restore the file from a copy: without it nobody knows whose records "
-            "are whose",
-        ) from error
 
 
 # How far the jobs that share a pipeline's types have come, by their own checkpoints.
@@ -201,17 +194,13 @@ class Progress:
 
     def settled(self, part: Part) -> Position | None:
         """Behind the newest batch that a job has settled; None if it never began."""
-        folder = self._checkpoint(part)
-        manifests = Manifests(folder / "manifests")
+        checkpoint = at(self.config.lake.checkpoint_of(job_name(self.of, part)))
+        manifests = Manifests(checkpoint.below("manifests"))
         newest = manifests.settled()
         manifest = manifests.read(newest) if newest >= 0 else None
         if manifest is not None:
             return manifest.source_state
-        return Checkpoint(folder, "").known_first_position()
-
-    def _checkpoint(self, part: Part) -> Path:
-        path = self.config.lake.checkpoint_of(job_name(self.of, part))
-        return local_path(path) or Path(path)
+        return Checkpoint(checkpoint, "").known_first_position()
 
     @property
     def _lake(self) -> str:
@@ -234,7 +223,7 @@ def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: 
         if shards := cuts.read().shards:
             raise ConfigError(
                 f"the types of pipeline {config.name} are spread over jobs of their own",
-                where=str(cuts.folder),
+                where=cuts.store.address,
                 evidence=f"{shards} shards",
                 next_step=f"run the files that `install --shards {shards}` writes beside this one",
             )
@@ -259,7 +248,7 @@ def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: st
     if half_done or parked(parking):
         raise CheckpointError(
             "the pipeline has unfinished business from before it was spread",
-            where=str(manifests.folder),
+            where=manifests.store.address,
             evidence="a batch is decided and not settled" if half_done else "tables are parked",
             next_step=f"run the file of {config.name} itself once more, or `distributary resume` "
             "its tables; then start this job again",

@@ -34,7 +34,7 @@ from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket
 from distributary.stage.job import Staged, run_land, run_sort
 from distributary.stage.land import without_copies
-from distributary.store.bucket import Folder, reaching
+from distributary.store.base import at, reaching
 
 _MOST_TRIES = 5
 _DEAD_WORKER = re.compile(
@@ -133,7 +133,7 @@ class Stages:
     def _letters_that_failed(self, context: RunContext) -> dict[str, tuple[str, str]]:
         """Why letters have failed again, by their content: ids of before may be anything."""
         name = context.config.tables.dead_letters
-        folder = Folder(context.planner.book.tables[name].path)
+        folder = at(context.planner.book.tables[name].path)
         failed: dict[str, tuple[str, str]] = {}
         for file in self.staged.files.pop(name, []):
             columns = [*CONTENT, "error_code", "error_message"]
@@ -315,11 +315,11 @@ def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
     """Remove from these tables all files whose names begin like this."""
     for table in tables:
         plain = table.format != "delta"
-        folder = Folder(f"{table.path}/{STAGING}" if plain else table.path)
+        folder = at(f"{table.path}/{STAGING}" if plain else table.path)
         with suppress(OSError):
             for file in folder.files(recursive=plain or bool(table.partition_by)):
-                if file.rpartition("/")[2].startswith(names):
-                    folder.remove(file)
+                if file.name.rpartition("/")[2].startswith(names):
+                    folder.remove(file.name)
 
 
 def drop_undecided(context: RunContext) -> None:
@@ -377,7 +377,7 @@ def drop_entries(entries: Iterable[TableEntry]) -> None:
 
 
 def _remove(table: TablePlan, files: Iterable[StagedFile]) -> None:
-    folder = Folder(table.path)
+    folder = at(table.path)
     for file in files:
         # what stays is nobody's, and goes with `maintain` or `clean`
         with suppress(OSError):

@@ -32,7 +32,7 @@ from distributary.model.table import Role
 from distributary.observe.rows import TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import open_parquet
-from distributary.store.bucket import local_folder, stay_inside
+from distributary.store.base import local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0

@@ -27,6 +27,7 @@ from distributary.errors import CheckpointError, ConfigError, DistributaryError,
 from distributary.model import layout
 from distributary.observe.log_format import plain
 from distributary.store import disk
+from distributary.store.base import Store, at
 
 FORMAT = 1
 
@@ -122,26 +123,27 @@ def registration(
 _NAME = "failure.json"
 
 
-def write_failure(checkpoint: Path, error: DistributaryError) -> None:
+def write_failure(checkpoint: Store, error: DistributaryError) -> None:
     """Remember an error; a folder that is not there is not made for it.
 
     Where the error is that nothing can be written, neither can this: the error is what counts.
     """
     content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
     with suppress(OSError):
-        (checkpoint / _NAME).write_text(json.dumps(content), encoding="utf-8")
+        if checkpoint.exists():
+            checkpoint.write(_NAME, json.dumps(content).encode(), durable=False)
 
 
-def clear_failure(checkpoint: Path) -> None:
+def clear_failure(checkpoint: Store) -> None:
     """The pipeline has done something since."""
     with suppress(OSError):
-        (checkpoint / _NAME).unlink(missing_ok=True)
+        checkpoint.remove(_NAME)
 
 
 def read_failure(checkpoint: str) -> dict[str, Any] | None:
     """The last run's error, if that is how it ended."""
     try:
-        content = json.loads((Path(checkpoint) / _NAME).read_text(encoding="utf-8"))
+        content = json.loads(at(checkpoint).read(_NAME))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -171,10 +173,10 @@ class Pin:
     checkpoint: str
 
 
-def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: Path) -> None:
+def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: str) -> None:
     """Write down that this user runs a pipeline by this file, as it is now."""
     paths = (_address(lake), pipeline, os.path.realpath(file))
-    content = {"format": _FORMAT, **asdict(Pin(*paths, sha256, os.path.realpath(checkpoint)))}
+    content = {"format": _FORMAT, **asdict(Pin(*paths, sha256, _address(checkpoint)))}
     place = _place(*paths)
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -22,7 +22,7 @@ from distributary.errors import DistributaryError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
-from distributary.store.bucket import local_folder
+from distributary.store.base import local_folder
 from distributary.store.disk import sync_file_system
 
 

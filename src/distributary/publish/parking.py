@@ -36,7 +36,7 @@ from distributary.model.manifest import (
 )
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parquet import HOME, ParquetTable, app_key
-from distributary.store.bucket import Folder, local_folder, reaching, stay_inside
+from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 
 ENTRY = "entry.json"
 PARKING_FORMAT = 1
@@ -71,10 +71,10 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
     parking folder cannot be written.
     """
     with reaching(folder):
-        place = Folder(f"{folder.rstrip('/')}/{entry.table.name}/{_name(mark)}")
+        place = at(f"{folder.rstrip('/')}/{entry.table.name}/{_name(mark)}")
         if place.size(ENTRY) is not None:
             return
-        table = Folder(entry.table.path)
+        table = at(entry.table.path)
         missing = [f for f in entry.files if place.size(f.path) != f.size]
         check_staged(_with_files(entry, missing), table.size)
         for file in missing:
@@ -98,9 +98,9 @@ def parked(folder: str, *, table: str | None = None, lake: str | None = None) ->
     the lake was moved since.
     """
     with reaching(folder):
-        parking = Folder(folder)
+        parking = at(folder)
         names = [table] if table is not None else parking.folders()
-        places = [Folder(f"{parking.path}/{n}/{p}") for n in names for p in parking.folders(n)]
+        places = [at(f"{parking.address}/{n}/{p}") for n in names for p in parking.folders(n)]
         found = [_read(place, lake) for place in places if place.size(ENTRY) is not None]
     # a life that began to wait earlier goes first; within it, the numbers of its batches count
     began: dict[tuple[str, str], float] = {}
@@ -127,7 +127,7 @@ def unpark(batch: ParkedBatch) -> None:
     if lake:
         stay_inside(lake, *(f"{path}/{file.path}" for file in batch.entry.files))
     with reaching(path):
-        place, table = Folder(batch.folder), Folder(path)
+        place, table = at(batch.folder), at(path)
         check_staged(batch.entry, place.size)
         for file in batch.entry.files:
             place.copy(file.path, to=table)
@@ -136,7 +136,7 @@ def unpark(batch: ParkedBatch) -> None:
 def forget(batch: ParkedBatch) -> None:
     """Remove a parked batch: only when the table's log carries it."""
     with reaching(batch.folder):
-        place = Folder(batch.folder)
+        place = at(batch.folder)
         # first what makes it a parked batch: a half removed one is none
         place.remove(ENTRY)
         place.remove_folder()
@@ -171,7 +171,7 @@ def resume(
         results.append(result)
     with reaching(folder):
         # what a crash left of a batch that was never quite parked, or is no longer
-        Folder(folder).remove_folder(table)
+        at(folder).remove_folder(table)
     return results
 
 
@@ -189,16 +189,16 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
         )
 
 
-def _read(place: Folder, lake: str | None) -> ParkedBatch:
+def _read(place: Store, lake: str | None) -> ParkedBatch:
     try:
         data: dict[str, Any] = json.loads(place.read(ENTRY))
-        entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.path)
+        entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.address)
         words = (data["app_id"], data["source_hash"], data["reason"])
         if not all(isinstance(word, str) for word in words) or type(data["batch"]) is not int:
             raise TypeError("a word or a number is something else")
         data["parked_at"] = float(data["parked_at"])
         return ParkedBatch(
-            folder=place.path,
+            folder=place.address,
             entry=in_lake(entry, home) if home else entry,
             mark=Mark(data["app_id"], data["batch"], data["source_hash"]),
             parked_at=data["parked_at"],
@@ -208,7 +208,7 @@ def _read(place: Folder, lake: str | None) -> ParkedBatch:
         raise PublishError(
             "a parked batch cannot be read",
             code=ErrorCode.CHECKPOINT_INVALID,
-            where=f"{place.path}/{ENTRY}",
+            where=f"{place.address}/{ENTRY}",
             evidence=type(error).__name__,
             next_step="put the file back from a copy: the records are in the files beside it",
         ) from error

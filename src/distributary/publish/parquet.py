@@ -49,7 +49,7 @@ from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.store import disk
-from distributary.store.bucket import local_folder, stay_inside
+from distributary.store.base import local_folder, stay_inside
 from distributary.store.disk import sync
 
 HOME = "_distributary"

@@ -41,7 +41,7 @@ from distributary.spark.settings import (
     secret_options,
     spark_conf,
 )
-from distributary.store.bucket import UploadError
+from distributary.store.base import UploadError
 
 # How many files a process may have open: Spark opens hundreds before it reads a record.
 

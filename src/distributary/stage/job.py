@@ -24,7 +24,7 @@ from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.sort import sort
-from distributary.store.bucket import introduce
+from distributary.store.base import introduce
 
 
 @dataclass(frozen=True, slots=True)

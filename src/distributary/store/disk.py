@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after the power went out.
+"""A folder of this machine as a store, and the calls below it.
 
 A file is written and synced under another name first and then linked or moved into its place: one
 that is created empty and filled afterwards could be read, or left behind, half written. What the
@@ -12,15 +12,174 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
+
+from distributary.store.base import Info, Store
+
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS})
 NO_NAMING = frozenset({errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES}) | _NO_UNNAMED
 """What a system says that has unnamed files, and will not give one a name: no /proc, for one."""
+
+
+_DRAFT = ".draft"
+_COPIED_BYTES = 8 * 1024 * 1024
+_LONGEST_WAIT = 2.0
+"""Seconds for another process to finish its own `swap`, which takes a moment."""
+
+
+class Disk(Store):
+    """A folder, absolute or below the working directory."""
+
+    asks_for_free = True
+
+    def __init__(self, folder: str) -> None:
+        self.address = os.path.abspath(folder)
+
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
+        """Create a file unless the name is taken; its version, or None when it was taken."""
+        found = create(self._made(name), data, durable=durable)
+        return None if found is None else _version(found)
+
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> str:
+        """Put a file in place of another, or of none; its version."""
+        return _version(replace(self._made(name), data, durable=durable))
+
+    def swap(self, name: str, data: bytes, *, unchanged: str) -> str | None:
+        """Put a file in place of this very version of it; None where it is another by now."""
+        path = self._path(name)
+        try:
+            folder = os.open(path.parent, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            _lock(folder)
+            found = self.look(name)
+            if found is None or found.version != unchanged:
+                return None
+            return _version(replace(path, data, durable=False))
+        finally:
+            os.close(folder)
+
+    def read(self, name: str) -> bytes:
+        """All of a file. Raises FileNotFoundError."""
+        return self._path(name).read_bytes()
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """A part of a file, shorter where the file ends."""
+        with self._path(name).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def look(self, name: str) -> Info | None:
+        """A file as it is now, or None if there is no such file."""
+        try:
+            found = os.stat(f"{self.address}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return None if os.path.isdir(f"{self.address}/{name}") else _info(name, found)
+
+    def files(self, folder: str = "", *, recursive: bool = False) -> list[Info]:
+        """The files in it, or in a folder of it, or also below; drafts are none."""
+        found: list[Info] = []
+        for entry in self._entries(folder):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                found += self.files(name, recursive=True) if recursive else []
+            elif not entry.name.endswith(_DRAFT):
+                try:
+                    found.append(_info(name, entry.stat()))
+                except FileNotFoundError:
+                    # gone since it was listed
+                    continue
+        return found
+
+    def folders(self, folder: str = "") -> list[str]:
+        """The names of the folders in it, or in a folder of it."""
+        return sorted(e.name for e in self._entries(folder) if e.is_dir())
+
+    def exists(self, folder: str = "") -> bool:
+        """Whether it, or a folder in it, is there."""
+        return self._path(folder).is_dir()
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        self._path(name).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str = "") -> None:
+        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        path = self._path(folder)
+        if path.is_dir():
+            shutil.rmtree(path)
+
+    def copy(self, name: str, *, to: Store) -> None:
+        """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+        path = self._path(name)
+        if path.is_symlink():
+            # whoever can write here could have anything copied
+            raise OSError(errno.ELOOP, "a link in place of a file", str(path))
+        if isinstance(to, Disk):
+            place = Path(to.address, name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with _draft(place, path) as draft:
+                os.replace(draft, place)
+            sync(place.parent)
+        else:
+            to.write(name, path.read_bytes())
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to be read in parts."""
+        return pa.OSFile(str(self._path(name)))
+
+    def sync(self) -> None:
+        """Make everything that was written below it survive a crash of the machine."""
+        sync_file_system(Path(self.address))
+
+    def _path(self, name: str) -> Path:
+        return Path(self.address, name)
+
+    def _made(self, name: str) -> Path:
+        """The path of a file, in a folder that is there."""
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def _info(name: str, found: os.stat_result) -> Info:
+    return Info(name, found.st_size, found.st_mtime, _version(found))
+
+
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+
+def _lock(folder: int) -> None:
+    """Hold the lock of an open folder, which goes with the handle or the process.
+
+    Raises BlockingIOError where another process was stopped while it held it.
+    """
+    until = time.monotonic() + _LONGEST_WAIT
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.01)
 
 
 def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result | None:
@@ -36,12 +195,14 @@ def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result |
     return found
 
 
-def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
+def replace(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result:
     """Put a file in place of another, or of none: a reader sees the one or the other."""
     with _draft(path, data, durable=durable) as draft:
+        found = draft.stat()
         os.replace(draft, path)
     if durable:
         sync(path.parent)
+    return found
 
 
 def unnamed(folder: str, data: bytes) -> int | None:
@@ -108,11 +269,16 @@ def sync_file_system(folder: Path) -> None:
 
 
 @contextmanager
-def _draft(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
-    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.draft")
+def _draft(path: Path, data: bytes | Path, *, durable: bool = True) -> Iterator[Path]:
+    """A file beside its place with these bytes, or with those of another file."""
+    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}{_DRAFT}")
     try:
         with draft.open("xb") as file:
-            file.write(data)
+            if isinstance(data, Path):
+                with data.open("rb") as source:
+                    shutil.copyfileobj(source, file, _COPIED_BYTES)
+            else:
+                file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

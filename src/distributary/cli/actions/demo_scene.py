@@ -25,6 +25,7 @@ from distributary.lab.simulate.orders import OrdersPlan, stream_orders
 from distributary.model import layout
 from distributary.model.names import propose
 from distributary.registry.folder import FileRegistry
+from distributary.store.base import at
 
 _FIXED_TABLES = ("bronze_events", "unified_gold", "dead_letters")
 _EMPTY_LISTS = 3
@@ -278,7 +279,7 @@ class DemoFolder:
 
     def newest_batch(self) -> int:
         """The newest batch that is decided, or -1."""
-        return Manifests(self.path / _CHECKPOINTS / self.scene.subject / "manifests").newest()
+        return Manifests(at(f"{self.path}/{_CHECKPOINTS}/{self.scene.subject}/manifests")).newest()
 
     def begin(self) -> bool:
         """An empty demo; whether an earlier one had to go for it."""
@@ -320,7 +321,7 @@ class DemoFolder:
         others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in mine)
         if others:
             raise self._foreign(f"it holds {', '.join(others[:5])}")
-        checkpoints = (self.path / _CHECKPOINTS / subject for subject in _SUBJECTS)
+        checkpoints = (at(f"{self.path}/{_CHECKPOINTS}/{subject}") for subject in _SUBJECTS)
         if any(state_of(folder) == "running" for folder in checkpoints):
             raise OwnedError(
                 "the pipeline of this demo is running",

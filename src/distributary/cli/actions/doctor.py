@@ -42,7 +42,7 @@ from distributary.observe.ledger import Ledger
 from distributary.spark.jars import ensure_connectors, lock_key
 from distributary.spark.java import MINIMUM, require_java
 from distributary.spark.settings import SparkSettings
-from distributary.store.bucket import Folder, introduce, reaching
+from distributary.store.base import at, introduce, reaching
 from distributary.version import versions
 
 # One row of `doctor`.
@@ -335,7 +335,7 @@ def _folder_checks(folder: Path) -> Iterator[Check]:
 def _store(address: str, loaded: Loaded | None) -> Check:
     introduce(address, loaded.config.lake.options if loaded else {})
     with reaching(address):
-        store, name = Folder(address), f"_distributary/doctor-{uuid.uuid4().hex}"
+        store, name = at(address), f"_distributary/doctor-{uuid.uuid4().hex}"
         store.write(name, b"?")
         store.read(name)
         store.remove(name)

@@ -56,6 +56,7 @@ from distributary.engine.replay import (
     look_inside,
     replay,
     try_replay,
+    unfinished,
 )
 from distributary.engine.requests import Rebuilt
 from distributary.errors import DistributaryError, ErrorCode, RegistryError, SourceError
@@ -140,7 +141,7 @@ def recover_pipeline(call: Invocation, file: Path, *, dry_run: bool) -> int:
     data = {
         "pipeline": pipeline.config.name,
         "dry_run": dry_run,
-        "checkpoint": str(pipeline.checkpoint_folder),
+        "checkpoint": pipeline.checkpoint.address,
         "recovered": None if found is None else asdict(found),
     }
     call.out.show(data, lambda paper: _draw_recovery(paper, found, dry_run=dry_run))
@@ -170,7 +171,7 @@ def _take_away(
     if dry_run or not removals:
         call.out.show(data | {"removed": False}, lambda paper: _draw_removals(paper, removals))
         return 0
-    refuse_owned(pipeline.checkpoint_folder)
+    refuse_owned(pipeline.checkpoint)
     if not yes:
         _draw_removals(call.out.margin, removals)
         parts = counted(len(removals), "part")
@@ -420,7 +421,7 @@ def replay_letters(
     pipeline = pipeline_of(call, found, name=wanted.pipeline)
     letters = dead_letters_of(pipeline)
     open_ones = wanted.letters(letters, pipeline=pipeline.config.name, columns=("id",)).num_rows
-    if not open_ones and (dry_run or not _unfinished(pipeline)):
+    if not open_ones and (dry_run or not unfinished(pipeline.checkpoint)):
         return _show(call, Replayed(), dry_run=dry_run)
     chosen = counted(open_ones, "dead letter")
     ask = wanted.is_everything and open_ones > 0 and not dry_run
@@ -437,10 +438,6 @@ def replay_letters(
         selected = wanted.letters(letters, pipeline=pipeline.config.name)
         done = replay(context, letters, selected)
     return _show(call, _sum([*begun, done]), dry_run=False)
-
-
-def _unfinished(pipeline: Pipeline) -> bool:
-    return any((pipeline.checkpoint_folder / LANE).glob("selection-*.parquet"))
 
 
 def _sum(parts: list[Replayed]) -> Replayed:

@@ -79,7 +79,7 @@ def forget_schema(call: Invocation, name: str, file: Path, *, dry_run: bool) -> 
     claim = _found(name, claims, where=str(file))
     data = {"pipeline": pipeline.config.name, "schema": spelled(claim), "dry_run": dry_run}
     if inferred is not None and not dry_run:
-        refuse_owned(pipeline.checkpoint_folder)
+        refuse_owned(pipeline.checkpoint)
         inferred.forget(claim)
     words = f"{'would forget' if dry_run else 'forgot'} what records of {spelled(claim)} look like"
     call.out.show(data | {"forgotten": not dry_run}, lambda paper: paper.line(words))

@@ -47,7 +47,7 @@ from distributary.observe.status import (
     status,
 )
 from distributary.observe.summary import RuleStatus
-from distributary.store.bucket import introduce
+from distributary.store.base import introduce
 
 if TYPE_CHECKING:
     from distributary.registry.base import SchemaRegistry

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 
 from distributary.decode.change.base import claim
 from distributary.errors import ErrorCode, SourceUnavailableError
@@ -38,7 +37,8 @@ from distributary.registry.compile.avro_schema import (
     Union,
 )
 from distributary.source.files.catalogue import FoundFile
-from distributary.store.bucket import connected, hidden
+from distributary.store.base import Info, hidden
+from distributary.store.bucket import Bucket
 
 # The file systems on which change files lie, as a task sees them: a name to bytes.
 #
@@ -131,57 +131,42 @@ class BucketFiles:
 
     def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
         """An object."""
-        system, base = self._system()
         try:
-            if anywhere:
-                return cast(BinaryIO, system.open_input_file(f"{base}/{path}"))
-            stream = system.open_input_stream(f"{base}/{path}", buffer_size=_BUFFER_BYTES)
-            return cast(BinaryIO, stream)
+            return cast(BinaryIO, self._store.open(path))
         except FileNotFoundError:
             raise
-        except ValueError as error:
-            # a name that a bucket may have and Arrow cannot spell, such as one with `//` in it
-            raise FileNotFoundError(str(error)) from error
         except OSError as error:
             raise self.unavailable(error, path) from error
 
     def files(self) -> list[FoundFile]:
         """Every object, by one listing without folders."""
-        system, base = self._system()
         try:
-            selector = pa_fs.FileSelector(base, recursive=True, allow_not_found=True)
-            listed = system.get_file_info(selector)
-            bucket = base.partition("/")[0]
-            if not listed and system.get_file_info(bucket).type == pa_fs.FileType.NotFound:
-                raise FileNotFoundError(f"there is no bucket {bucket}")
+            return [_found(info) for info in self._store.files(recursive=True)]
         except OSError as error:
             raise self.unavailable(error) from error
-        cut = len(base) + 1
-        return [
-            FoundFile(info.path[cut:], info.size, info.mtime_ns or 0)
-            for info in listed
-            if info.type == pa_fs.FileType.File
-        ]
 
     def confirm(self) -> None:
         """A bucket is listed as a whole every time: it has no folders that could be still."""
 
     def look(self, path: str) -> FoundFile | None:
         """One object as it is now."""
-        system, base = self._system()
         try:
-            info = system.get_file_info(f"{base}/{path}")
+            info = self._store.look(path)
         except OSError as error:
             raise self.unavailable(error, path) from error
-        found = info.type == pa_fs.FileType.File
-        return FoundFile(path, info.size, info.mtime_ns or 0) if found else None
+        return None if info is None else _found(info)
 
     def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
         """What a failure of the store means, without any secret that its words may hold."""
         return _unavailable(f"{self.address}/{path}", hidden(str(error), self.options))
 
-    def _system(self) -> tuple[Any, str]:
-        return connected(self.address, tuple(sorted(self.options.items())))
+    @property
+    def _store(self) -> Bucket:
+        return Bucket(self.address, self.options)
+
+
+def _found(info: Info) -> FoundFile:
+    return FoundFile(info.name, info.size, round(info.modified * 1e6) * 1000)
 
 
 def _unavailable(where: str, evidence: str) -> SourceUnavailableError:

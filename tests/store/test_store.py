@@ -1,0 +1,167 @@
+"""What every store promises: a folder and a bucket, by the same tests."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distributary.store import base
+from distributary.store.base import Store, at, introduce
+from distributary.store.bucket import REQUESTS, Bucket
+from distributary.store.disk import Disk
+from tests.source.s3_server import BUCKET, S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "disk":
+        return at(f"{tmp_path}/some folder")
+    monkeypatch.setattr(base, "_OPTIONS", {})
+    server: S3Server = request.getfixturevalue("server")
+    introduce(f"s3://{BUCKET}", server.options)
+    return at(f"s3://{BUCKET}/{uuid.uuid4().hex}/some folder")
+
+
+def test_what_is_not_there(store: Store) -> None:
+    assert store.look("a/b") is None
+    assert store.size("a") is None
+    assert not store.exists()
+    assert store.files() == store.files("a", recursive=True) == []
+    assert store.folders() == []
+    store.remove("a/b")
+    store.remove_folder("a")
+    assert store.swap("a", b"x", unchanged="1") is None
+    for read in (store.read, store.open, lambda name: store.read_range(name, 0, 1)):
+        with pytest.raises(FileNotFoundError):
+            read("a/b")
+
+
+def test_a_name_is_given_once(store: Store) -> None:
+    first = store.create("claims/1 é.json", b"mine")
+    assert first is not None
+    assert store.create("claims/1 é.json", b"yours") is None
+    assert store.read("claims/1 é.json") == b"mine"
+    found = store.look("claims/1 é.json")
+    assert found is not None
+    assert (found.name, found.size, found.version) == ("claims/1 é.json", 4, first)
+
+
+def test_of_many_at_once_exactly_one_creates_it(store: Store) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(5):
+            tries = [pool.submit(store.create, f"n{number}", b"%d" % n) for n in range(8)]
+            won = [n for n, one in enumerate(tries) if one.result() is not None]
+            assert len(won) == 1
+            assert store.read(f"n{number}") == b"%d" % won[0]
+
+
+def test_what_was_read_is_replaced_and_nothing_newer(store: Store) -> None:
+    first = store.write("claim", b"1")
+    second = store.swap("claim", b"2", unchanged=first)
+    assert second not in (None, first)
+    assert store.swap("claim", b"3", unchanged=first) is None
+    assert store.read("claim") == b"2"
+    store.remove("claim")
+    assert store.swap("claim", b"4", unchanged=str(second)) is None
+    assert store.look("claim") is None
+
+
+def test_of_many_swaps_of_one_version_one_is_done(store: Store) -> None:
+    version = store.write("claim", b"before")
+    with ThreadPoolExecutor(8) as pool:
+        tries = [pool.submit(store.swap, "claim", b"%d" % n, unchanged=version) for n in range(8)]
+        won = [n for n, one in enumerate(tries) if one.result() is not None]
+    assert len(won) == 1
+    assert store.read("claim") == b"%d" % won[0]
+
+
+def test_lists_and_removes(store: Store) -> None:
+    for name in ("a", "x/b", "x/y/c", "z/d"):
+        store.write(name, name.encode())
+    assert [f.name for f in store.files()] == ["a"]
+    assert [f.name for f in store.files("x")] == ["x/b"]
+    assert sorted(f.name for f in store.files(recursive=True)) == ["a", "x/b", "x/y/c", "z/d"]
+    assert sorted(f.name for f in store.files("x", recursive=True)) == ["x/b", "x/y/c"]
+    assert store.folders() == ["x", "z"]
+    assert store.folders("x") == ["y"]
+    assert store.exists("x/y") and not store.exists("q")
+    assert store.below("x").read("y/c") == b"x/y/c"
+    store.remove("a")
+    store.remove_folder("x")
+    assert [f.name for f in store.files(recursive=True)] == ["z/d"]
+    store.remove_folder()
+    assert store.files(recursive=True) == []
+
+
+def test_a_name_that_begins_like_a_folder_is_another(store: Store) -> None:
+    store.write("x/b", b"1")
+    store.write("xy/b", b"2")
+    assert [f.name for f in store.files("x", recursive=True)] == ["x/b"]
+    store.remove_folder("x")
+    assert store.read("xy/b") == b"2"
+
+
+def test_parts_of_a_file(store: Store) -> None:
+    store.write("f", b"0123456789")
+    assert store.read_range("f", 2, 3) == b"234"
+    assert store.read_range("f", 8, 100) == b"89"
+    sink = pa.BufferOutputStream()
+    table = pa.table({"n": range(1000), "t": ["x" * 1000] * 1000})
+    pq.write_table(table, sink, row_group_size=100, compression="none", use_dictionary=False)
+    store.write("t.parquet", sink.getvalue().to_pybytes())
+    with store.open("t.parquet") as file:
+        assert pq.ParquetFile(file).read_row_group(7).equals(table.slice(700, 100))
+
+
+def test_copies_go_anywhere(store: Store, tmp_path: Path) -> None:
+    store.write("t/f", b"content")
+    for to in (store.below("elsewhere"), at(f"{tmp_path}/other")):
+        store.copy("t/f", to=to)
+        assert to.read("t/f") == b"content"
+        with pytest.raises(FileNotFoundError):
+            store.copy("t/none", to=to)
+    back = at(f"{tmp_path}/other")
+    back.copy("t/f", to=store.below("back"))
+    assert store.read("back/t/f") == b"content"
+
+
+def test_a_link_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "f").symlink_to("/etc/hostname")
+    with pytest.raises(OSError, match="link"):
+        at(f"{tmp_path}/in").copy("f", to=at(f"{tmp_path}/out"))
+
+
+def test_drafts_are_no_files_and_none_is_left(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path))
+    disk.create("a", b"1")
+    disk.write("a", b"2")
+    (tmp_path / ".b.0123.draft").write_bytes(b"half")
+    assert [f.name for f in disk.files()] == ["a"]
+    assert sorted(os.listdir(tmp_path)) == [".b.0123.draft", "a"]
+
+
+def test_a_file_costs_one_request_and_errors_hold_no_secret(server: S3Server) -> None:
+    store = Bucket(f"s3://{BUCKET}/lake", server.options)
+    REQUESTS.clear()
+    store.write("f", b"x" * 20_000_000)
+    store.create("g", b"1")
+    assert REQUESTS == {"write": 1, "create": 1}
+    wrong = server.options | {"aws_endpoint_url": "http://127.0.0.1:1/canary-secret"}
+    silent = Bucket(f"s3://{BUCKET}/lake", {name.lower(): v for name, v in wrong.items()})
+    with pytest.raises(OSError, match="error") as told:
+        silent.look("f")
+    assert "canary" not in str(told.value)
