@@ -17,7 +17,7 @@ from distributary.engine.names import Entries, Names, Wanted, forget_names
 from distributary.engine.tables import source_table
 from distributary.model import layout
 from distributary.model.names import propose, refused_type_name
-from distributary.store.bucket import introduce
+from distributary.store.base import introduce
 from tests.services import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
@@ -38,7 +38,7 @@ class Lake:
     options: dict[str, str] = field(default_factory=dict)
 
     def names(self, *, trial: bool = False, ledger: dict[str, str] | None = None) -> Names:
-        return Names(Entries(self.address, self.options or None, trial=trial), ledger=ledger)
+        return Names(Entries(self.address, trial=trial), ledger=ledger)
 
     def take(self, *types: str, ledger: dict[str, str] | None = None) -> list[str]:
         """As a process does that has just been started."""

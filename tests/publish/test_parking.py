@@ -18,7 +18,7 @@ from distributary.model.manifest import Mark, TableEntry, app_id
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import ParkedBatch, forget, park, parked, resume, unpark
-from distributary.store.bucket import Folder
+from distributary.store.disk import Disk
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 
@@ -193,24 +193,24 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], 
                 raise Killed
 
     def surround(name: str) -> None:
-        real = getattr(Folder, name)
+        real = getattr(Disk, name)
 
-        def step(self: Folder, *args: Any, **options: Any) -> Any:
+        def step(self: Disk, *args: Any, **options: Any) -> Any:
             moment()
             result = real(self, *args, **options)
             moment()
             return result
 
-        monkeypatch.setattr(Folder, name, step)
+        monkeypatch.setattr(Disk, name, step)
 
-    def half(self: Folder, name: str, *, to: Folder) -> None:
-        draft = to._draft(name)
-        Path(draft).write_bytes(self.read(name)[:10])
+    def half(self: Disk, name: str, *, to: Disk) -> None:
+        draft = to._made(name).with_suffix(".draft")
+        draft.write_bytes(self.read(name)[:10])
         moment()
         real_copy(self, name, to=to)
 
-    real_copy = Folder.copy
-    monkeypatch.setattr(Folder, "copy", half)
+    real_copy = Disk.copy
+    monkeypatch.setattr(Disk, "copy", half)
     for name in ("copy", "write", "remove", "remove_folder"):
         surround(name)
 

@@ -6,7 +6,6 @@ written and not committed is nobody's, and is deleted by a later one.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -328,7 +327,7 @@ def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
 
 
 def _reader(card: Registration, manifests: Manifests) -> Reader | None:
-    position, topic = _position(Path(card.checkpoint), manifests)
+    position, topic = _position(at(card.checkpoint), manifests)
     whole = "snapshot" in position
     version = position.get("snapshot" if whole else "version")
     if "index" not in position or not isinstance(version, int):
@@ -336,7 +335,7 @@ def _reader(card: Registration, manifests: Manifests) -> Reader | None:
     return Reader(card.name, card.reads, topic, version, whole)
 
 
-def _position(checkpoint: Path, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
+def _position(checkpoint: Store, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
     """Where a pipeline would begin to read again, and what it calls its source."""
     settled = manifests.settled()
     manifest = manifests.read(settled) if settled >= 0 else None
@@ -344,10 +343,9 @@ def _position(checkpoint: Path, manifests: Manifests) -> tuple[Mapping[str, Any]
         topics = [r.topic for r in manifest.ranges]
         return manifest.source_state, topics[0] if topics else ""
     try:
-        first: Mapping[str, Any] = json.loads((checkpoint / "first.json").read_text())
-    except (FileNotFoundError, ValueError):
+        return Checkpoint(checkpoint, "").known_first_position() or {}, ""
+    except CheckpointError:
         return {}, ""
-    return first, ""
 
 
 def _time_of(folder: str, reader: Reader) -> float:
