@@ -98,7 +98,7 @@ def make_lake(
 def pin_file(lake: Path, file: Path, *, name: str = "games") -> None:
     """As if this user had run the pipeline by this file, as it is now."""
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    pin(str(lake), name, file=file, sha256=sha256, checkpoint=lake / "_checkpoints" / name)
+    pin(str(lake), name, file=file, sha256=sha256, checkpoint=f"{lake}/_checkpoints/{name}")
 
 
 def _entry(lake: Path, name: str, kind: str, n: int, *, records: int = 10) -> TableEntry:

@@ -8,6 +8,7 @@ from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import write_failure
 from distributary.registry.folder import FileRegistry
+from distributary.store.base import at as store_at
 from tests.cli.conftest import Cli
 from tests.cli.lake import HOSTILE, make_lake, pin_file
 
@@ -81,7 +82,7 @@ def test_status_says_when_and_why_a_pipeline_failed(lake: Path, cli: Cli) -> Non
     error = SourceUnavailableError("no answer", next_step="start\x1b it")
     checkpoint = lake / "_checkpoints" / "games"
     checkpoint.mkdir(parents=True, exist_ok=True)
-    write_failure(checkpoint, error)
+    write_failure(store_at(checkpoint), error)
     lines = cli("status").out.splitlines()
     at = next(n for n, line in enumerate(lines) if "failed" in line)
     assert lines[at].split(maxsplit=1)[1].startswith("SOURCE_UNAVAILABLE: no answer, ")

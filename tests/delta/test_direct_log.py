@@ -20,7 +20,7 @@ from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.store.bucket import local_folder
+from distributary.store.base import local_folder
 from tests.publish.conftest import read_with_spark
 from tests.publish.staged import (
     COMMENT,

@@ -110,7 +110,7 @@ class Jobs:
     def spread(self, shards: int) -> None:
         """The bronze job starts with this number in its file."""
         config = shard_config(self.lake, "bronze", shards=shards)
-        manifests = Checkpoint(local_folder(config.checkpoint_path), "x").manifests()
+        manifests = Checkpoint(at(config.checkpoint_path), "x").manifests()
         parking = str(self.lake / "parked")
         divide(config, lake=str(self.lake), manifests=manifests, parking=parking)
 

@@ -268,7 +268,7 @@ def test_what_a_power_cut_has_emptied_is_derived_again(
     games.send_round()
     pipeline = games.pipeline()
     pipeline.run(spark=spark)
-    folder = pipeline.checkpoint
+    folder = Path(pipeline.checkpoint.address)
     life = json.loads((folder / "life.json").read_text())["life"]
     if file == "manifests/settled":
         # both the file of the version before, and the marks of this one

@@ -214,7 +214,7 @@ def test_process_that_was_taken_for_dead_stops(
 
 
 def test_manifest_that_cannot_be_read_stops_it(games: Games) -> None:
-    (games.manifests.folder / f"{4:020d}.json").write_text("{")
+    (Path(games.manifests.store.address) / f"{4:020d}.json").write_text("{")
     with pytest.raises(CheckpointError):
         maintained(games)
 
@@ -245,15 +245,15 @@ def test_ledger_is_kept_where_the_file_says_so(games: Games) -> None:
 
 def test_what_killed_processes_left_goes_when_it_is_old(games: Games) -> None:
     old = [
-        games.manifests.folder / f"{2:020d}.broken-abc",
-        games.manifests.folder / ".x.json.0123.draft",
+        Path(games.manifests.store.address) / f"{2:020d}.broken-abc",
+        Path(games.manifests.store.address) / ".x.json.0123.draft",
         games.checkpoint / "runs" / "stream",
     ]
     old[2].mkdir(parents=True)
     for path in old:
         path.touch()
         os.utime(path, (time.time() - 9 * 86400,) * 2)
-    young = games.manifests.folder / f"{3:020d}.broken-def"
+    young = Path(games.manifests.store.address) / f"{3:020d}.broken-def"
     young.touch()
     assert maintained(games, Step.EXPIRE, dry_run=True).leftovers == 3
     assert maintained(games, Step.EXPIRE).leftovers == 3

@@ -28,7 +28,6 @@ from distributary.registry.base import Reference
 from distributary.registry.compile.formats import compile_schema
 from distributary.registry.folder import FileRegistry
 from distributary.registry.wire import frame
-from distributary.store.base import at
 from tests.engine.lakes import Games
 from tests.registry.loopback import by_path, serving
 from tests.registry.loopback import registry as http_registry
@@ -158,8 +157,7 @@ def test_the_last_batch_is_tried_and_what_follows_it(tmp_path: Path) -> None:
         made.send_round()
         position = source.newest() | {"rows": 10 * (batch + 1)}
         if checkpoint is None:
-            folder = made.pipeline().checkpoint
-            checkpoint = Checkpoint.begin(at(folder), pipeline="games")
+            checkpoint = Checkpoint.begin(made.pipeline().checkpoint, pipeline="games")
             first: dict[str, Any] = {"version": 0, "index": 0, "rows": 0}
             checkpoint.first_position(lambda known=first: known)
         one = SourceRange("wrapper", 0, 10 * batch, 10 * (batch + 1), 10)

@@ -209,7 +209,7 @@ def test_no_order_of_events_loses_or_doubles_a_record(events: list[tuple[str, An
 
 
 def test_cuts_are_made_once_and_completed_after_a_crash(tmp_path: Path) -> None:
-    cuts = Cuts(tmp_path / "shards")
+    cuts = Cuts(at(tmp_path / "shards"))
     assert cuts.read() == Division()
     cuts.divide(2, lambda: 6)
     again = cuts.divide(2, lambda: 9)
@@ -229,8 +229,7 @@ def test_cuts_are_made_once_and_completed_after_a_crash(tmp_path: Path) -> None:
 def test_while_a_cut_has_no_place_nobody_reads_on(jobs: Jobs) -> None:
     jobs.spread(2)
     jobs.land(*GAMES)
-    announced = Cuts.of(str(jobs.lake), "games").folder / "000001.json"
-    announced.write_text('{"shards": 3}')
+    Cuts.of(str(jobs.lake), "games").store.write("000001.json", b'{"shards": 3}')
     assert jobs.run(0) is False
     jobs.spread(3)
     jobs.run_all(0, 1, 2)
@@ -239,7 +238,7 @@ def test_while_a_cut_has_no_place_nobody_reads_on(jobs: Jobs) -> None:
 
 def test_a_broken_cut_is_named(jobs: Jobs) -> None:
     jobs.spread(2)
-    (Cuts.of(str(jobs.lake), "games").folder / "000000.at.json").write_text("{")
+    Cuts.of(str(jobs.lake), "games").store.write("000000.at.json", b"{")
     with pytest.raises(DistributaryError) as caught:
         make_source(shard_config(jobs.lake, 0)).first()
     assert caught.value.code is ErrorCode.CHECKPOINT_INVALID

@@ -50,14 +50,14 @@ def checkpoint(lake: Path) -> Path:
 
 
 def manifests(lake: Path) -> Manifests:
-    return Manifests(checkpoint(lake) / "manifests")
+    return Manifests(at(checkpoint(lake) / "manifests"))
 
 
 def test_files_of_batches_that_are_not_settled_are_kept(lake: Path) -> None:
     for batch in range(3):
         manifests(lake).create(manifest(lake, batch))
     manifests(lake).settle(0)
-    Manifests(checkpoint(lake) / "replay").create(manifest(lake, 7))
+    Manifests(at(checkpoint(lake) / "replay")).create(manifest(lake, 7))
     (checkpoint(lake) / "replay" / "claims").mkdir()
     found = watch(str(lake)).keepers(str(lake / "chess")).paths
     assert found == {str(lake / "chess" / f"part-{n}.parquet") for n in (1, 2, 7)}
@@ -89,8 +89,7 @@ def test_running_batch_began_after_the_last_one_was_decided(lake: Path) -> None:
 
 
 def test_manifest_that_cannot_be_read_stops_everything(lake: Path) -> None:
-    manifests(lake).folder.mkdir()
-    (manifests(lake).folder / f"{0:020d}.json").write_text("{")
+    manifests(lake).store.write(f"{0:020d}.json", b"{")
     with pytest.raises(CheckpointError):
         watch(str(lake))
 

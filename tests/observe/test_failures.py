@@ -8,13 +8,15 @@ import pytest
 
 from distributary.errors import LakeUnavailableError
 from distributary.observe.pipelines import clear_failure, read_failure, write_failure
+from distributary.store.base import at
+from distributary.store.disk import Disk
 
 
 def test_a_failure_is_remembered_and_forgotten(tmp_path: Path) -> None:
-    write_failure(tmp_path, LakeUnavailableError("the lake is read-only"))
+    write_failure(at(tmp_path), LakeUnavailableError("the lake is read-only"))
     known = read_failure(str(tmp_path))
     assert known is not None and known["code"] == "LAKE_UNAVAILABLE"
-    clear_failure(tmp_path)
+    clear_failure(at(tmp_path))
     assert read_failure(str(tmp_path)) is None
 
 
@@ -24,9 +26,9 @@ def test_a_failure_that_cannot_be_written_hides_no_error(
     def read_only(*args: object, **kwargs: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "write_text", read_only)
-    monkeypatch.setattr(Path, "unlink", read_only)
-    write_failure(tmp_path, LakeUnavailableError("the lake is read-only"))
-    clear_failure(tmp_path)
-    write_failure(tmp_path / "gone", LakeUnavailableError("the lake is away"))
+    monkeypatch.setattr(Disk, "write", read_only)
+    monkeypatch.setattr(Disk, "remove", read_only)
+    write_failure(at(tmp_path), LakeUnavailableError("the lake is read-only"))
+    clear_failure(at(tmp_path))
+    write_failure(at(tmp_path / "gone"), LakeUnavailableError("the lake is away"))
     assert read_failure(str(tmp_path)) is None

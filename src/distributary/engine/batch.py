@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from py4j.protocol import Py4JError
-from pyspark import Broadcast
 from pyspark.errors import PySparkException
 
 from distributary.engine.parts import Moment, RunContext, reached
@@ -48,7 +47,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
-from distributary.stage.job import Staged
+from distributary.stage.job import CatalogFile, Staged
 from distributary.store.disk import sync_file_system
 
 # While a batch is decided and committed, the records of the next one are read and sorted.
@@ -92,7 +91,7 @@ class ReadAhead:
             return
         order = stage_order(context, batch, source)
         catalog = context.planner.catalog()
-        sent = context.broadcast(catalog)
+        sent = context.sent(catalog)
         sorting = self._pool.submit(self._sort, source, sent, catalog, order)
         self._ahead = _Ahead(batch, source, Begun(order, sorting))
 
@@ -120,8 +119,8 @@ class ReadAhead:
         order, sorting = ahead.begun.order, ahead.begun.sorting
         if not sorting.done():
             # where the JVM is gone, so is the job
-            with suppress(Py4JError, OSError):
-                self._context.spark.sparkContext.cancelJobsWithTag(_tag(order))
+            with suppress(Py4JError, PySparkException, OSError):
+                self._context.spark.interruptTag(_tag(order))
         wait([sorting])
         if sorting.exception() is None:
             drop_files(self._context, sorting.result())
@@ -133,14 +132,14 @@ class ReadAhead:
         self._pool.shutdown()
 
     def _sort(
-        self, source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
+        self, source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder
     ) -> Staged:
-        spark = self._context.spark.sparkContext
-        spark.addJobTag(_tag(order))
+        spark = self._context.spark
+        spark.addTag(_tag(order))
         try:
             return hop_one(source, sent, catalog, order)
         finally:
-            spark.removeJobTag(_tag(order))
+            spark.removeTag(_tag(order))
 
 
 def _tag(order: StageOrder) -> str:

@@ -25,12 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from distributary.errors import CheckpointError, FencedError
 from distributary.model import layout
 from distributary.model.manifest import Manifest
-from distributary.store.base import Store, at, is_remote, reaching
+from distributary.store.base import Store, at, is_remote, packed, reaching, unpacked
 
 _NAME = re.compile(r"([0-9]{20})\.json(\.zst)?")
 _SETTLED = re.compile(r"([0-9]{20})\.settled")
@@ -145,10 +143,10 @@ class Manifests:
             return self._decided[1]
         if self._owned and self._newest is not None and batch > self._newest:
             return None
-        for packed in (self._packed, not self._packed):
+        for small in (self._packed, not self._packed):
             with suppress(FileNotFoundError):
-                data = self.store.read(self._name(batch, packed=packed))
-                return _unpacked(data) if packed else data
+                data = self.store.read(self._name(batch, packed=small))
+                return unpacked(data) if small else data
         return None
 
     def create(self, manifest: Manifest) -> None:
@@ -254,23 +252,11 @@ class Manifests:
         )
 
     def _stored(self, text: bytes) -> bytes:
-        return _packed(text) if self._packed else text
+        return packed(text) if self._packed else text
 
 
 def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
     return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)
-
-
-def _packed(data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(data)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _unpacked(data: bytes) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return bytes(stream.read())
 
 
 @dataclass(frozen=True, slots=True)

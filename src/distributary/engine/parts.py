@@ -7,11 +7,11 @@ import hashlib
 import os
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
@@ -24,6 +24,7 @@ from distributary.engine.plan import Planner
 from distributary.engine.shard_source import shard_source
 from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
+from distributary.model import layout
 from distributary.model.manifest import SourceRange, app_id
 from distributary.model.plan import Catalog
 from distributary.observe.events import Asked, EventBus, RegistryAsked
@@ -41,7 +42,8 @@ from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaSource
-from distributary.store.base import introduce
+from distributary.stage.job import CatalogFile
+from distributary.store.base import Store, at, introduce, reaching
 
 
 def make_registry(
@@ -187,7 +189,7 @@ class RunContext:
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
     manifests: Manifests = field(init=False)
     """The decided batches of this lane."""
-    _sent: tuple[Catalog, Broadcast[Catalog]] | None = None
+    _sent: tuple[Catalog, CatalogFile] | None = None
 
     def __post_init__(self) -> None:
         self.manifests = self.checkpoint.manifests(self.lane, owned=True)
@@ -214,17 +216,38 @@ class RunContext:
         if calls:
             self.bus.publish(RegistryAsked(pipeline=self.config.name, calls=calls))
 
-    def broadcast(self, catalog: Catalog) -> Broadcast[Catalog]:
+    def sent(self, catalog: Catalog) -> CatalogFile:
         """Send the catalog to the executors, unless they have this one already."""
         if self._sent is None or self._sent[0] is not catalog:
-            if self._sent is not None:
-                self._sent[1].destroy()
-            self._sent = (catalog, self.spark.sparkContext.broadcast(catalog))
+            self.forget_sent()
+            folder = layout.join(
+                layout.pipeline(self.config.lake.address, self.config.name), "plan"
+            )
+            with reaching(folder):
+                self._sent = (catalog, CatalogFile.send(catalog, folder))
             # what is known of a thousand tables stays: to walk over it again and again, looking
             # for garbage, costs more than the facts of a batch that set the collector off
             gc.collect()
             gc.freeze()
         return self._sent[1]
+
+    def forget_older_sent(self) -> None:
+        """Remove what processes that were killed have sent."""
+        with suppress(OSError):
+            for folder in self._plans.folders():
+                if folder.startswith(f"{self.lane}-"):
+                    self._plans.remove_folder(folder)
+
+    @property
+    def _plans(self) -> Store:
+        return at(layout.pipeline(self.config.lake.address, self.config.name)).below("plans")
+
+    def forget_sent(self) -> None:
+        """Remove the catalog that was sent, if one was."""
+        if self._sent is not None:
+            with suppress(OSError):
+                self._sent[1].remove()
+            self._sent = None
 
 
 # Places in a batch at which a run can be told to kill or pause itself, to show what that does.

@@ -164,9 +164,13 @@ class Pipeline:
         """Claim a lane of the checkpoint and gather what its batches need."""
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
+        context: RunContext | None = None
         try:
-            yield self._context(spark, self._checkpoint(lane), claim, lane)
+            context = self._context(spark, self._checkpoint(lane), claim, lane)
+            yield context
         finally:
+            if context is not None:
+                context.forget_sent()
             claim.release()
 
     def ready(self, lane: str = "stream") -> None:
@@ -236,6 +240,7 @@ class Pipeline:
             ),
         )
         drop_undecided(context)
+        context.forget_older_sent()
         register_tables(context)
         return context
 

@@ -51,6 +51,7 @@ from distributary.observe.events import TableParked
 from distributary.publish.base import CommittedMark, Outcome, PreparesCommits, Published, Publisher
 from distributary.publish.parking import park, parked
 from distributary.retries import attempts_on
+from distributary.source.base import parallelism
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
 
@@ -242,7 +243,7 @@ def merge_all(spark: SparkSession, merges: Sequence[Merge]) -> list[Published]:
     """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
     if not merges:
         return []
-    tasks = min(len(merges), max(1, spark.sparkContext.defaultParallelism))
+    tasks = min(len(merges), parallelism(spark))
     shares = [merges[number::tasks] for number in range(tasks)]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

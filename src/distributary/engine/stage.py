@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import Broadcast
 
 from distributary.engine.parts import RunContext
 from distributary.engine.publish import Reach, derived_entries
@@ -29,10 +28,10 @@ from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
 from distributary.model.plan import Catalog, StageOrder
 from distributary.model.table import STAGING, Role, TablePlan
-from distributary.source.base import BatchInput
+from distributary.source.base import BatchInput, parallelism
 from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket
-from distributary.stage.job import Staged, run_land, run_sort
+from distributary.stage.job import CatalogFile, Staged, run_land, run_sort
 from distributary.stage.land import without_copies
 from distributary.store.base import at, reaching
 
@@ -177,9 +176,7 @@ def stage_records(
     return Stages(staged, tries, time.monotonic() - began)
 
 
-def hop_one(
-    source: BatchInput, sent: Broadcast[Catalog], catalog: Catalog, order: StageOrder
-) -> Staged:
+def hop_one(source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder) -> Staged:
     """Read and sort the records of a batch."""
     tables = [catalog.tables[catalog.bronze]] if catalog.bronze else []
     return _hop(partial(run_sort, source.frame, source.reader, sent), order, tables)
@@ -199,7 +196,7 @@ def _sorted(
             staged = begun.sorting.result()
         else:
             catalog = context.planner.catalog()
-            staged = hop_one(source, context.broadcast(catalog), catalog, order)
+            staged = hop_one(source, context.sent(catalog), catalog, order)
         try:
             if _answered(context, staged):
                 return staged, number
@@ -227,8 +224,8 @@ def _answered(context: RunContext, staged: Staged) -> bool:
 
 def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     planned = context.planner.catalog()
-    catalog = context.broadcast(planned)
-    tasks = max(1, context.spark.sparkContext.defaultParallelism)
+    catalog = context.sent(planned)
+    tasks = parallelism(context.spark)
     changes = planned.changes
     copies = changes is not None and changes.format == "datastream"
     # events that have to be seen together are near each other

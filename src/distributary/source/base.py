@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from distributary.errors import DistributaryError
+from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
 
 UNTOLD = 1 << 31
@@ -43,6 +46,23 @@ class Verify(Protocol):
 
 def unverified(*, decided: bool) -> None:
     """Accept what was read: the source cannot be replaced, or cannot tell."""
+
+
+_PARALLELISM: Cache[int] = Cache(4)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run side by side; asked of the session, because Connect has no context."""
+    return _PARALLELISM.of((spark,), lambda: _parallelism(spark))
+
+
+def _parallelism(spark: SparkSession) -> int:
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except PySparkException:
+        # a range has as many partitions as tasks can run
+        rows = spark.range(1024).select(spark_partition_id().alias("p")).distinct()
+        return max(1, rows.count())
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from distributary.errors import (
 )
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW, TIMESTAMP
-from distributary.source.base import BatchInput, Position, unverified
+from distributary.source.base import BatchInput, Position, parallelism, unverified
 
 # What the log of a Delta table says, as a source needs it: files in the order of commits.
 
@@ -348,7 +348,7 @@ class DeltaSource:
         # a batch that is decided needs its ranges only, unless it must be read again
         there = self._is_there(ended)
         files = self.files(start, end) if there else []
-        tasks = _spread(files, spark.sparkContext.defaultParallelism)
+        tasks = _spread(files, parallelism(spark))
         rows = ended.rows - begun.rows
         read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
         lag = self._lag(ended) if there else None

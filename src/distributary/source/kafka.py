@@ -40,7 +40,7 @@ from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
-from distributary.source.base import BatchInput, Position
+from distributary.source.base import BatchInput, Position, parallelism
 
 # What a broker says about its partitions, asked by the driver.
 
@@ -621,7 +621,7 @@ class KafkaSource:
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }
-        tasks = spark.sparkContext.defaultParallelism
+        tasks = parallelism(spark)
         if len(ranges) < tasks:
             options["minPartitions"] = str(tasks)
         frame = spark.read.format("kafka").options(**options).load().select(*RAW.names)

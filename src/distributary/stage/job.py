@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.decode.json.infer import widened
 from distributary.delta.parquet import UPLOADS, WRITTEN
+from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
@@ -24,7 +25,7 @@ from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.sort import sort
-from distributary.store.base import introduce
+from distributary.store.base import at, introduce, packed, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +138,47 @@ class Staged:
         self.rules[table] = sum_counts((*self.rules.get(table, ()), *counts))
 
 
+_CATALOGS: Cache[Catalog] = Cache(2)
+"""Of this worker: the batch under way may have another than the one that is read ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFile:
+    """A catalog on its way to tasks: a file in the lake, named by the hash of what is in it."""
+
+    folder: str
+    sha256: str
+
+    @classmethod
+    def send(cls, catalog: Catalog, folder: str) -> CatalogFile:
+        """Put it where workers find it. A broadcast variable is more than Spark Connect has."""
+        data = packed(pickle.dumps(catalog))
+        file = cls(folder, hashlib.sha256(data).hexdigest())
+        at(folder).write(file.sha256, data, durable=False)
+        return file
+
+    def remove(self) -> None:
+        """Nobody will ask for it any more."""
+        at(self.folder).remove(self.sha256)
+
+    @property
+    def value(self) -> Catalog:
+        """The catalog, read once per worker."""
+        return _CATALOGS.get(self.sha256, self._read)
+
+    def _read(self) -> Catalog:
+        data = at(self.folder).read(self.sha256)
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            # whoever can write to the lake must not be able to run code here
+            raise OSError(f"{self.folder}/{self.sha256} is not what the driver has written")
+        catalog: Catalog = pickle.loads(unpacked(data))  # noqa: S301
+        return catalog
+
+
 Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def run_sort(
-    frame: DataFrame, reader: Reader, catalog: Broadcast[Catalog], order: StageOrder
-) -> Staged:
+def run_sort(frame: DataFrame, reader: Reader, catalog: CatalogFile, order: StageOrder) -> Staged:
     """Hop one over what `reader` makes of `frame`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,7 +190,7 @@ def run_sort(
 
 
 def run_land(
-    spark: SparkSession, loads: Sequence[Load], catalog: Broadcast[Catalog], order: StageOrder
+    spark: SparkSession, loads: Sequence[Load], catalog: CatalogFile, order: StageOrder
 ) -> Staged:
     """Hop two, one task a load. Nothing it writes is visible to readers of a table."""
     staged = Staged()

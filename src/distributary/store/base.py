@@ -224,6 +224,20 @@ def reaching(path: str) -> Iterator[None]:
         ) from error
 
 
+def packed(data: bytes) -> bytes:
+    """The same in fewer bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpacked(data: bytes) -> bytes:
+    """The inverse of `packed`."""
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        return bytes(stream.read())
+
+
 # Files on their way to an object store: many at once, because each of them mostly waits.
 
 _THREADS = 16

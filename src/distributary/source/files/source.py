@@ -36,7 +36,7 @@ from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
 from distributary.model.names import printable
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.registry.record_schemas import keep_schema
-from distributary.source.base import BatchInput, Position
+from distributary.source.base import BatchInput, Position, parallelism
 from distributary.source.files.avro import read_avro
 from distributary.source.files.bytes import (
     BucketFiles,
@@ -263,7 +263,7 @@ class FilesSource:
                 evidence=f"files {begun} to {ended}, of {len(self._catalogue)}",
                 next_step="the checkpoint is a mixture of two copies: restore one of them whole",
             )
-        tasks = _spread(files, spark.sparkContext.defaultParallelism)
+        tasks = _spread(files, parallelism(spark))
         most = len(files) * MOST_EVENTS
         offsets = self._offset(begun), self._offset(ended)
         return BatchInput(
