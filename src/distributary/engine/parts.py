@@ -25,7 +25,6 @@ from distributary.engine.shard_source import shard_source
 from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model.manifest import SourceRange, app_id
-from distributary.model.plan import Catalog
 from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import MixedPublisher, Publisher
@@ -41,6 +40,7 @@ from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaSource
+from distributary.stage.catalog import Catalog
 from distributary.store.bucket import introduce
 
 

@@ -18,7 +18,8 @@ from distributary.delta.parquet import UPLOADS, WRITTEN
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import Catalog, RouteKey, StageOrder
+from distributary.model.plan import RouteKey, StageOrder
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
