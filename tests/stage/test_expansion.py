@@ -19,10 +19,10 @@ from distributary.errors import ErrorCode
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
-from distributary.model.plan import Catalog
 from distributary.model.record import RAW, Format
 from distributary.registry.local import MemoryRegistry
 from distributary.stage import parts
+from distributary.stage.catalog import Catalog
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
 from tests.stage.test_inferred import Stream, event

@@ -17,10 +17,10 @@ from distributary.errors import ErrorCode
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model.expectation import Action, RuleCount, type_spellings
-from distributary.model.plan import Catalog
 from distributary.model.record import Format
 from distributary.model.table import Column, Role, TablePlan
 from distributary.registry.local import MemoryRegistry
+from distributary.stage.catalog import Catalog
 from distributary.stage.job import Staged
 from distributary.stage.rules import count_changes, unfit_rules
 from tests.stage.conftest import Bench, raw_batch, raw_records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from distributary.decode.formats import change_decoder_for
 from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
-from distributary.stage.guard import GuardedChanges
+from distributary.stage.guard import GuardedDecoder
 from tests.decode.debezium_samples import raw_table
 
 DEFECT = """
@@ -52,7 +53,7 @@ def test_an_event_that_kills_its_process_is_alone_in_failing(
     inner = change_decoder_for(schema, settings, limits)
     raw = raw_table({"key": f'{{"id":{n}}}'.encode(), "value": e} for n, e in enumerate(events))
     payloads = pa.array(events, pa.binary())
-    guarded = GuardedChanges(inner, schema, settings, limits, None)
+    guarded = GuardedDecoder(partial(change_decoder_for, schema, settings, limits))
     assert guarded.columns == inner.columns
     assert guarded.expansion is inner.expansion
     decoded = guarded.decode(payloads, raw)

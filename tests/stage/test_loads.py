@@ -73,5 +73,5 @@ def test_nothing_to_do_is_no_task() -> None:
 def test_runs_survive_the_way_to_the_driver() -> None:
     import json
 
-    run = run_of("a/b.arrow", {RouteKey("t0", 1, "0,1", "guid"): 3, RouteKey("t1", 2): 4})
+    run = run_of("a/b.arrow", {RouteKey("t0", 1, (0, 1), "guid"): 3, RouteKey("t1", 2): 4})
     assert Run.of(json.loads(run.as_json())) == run

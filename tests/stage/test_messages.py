@@ -110,6 +110,21 @@ def test_a_message_index_says_exactly_what_it_says(tmp_path: Path) -> None:
     assert rows["user"].to_pylist() == [None, "me", "me"]
 
 
+@pytest.mark.parametrize("indexes", [(7,), (0, 3), (2**31,), (2**40, 1), (2**66,)])
+def test_a_message_index_that_leads_nowhere_is_a_dead_letter(
+    tmp_path: Path, indexes: tuple[int, ...]
+) -> None:
+    one = make(tmp_path, payload=", framing: confluent")
+    number = register(one, "chess", ITEM, EVENT)
+    values = [
+        wrapped("chess", number, frame(EVENT_BYTES, schema_id=number, indexes=indexes)),
+        wrapped("chess", number, frame(EVENT_BYTES, schema_id=number, indexes=(1,))),
+    ]
+    staged = one.stage([raw_batch(values)])
+    assert dict(staged.dead) == {"BAD_MESSAGE_INDEX": 1}
+    assert one.rows(staged, "silver_chess")["user"].to_pylist() == ["me"]
+
+
 def test_the_envelope_is_the_message_with_the_envelope_s_fields(tmp_path: Path) -> None:
     one = make(tmp_path, wrapper=f"message Trace {{ optional string id = 9; }} {WRAPPER}")
     number = register(one, "chess", EVENT, ITEM)

@@ -27,7 +27,7 @@ from distributary.model.table import Column, Role, TablePlan
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
 from distributary.stage import partitions
-from distributary.stage.partitions import days, partition_columns, write_partitions
+from distributary.stage.partitions import days, partition_columns, write_files
 from tests.stage.conftest import Bench, raw_batch
 
 MakeBench = Callable[..., Bench]
@@ -55,7 +55,7 @@ def columns_of(rows: pa.Table) -> list[Column]:
 
 def published(folder: Path, rows: pa.Table, by: tuple[str, ...], *, kind: str) -> list[StagedFile]:
     table = plan(folder, columns_of(rows), by, kind=kind)
-    files = write_partitions(rows, table, ORDER, offsets=rows["n"])
+    files = write_files(rows, table, ORDER, offsets=rows["n"])
     publisher = ParquetPublisher() if kind == "parquet" else DirectPublisher()
     publisher.publish(TableEntry(table, tuple(files), rows.num_rows), MARK)
     return files
@@ -130,14 +130,14 @@ def test_a_filter_finds_characters_of_every_plane(tmp_path: Path) -> None:
 def test_rows_without_any_other_column_are_kept(tmp_path: Path) -> None:
     rows = pa.table({"k": ["a", "a", "b"]})
     table = plan(tmp_path, [*columns_of(rows), Column("later", pa.int32())], ("k",), kind="delta")
-    files = write_partitions(rows, table, ORDER)
+    files = write_files(rows, table, ORDER)
     DirectPublisher().publish(TableEntry(table, tuple(files), 3), MARK)
     assert Counter(DeltaTable(tmp_path).to_pyarrow_table()["k"].to_pylist()) == {"a": 2, "b": 1}
 
 
 def test_a_column_that_nobody_writes_any_more_is_null(tmp_path: Path) -> None:
     table = plan(tmp_path, [Column("n", pa.int32()), Column("k", pa.int32())], ("k",), kind="delta")
-    (file,) = write_partitions(pa.table({"n": pa.array([1], pa.int32())}), table, ORDER)
+    (file,) = write_files(pa.table({"n": pa.array([1], pa.int32())}), table, ORDER)
     assert file.partition_values == {"k": None}
 
 

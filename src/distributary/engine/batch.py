@@ -33,7 +33,7 @@ from distributary.engine.stage import (
 )
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.table import Role
 from distributary.observe.events import (
     BatchSettled,
@@ -47,6 +47,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
+from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile, Staged
 from distributary.store.disk import sync_file_system
 

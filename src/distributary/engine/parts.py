@@ -26,7 +26,6 @@ from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model import layout
 from distributary.model.manifest import SourceRange, app_id
-from distributary.model.plan import Catalog
 from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
 from distributary.publish.base import MixedPublisher, Publisher
@@ -42,6 +41,7 @@ from distributary.source.base import Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaSource
+from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
 from distributary.store.base import Store, at, introduce, reaching
 

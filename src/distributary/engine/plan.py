@@ -43,9 +43,7 @@ from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
 from distributary.model.plan import (
-    TOMBSTONE,
     UNFRAMED,
-    Catalog,
     EnvelopePlan,
     Rejected,
     Route,
@@ -56,10 +54,11 @@ from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, InferredSchemas
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import Groups, group
 from distributary.stage.files import DATE
 from distributary.stage.job import Unresolved
-from distributary.stage.parts import sharded_columns
+from distributary.stage.parts import SHARD
 from distributary.stage.sort import BAD_NAME, joined, shapes
 from distributary.stage.unwrap import Unwrapped
 
@@ -109,7 +108,7 @@ class ChangePlan:
             return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what)
         except (DecodeError, InvalidSchemaError) as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
-        columns = sharded_columns(decoder.columns) if source.shard else decoder.columns
+        columns = (*decoder.columns, SHARD) if source.shard else decoder.columns
         label = f"since {schema.label()}"
         columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
         if self._book.origins is not None:
@@ -279,15 +278,10 @@ class Planner:
                 bronze=tables.bronze or "",
                 whole=self._config.shard is not None and self._config.shard.lands,
                 unified=tables.unified.name if tables.unified else "",
-                unified_mode=tables.unified.mode if tables.unified else "shared",
                 dead_letters=tables.dead_letters,
                 metadata=tuple(tables.metadata),
-                evolution=self._config.evolution.model_dump(),
-                max_payload_bytes=self._limits.max_payload_bytes,
-                max_decoded_bytes=self._limits.max_decoded_bytes,
-                max_depth=self._limits.max_depth,
-                recursion_depth=self._limits.recursion_depth,
-                drop_unknown_fields=self._limits.drop_unknown_fields,
+                evolution=self._config.evolution,
+                limits=self._limits,
                 strict_names=tables.names == "strict",
                 changes=self._changes,
                 infer=self._infers,
@@ -392,8 +386,7 @@ class Planner:
             schema = self._lookup.of(key)
         except SchemaNotFoundError as error:
             # the table never had a row that could be gone
-            silent = key.message_index == TOMBSTONE
-            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=silent)
+            return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=key.tombstone)
         except InvalidSchemaError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
         if schema.format is not Format(self._payload.format):

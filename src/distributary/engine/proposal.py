@@ -50,7 +50,6 @@ from distributary.model.table import Change, ChangeKind, Column
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.messages import choose_message
 from distributary.stage.job import Unresolved
-from distributary.stage.unwrap import limits_of
 
 # Payloads as their writer would have written them with another schema.
 #
@@ -427,7 +426,7 @@ def propose(
     tables, routes, refusals = _placed(
         planner, config, schema, subject, sample.slices, _newest(registry, subject)
     )
-    limits = limits_of(planner.catalog())
+    limits = planner.catalog().limits
     return Proposal(
         subject=subject,
         version=schema.version_in(subject) or 1,
@@ -500,7 +499,7 @@ def _proposed_key(key: RouteKey, schema: WriterSchema) -> RouteKey:
     index = key.message_index
     if schema.format is Format.AVRO and len(schema.messages) < 2:
         # what was a branch of a union is all there is
-        index = ""
+        index = ()
     return key._replace(schema_id=PROPOSED_ID, guid="", message_index=index)
 
 
@@ -509,10 +508,10 @@ def _keys_of(claim: str, schema: WriterSchema, payload: Payload) -> Iterable[Rou
         # a frame names any of them; the likely one where that can be told
         likely = choose_message(schema, names=(claim,))
         messages = [likely] if isinstance(likely, str) else list(schema.messages)
-        indexes = (str(schema.messages.index(name)) for name in messages)
+        indexes = ((schema.messages.index(name),) for name in messages)
         return [RouteKey(claim, PROPOSED_ID, index) for index in indexes]
     if schema.format is Format.AVRO and len(schema.messages) > 1:
-        branches = (str(at) for at, name in enumerate(schema.messages) if name)
+        branches = ((at,) for at, name in enumerate(schema.messages) if name)
         return [RouteKey(claim, PROPOSED_ID, branch) for branch in branches]
     return [RouteKey(claim, PROPOSED_ID)]
 
@@ -550,7 +549,7 @@ def _columns(planner: Planner, schema: WriterSchema, message: str) -> tuple[Colu
     if isinstance(wanted, Rejected):
         return ()
     try:
-        return decoder_for(schema, wanted, limits_of(planner.catalog())).columns
+        return decoder_for(schema, wanted, planner.catalog().limits).columns
     except DecodeError:
         return ()
 

@@ -74,7 +74,7 @@ class SchemaLookup:
 
     def of_keys(self, key: RouteKey) -> WriterSchema | None:
         """Of change events: the schema that the records' own keys were written with."""
-        return self.by_id(int(key.key_schema)) if key.key_schema else None
+        return self.by_id(key.key_schema) if key.key_schema != UNFRAMED else None
 
     def outdated(self, key: RouteKey, schema_id: int) -> bool:
         """Whether records with this key mean another schema by now: they follow the newest."""
@@ -124,10 +124,11 @@ class SchemaLookup:
             names = (key.claim, *subjects)
             return choose_message(schema, wanted=self._payload.message, names=names)
         if schema.format is Format.AVRO:
-            return _branch(key.message_index, schema)
-        found = message_by_index(schema.body, tuple(map(int, key.message_index.split(","))))
+            return _branch(key.message_index[0], schema)
+        found = message_by_index(schema.body, key.message_index)
         if found is None:
-            text = f"schema {schema.id} has no message at index {key.message_index}"
+            index = ",".join(map(str, key.message_index))
+            text = f"schema {schema.id} has no message at index {index}"
             return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
         return found
 
@@ -219,10 +220,9 @@ def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
     return found
 
 
-def _branch(index: str, schema: WriterSchema) -> str | Rejected:
-    branch = int(index) if index.isdigit() else -1
+def _branch(branch: int, schema: WriterSchema) -> str | Rejected:
     if not 0 <= branch < len(schema.messages):
-        return Rejected(ErrorCode.PAYLOAD_MISMATCH, f"schema {schema.id} has no branch {index}")
+        return Rejected(ErrorCode.PAYLOAD_MISMATCH, f"schema {schema.id} has no branch {branch}")
     if not schema.messages[branch]:
         return Rejected(ErrorCode.NULL_VALUE, "the datum is the union's null")
     return schema.messages[branch]

@@ -26,9 +26,10 @@ from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, parallelism
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket
 from distributary.stage.job import CatalogFile, Staged, run_land, run_sort
@@ -226,8 +227,7 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     planned = context.planner.catalog()
     catalog = context.sent(planned)
     tasks = parallelism(context.spark)
-    changes = planned.changes
-    copies = changes is not None and changes.format == "datastream"
+    copies = planned.changes is not None and planned.changes.related
     # events that have to be seen together are near each other
     loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
     names = {name for load in loads for name in load.tables} | {planned.unified}

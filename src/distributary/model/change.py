@@ -101,3 +101,8 @@ class ChangeSettings:
     """
     tombstones: Literal["skip", "delete"] = "skip"
     """Whether a key without a value tells that a row is gone, where nothing else does."""
+
+    @property
+    def related(self) -> bool:
+        """Whether events must be seen together: both halves of a change of key, and copies."""
+        return self.format == "datastream"

@@ -1,4 +1,4 @@
-"""What executors are told: pure data, decided by the driver before the records are touched."""
+"""Where records go: what they say about themselves, and the driver's answer to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distributary.errors import ErrorCode
-from distributary.model.change import ChangeSettings
-from distributary.model.expectation import Rule
-from distributary.model.record import Format, WriterSchema
-from distributary.model.table import TablePlan
+from distributary.model.record import WriterSchema
 
-TOMBSTONE = "tombstone"
-"""In place of a message's index: records that have a key and no value."""
 UNFRAMED = -1
 """In place of a schema id where a record names none: the newest schema of its subject is meant."""
 
@@ -24,13 +19,15 @@ class RouteKey(NamedTuple):
     claim: str
     """The envelope's type; without an envelope, the topic."""
     schema_id: int
-    message_index: str = ""
-    """Protobuf message index of a framed payload, `0` for the first message; for Avro the branch
-    of a schema that is a union; else empty."""
+    message_index: tuple[int, ...] = ()
+    """Path to the Protobuf message of a framed payload, `(0,)` for the first message; for Avro the
+    branch of a schema that is a union; else empty."""
     guid: str = ""
     """The schema by GUID, where the record does not name it by id."""
-    key_schema: str = ""
+    key_schema: int = UNFRAMED
     """Of change data: the schema id of the record's own key, where that names one."""
+    tombstone: bool = False
+    """Of change data: a key without a value, of a table that no schema is known for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,48 +67,6 @@ class EnvelopePlan:
     type_field: str
     schema_id_field: str
     payload_field: str
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """The part of a plan that stays the same until a schema, a type or a table is new.
-
-    Broadcast once per `version`, so that a quiet batch sends executors next to nothing.
-    """
-
-    version: int
-    envelope: EnvelopePlan | None
-    payload_format: Format
-    payload_framing: str
-    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
-    routes: Mapping[RouteKey, Route | Rejected] = field(default_factory=dict)
-    tables: Mapping[str, TablePlan] = field(default_factory=dict)
-    unions: frozenset[RouteKey] = frozenset()
-    """Keys whose Avro schema is a union of records: the branch must become part of them."""
-    each: bool = True
-    bronze: str = ""
-    whole: bool = False
-    """Bronze keeps whole records, because other jobs read them from there."""
-    unified: str = ""
-    unified_mode: str = "shared"
-    dead_letters: str = "dead_letters"
-    metadata: tuple[str, ...] = ()
-    evolution: Mapping[str, object] = field(default_factory=dict)
-    """The evolution policy, as the settings that differ from nothing: plain names and values."""
-    max_payload_bytes: int = 16 * 1024 * 1024
-    max_decoded_bytes: int = 128 * 1024 * 1024
-    max_depth: int = 100
-    recursion_depth: int = 3
-    drop_unknown_fields: bool = False
-    strict_names: bool = True
-    changes: ChangeSettings | None = None
-    """How to understand records that are changes of rows; None: they are not."""
-    infer: bool = False
-    """Records without a schema: what they look like is reported, and becomes their schema."""
-    skip_tombstones: bool = False
-    """Records with a key and no value are passed over and counted, not dead-lettered."""
-    expectations: tuple[Rule, ...] = ()
-    """Rules that rows of tables per type are held to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pyarrow as pa
 
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource
 from distributary.decode.base import Decoder
@@ -28,15 +27,16 @@ from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
-from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
+from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import TablePlan
 from distributary.pipelines.known import Known, assume, known, new_planner, settings
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import group, positions
 from distributary.stage.files import METADATA, Letter, letters_batch, metadata_columns
 from distributary.stage.job import Unresolved
 from distributary.stage.parts import fills_for
-from distributary.stage.unwrap import limits_of, unwrap
+from distributary.stage.unwrap import unwrap
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -262,7 +262,7 @@ class _Places:
             schema = self.late.catalog().schemas[route.schema_id]
         if schema is None:
             raise KeyError(route.schema_id)
-        limits = replace(limits_of(self.catalog), raw_bytes=route.raw_bytes)
+        limits = replace(self.catalog.limits, raw_bytes=route.raw_bytes)
         return decoder_for(schema, route.message, limits)
 
     def is_listed(self, type_: str) -> bool:
@@ -386,7 +386,7 @@ def covered(table: TablePlan, decoder: Decoder, catalog: Catalog, route: Route) 
 
     Raises SchemaGrewError when the columns would have to grow first.
     """
-    merged = merge(table.columns, decoder.columns, _policy(catalog))
+    merged = merge(table.columns, decoder.columns, catalog.evolution)
     if merged.refused is None and merged.changes:
         raise _grew(route, "; ".join(change.describe() for change in merged.changes))
     return merged.refused is None
@@ -394,7 +394,7 @@ def covered(table: TablePlan, decoder: Decoder, catalog: Catalog, route: Route) 
 
 def refusal(table: TablePlan, decoder: Decoder, catalog: Catalog) -> Rejected | None:
     """Why a policy refuses rows of a schema, if it does."""
-    merged = merge(table.columns, decoder.columns, _policy(catalog))
+    merged = merge(table.columns, decoder.columns, catalog.evolution)
     return None if merged.refused is None else Rejected(merged.refused, merged.reason)
 
 
@@ -406,10 +406,6 @@ def _grew(route: Route, changes: str) -> SchemaGrewError:
         next_step="run the update again: nothing is lost, and `distributary pipelines run` "
         "does it by itself",
     )
-
-
-def _policy(catalog: Catalog) -> Evolution:
-    return Evolution.model_validate(dict(catalog.evolution))
 
 
 def _schema(table: TablePlan) -> pa.Schema:

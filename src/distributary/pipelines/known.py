@@ -24,12 +24,13 @@ from distributary.engine.parts import make_registry
 from distributary.engine.plan import Planner
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, PublishError
 from distributary.model.manifest import Mark, TableEntry
-from distributary.model.plan import Catalog, Route, RouteKey
+from distributary.model.plan import Route, RouteKey
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import Column, TablePlan
 from distributary.publish.base import CommittedMark, Published
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import ANY, AUTO, own_subject, topic_verdict
+from distributary.stage.catalog import Catalog
 from distributary.stage.job import Unresolved
 
 # Stands where a publisher does, where the tables are Spark's own and none of ours.
@@ -248,16 +249,16 @@ def _records(registry: SchemaRegistry, subject: str) -> tuple[str, ...]:
         return ()
 
 
-def _indexes(schema: WriterSchema, *, framed: bool, bare: bool) -> Iterator[str]:
+def _indexes(schema: WriterSchema, *, framed: bool, bare: bool) -> Iterator[tuple[int, ...]]:
     """How records may say which message of a schema they are."""
     if schema.format is Format.PROTOBUF and framed:
-        yield from map(str, range(len(schema.messages)))
+        yield from ((index,) for index in range(len(schema.messages)))
         if bare:
-            yield ""
+            yield ()
         return
-    yield ""
+    yield ()
     if schema.format is Format.AVRO and len(schema.messages) > 1:
-        yield from (str(branch) for branch, name in enumerate(schema.messages) if name)
+        yield from ((branch,) for branch, name in enumerate(schema.messages) if name)
 
 
 # What an update took for granted, so that it can be told afterwards whether it still holds.

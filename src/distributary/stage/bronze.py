@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.parquet import write_file
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
-from distributary.stage.files import file_fact, file_name
-from distributary.stage.partitions import partition_facts, with_date
+from distributary.stage.catalog import Catalog
+from distributary.stage.files import Fact
+from distributary.stage.partitions import table_facts
 from distributary.stage.unwrap import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
@@ -37,6 +37,7 @@ BRONZE_COLUMNS: tuple[Column, ...] = (
 WHOLE = Column("value", pa.binary(), "the whole value, where the payload is only a part of it")
 """One column more, where other jobs read the table as their source."""
 
+_FROM_RAW = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _SCHEMA = pa.schema([pa.field(c.name, c.type) for c in BRONZE_COLUMNS])
 _PAYLOAD = _SCHEMA.get_field_index("payload")
 _WHOLE_SCHEMA = _SCHEMA.append(pa.field(WHOLE.name, WHOLE.type))
@@ -60,12 +61,7 @@ class BronzeWriter:
         self.unwrapped += count if self._whole else len(unwrapped.rows)
         arrays = [
             *_in_place(raw, unwrapped),
-            raw.column("key"),
-            raw.column("headers"),
-            raw.column("topic"),
-            raw.column("partition"),
-            raw.column("offset"),
-            raw.column("timestamp"),
+            *(raw.column(name) for name in _FROM_RAW),
             pa.repeat(pa.scalar(self._order.now_us, TIMESTAMP), count),
             pa.repeat(pa.scalar(self._order.batch, pa.int64()), count),
         ]
@@ -73,44 +69,33 @@ class BronzeWriter:
             arrays.append(_wrapped(raw.column("value"), arrays[_PAYLOAD]))
         self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def finish(self) -> list[tuple[str, str]]:
+    def finish(self) -> list[Fact]:
         """Write the file; no facts when there was nothing to write."""
         table = pa.Table.from_batches(self._parts, self._schema)
         if not table.num_rows:
             return []
         table = table.sort_by("type")
-        if self._table.partition_by:
-            return partition_facts(
-                with_date(table, table["_timestamp"], self._table),
-                self._table,
-                self._order,
-                records=self.unwrapped,
-                offsets=table["_offset"],
-                schema_ids=table["schema_id"],
-            )
-        offsets = table["_offset"].to_numpy()
-        staged = write_file(
+        return table_facts(
             table,
-            self._table.path,
-            self._table.staged(file_name(self._order)),
-            first_offset=int(offsets.min()),
-            last_offset=int(offsets.max()),
-            schema_ids=table["schema_id"].drop_null().unique().to_pylist(),
+            self._table,
+            self._order,
+            records=self.unwrapped,
+            times=table["_timestamp"],
+            offsets=table["_offset"],
+            schema_ids=table["schema_id"],
         )
-        return [file_fact(self._table.name, self.unwrapped, staged)]
 
 
-def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> list[pa.Array]:
     """Type, schema id and payload for every raw record, in the order of the raw records."""
+    found = [unwrapped.keys["claim"], unwrapped.keys["schema_id"], unwrapped.payloads]
     if len(unwrapped.rows) == raw.num_rows:
-        return unwrapped.claims, unwrapped.schema_ids, unwrapped.payloads
+        return found
     where = np.full(raw.num_rows, -1, dtype=np.int64)
     where[unwrapped.rows] = np.arange(len(unwrapped.rows))
     take = pa.array(where, mask=where < 0)
-    claims, ids, payloads = (
-        a.take(take) for a in (unwrapped.claims, unwrapped.schema_ids, unwrapped.payloads)
-    )
-    return claims, ids, pc.if_else(take.is_null(), raw.column("value"), payloads)
+    claims, ids, payloads = (column.take(take) for column in found)
+    return [claims, ids, pc.if_else(take.is_null(), raw.column("value"), payloads)]
 
 
 def _wrapped(values: pa.Array, payloads: pa.Array) -> pa.Array:

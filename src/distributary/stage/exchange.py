@@ -28,6 +28,8 @@ from distributary.stage.unwrap import Rows, Unwrapped
 SORTED = RAW.append(pa.field("payload", pa.binary()))
 """A raw record and the payload that was found in it."""
 
+Values = tuple[Any, ...]
+
 FACT_DDL = "kind string, body string"
 _FACT = pa.schema([pa.field("kind", pa.string()), pa.field("body", pa.string())])
 
@@ -53,14 +55,21 @@ class Run:
 
     def as_json(self) -> str:
         """For the way from a task to the driver."""
-        ranges = [[*r.key, r.start, r.count, r.first_offset, r.newest] for r in self.ranges]
+        ranges = [[r.key, r.start, r.count, r.first_offset, r.newest] for r in self.ranges]
         return compact([self.path, ranges])
 
     @classmethod
     def of(cls, body: Any) -> Run:
         """The inverse of `as_json`, after the JSON has been parsed."""
         path, ranges = body
-        return cls(path, tuple(KeyRange(RouteKey(*r[:-4]), *r[-4:]) for r in ranges))
+        return cls(path, tuple(KeyRange(_route_key(*key), *more) for key, *more in ranges))
+
+
+def _route_key(
+    claim: str, schema_id: int, message_index: Sequence[int] = (), *more: Any, **others: Any
+) -> RouteKey:
+    # Arrow and JSON have lists only
+    return RouteKey(claim, schema_id, tuple(message_index), *more, **others)
 
 
 def write_run(batch: pa.RecordBatch, folder: str) -> str:
@@ -223,31 +232,6 @@ def _cut_by_run(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
         yield piece
 
 
-# Which branch of a union an Avro datum is: the number in front of it, as a zigzag varint.
-
-_LONGEST_VARINT = 10
-
-
-def branches(payloads: pa.BinaryArray) -> list[str]:
-    """The branch of each datum as text; `?` where there is no number."""
-    starts = pc.binary_slice(payloads, 0, 1).to_pylist()
-    # more than 64 branches are rare: nearly always the first byte is the whole number
-    return [
-        _branch(start if start < b"\x80" else payloads[row].as_py()[:_LONGEST_VARINT])
-        for row, start in enumerate(starts)
-    ]
-
-
-@lru_cache(maxsize=1024)
-def _branch(start: bytes) -> str:
-    number = 0
-    for step, byte in enumerate(start):
-        number |= (byte & 0x7F) << 7 * step
-        if byte < 0x80:
-            return str((number >> 1) ^ -(number & 1))
-    return "?"
-
-
 # Records with the same key, found for a whole batch at once.
 
 
@@ -269,24 +253,13 @@ class Groups:
 
 
 def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> Groups:
-    """Keys by dictionary codes, so that no Python object is made per record.
+    """The records by key.
 
-    Records of a key in `unions` are told apart once more, by their branch of the union.
+    Those of a key in `unions` are told apart once more, by their branch of the union.
     """
-    columns = [unwrapped.claims, unwrapped.schema_ids]
-    if unwrapped.marks is not None:
-        columns.append(unwrapped.marks)
-    combined = np.zeros(len(unwrapped.rows), dtype=np.int64)
-    dictionaries: list[list[object]] = []
-    for column in columns:
-        encoded = column.dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        dictionaries.append(encoded.dictionary.to_pylist())
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
-        combined = combined * max(1, len(dictionaries[-1])) + codes
-    distinct, codes = np.unique(combined, return_inverse=True)
-    groups = Groups([_key(int(value), dictionaries) for value in distinct], codes)
+    found, codes = combinations(unwrapped.keys.values())
+    named = (dict(zip(unwrapped.keys, values, strict=True)) for values in found)
+    groups = Groups([_route_key(**fields) for fields in named], codes)
     return _by_branch(groups, unwrapped.payloads, unions) if unions else groups
 
 
@@ -298,19 +271,53 @@ def _by_branch(groups: Groups, payloads: pa.BinaryArray, unions: Collection[Rout
             codes[rows] = keys.setdefault(key, len(keys))
             continue
         found = branches(payloads.take(pa.array(rows)))
-        of_branch = [key._replace(message_index=branch) for branch in found]
+        of_branch = [key._replace(message_index=(branch,)) for branch in found]
         codes[rows] = [keys.setdefault(one, len(keys)) for one in of_branch]
     return Groups(list(keys), codes)
 
 
-def _key(value: int, dictionaries: list[list[object]]) -> RouteKey:
-    parts: list[object] = []
-    for dictionary in reversed(dictionaries):
-        value, code = divmod(value, len(dictionary))
-        parts.append(dictionary[code])
-    claim, schema_id, *mark = reversed(parts)
-    index, guid, key_schema = [*(str(mark[0]).split("@") if mark else ()), "", "", ""][:3]
-    return RouteKey(str(claim), int(str(schema_id)), index, guid, key_schema)
+_LONGEST_VARINT = 10
+
+
+def branches(payloads: pa.BinaryArray) -> list[int]:
+    """The branch of a union that each Avro datum is, a zigzag varint; -1 where there is none."""
+    starts = pc.binary_slice(payloads, 0, 1).to_pylist()
+    # more than 64 branches are rare: nearly always the first byte is the whole number
+    return [
+        _branch(start if start < b"\x80" else payloads[row].as_py()[:_LONGEST_VARINT])
+        for row, start in enumerate(starts)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _branch(start: bytes) -> int:
+    number = 0
+    for step, byte in enumerate(start):
+        number |= (byte & 0x7F) << 7 * step
+        if byte < 0x80:
+            # no union has a branch below zero, or so many
+            return -1 if number & 1 or number >> 32 else number >> 1
+    return -1
+
+
+def combinations(columns: Iterable[pa.Array | pa.ChunkedArray]) -> tuple[list[Values], Rows]:
+    """The distinct rows of some columns, and for each row the number of its own.
+
+    By dictionary codes, so that no Python object is made per row.
+    """
+    found: list[Values] = [()]
+    codes: Rows = np.zeros(1, np.int64)
+    for column in columns:
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not isinstance(whole, pa.DictionaryArray):
+            whole = whole.dictionary_encode(null_encoding="encode")
+        values = whole.dictionary.to_pylist()
+        mixed = codes * len(values) + whole.indices.to_numpy(zero_copy_only=False)
+        numbered = pa.array(mixed).dictionary_encode()
+        codes = numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        pairs = (divmod(number, len(values)) for number in numbered.dictionary.to_pylist())
+        found = [(*found[before], values[at]) for before, at in pairs]
+    return found, codes
 
 
 def positions(codes: Rows, number: int) -> list[Rows]:

@@ -1,4 +1,4 @@
-"""Names of staged files: which batch and which attempt they belong to."""
+"""What a task writes besides rows: names of files, facts for the driver, metadata, dead letters."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
 
+Fact = tuple[str, str]
+"""What a task tells the driver: a kind, and a JSON document."""
 TICKET = "wanted"
 
 
@@ -39,13 +41,13 @@ def ticket(order: StageOrder) -> str:
 # What a task tells the driver about a file.
 
 
-def file_fact(table: str, records: int, staged: StagedFile | None) -> tuple[str, str]:
+def file_fact(table: str, records: int, staged: StagedFile | None) -> Fact:
     """A file for the manifest; None stands for records that gave no row."""
     body = {"table": table, "records": records, "file": staged.as_dict() if staged else None}
     return "file", compact(body)
 
 
-def change_fact(table: str, rows: pa.Table) -> tuple[str, str]:
+def change_fact(table: str, rows: pa.Table) -> Fact:
     """What the events are that a log gets."""
     counts = pc.value_counts(rows.column("_op"))
     named = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
@@ -72,16 +74,6 @@ METADATA: dict[str, Column] = {
 DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null if unknown")
 """What tables may be partitioned by besides."""
 
-_FROM_RAW = {
-    "key": "key",
-    "headers": "headers",
-    "topic": "topic",
-    "partition": "partition",
-    "offset": "offset",
-    "timestamp": "timestamp",
-    "raw": "value",
-}
-
 
 def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:
     """The columns for a selection of names, in a fixed order."""
@@ -103,7 +95,7 @@ def metadata_columns(
         elif name == "batch":
             values = pa.repeat(pa.scalar(order.batch, pa.int64()), raw.num_rows)
         else:
-            values = raw.column(_FROM_RAW[name])
+            values = raw.column("value" if name == "raw" else name)
         columns.append((column.name, values))
     return columns
 

@@ -10,135 +10,54 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from zipimport import zipimporter
 
 import numpy as np
 import pyarrow as pa
 
-from distributary.decode.base import DecodeLimits, Decoder, Expansion
+from distributary.decode.base import Decoder
 from distributary.decode.change.base import ChangeDecoder
-from distributary.decode.formats import change_decoder_for, decoder_for
 from distributary.errors import ErrorCode
-from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded, Failure
-from distributary.model.record import WriterSchema
-from distributary.model.table import Column
 
 _SECONDS = 300
 
 
-class _Order(Protocol):
-    """What a child has to know to decode some records."""
-
-    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        """Decode them, here."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Payloads:
-    schema: WriterSchema
-    message: str
-    limits: DecodeLimits
-
-    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        return decoder_for(self.schema, self.message, self.limits).decode(payloads)
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    schema: WriterSchema
-    settings: ChangeSettings
-    limits: DecodeLimits
-    keys: WriterSchema | None
-
-    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        decoder = change_decoder_for(self.schema, self.settings, self.limits, keys=self.keys)
-        return decoder.decode(payloads, raw)
-
-
 class GuardedDecoder:
-    """Wraps a decoder: same answer, but a crash becomes a CRASHED_DECODER failure."""
+    """A decoder, of payloads or of change events: what kills it is a CRASHED_DECODER failure."""
 
-    def __init__(
-        self, inner: Decoder, schema: WriterSchema, message: str, limits: DecodeLimits
-    ) -> None:
-        self._inner = inner
-        self._order = _Payloads(schema, message, limits)
+    def __init__(self, build: Callable[[], Decoder | ChangeDecoder]) -> None:
+        self._build = build
+        inner = build()
+        self.columns, self.expansion = inner.columns, inner.expansion
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """As the wrapped decoder's."""
-        return self._inner.columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """As the wrapped decoder's."""
-        return self._inner.expansion
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode in children."""
-        # these decoders are not told of the records that payloads came in
-        raw = pa.table({"payload": pa.nulls(len(payloads))})
-        return _in_children(self._order, self.columns, payloads, raw)
-
-
-class GuardedChanges:
-    """The same for a decoder of change events."""
-
-    def __init__(
-        self,
-        inner: ChangeDecoder,
-        schema: WriterSchema,
-        settings: ChangeSettings,
-        limits: DecodeLimits,
-        keys: WriterSchema | None,
-    ) -> None:
-        self._inner = inner
-        self._order = _Changes(schema, settings, limits, keys)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """As the wrapped decoder's."""
-        return self._inner.columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """As the wrapped decoder's."""
-        return self._inner.expansion
-
-    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        """Decode in children."""
-        return _in_children(self._order, self.columns, payloads, raw)
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table | None = None) -> Decoded:
+        """Decode in a child; halve the records where one dies."""
+        decoded = _in_child(self._build, payloads, raw)
+        if isinstance(decoded, Decoded):
+            return decoded
+        if len(payloads) == 1:
+            failure = Failure(0, ErrorCode.CRASHED_DECODER, decoded)
+            schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
+            none = pa.RecordBatch.from_pylist([], schema=schema)
+            return Decoded(none, pa.array([], pa.int64()), (failure,))
+        half = len(payloads) // 2
+        left, right = (
+            self.decode(payloads[part], None if raw is None else raw[part])
+            for part in (slice(0, half), slice(half, None))
+        )
+        return _joined(left, right, half)
 
 
-def _in_children(
-    order: _Order, columns: tuple[Column, ...], payloads: pa.BinaryArray, raw: pa.Table
-) -> Decoded:
-    """Decode in a child; halve the records where one dies."""
-    decoded = _in_child(order, payloads, raw)
-    if isinstance(decoded, Decoded):
-        return decoded
-    if len(payloads) == 1:
-        failure = Failure(0, ErrorCode.CRASHED_DECODER, decoded)
-        schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-        none = pa.RecordBatch.from_pylist([], schema=schema)
-        return Decoded(none, pa.array([], pa.int64()), (failure,))
-    middle = len(payloads) // 2
-    return _joined(
-        _in_children(order, columns, payloads.slice(0, middle), raw.slice(0, middle)),
-        _in_children(order, columns, payloads.slice(middle), raw.slice(middle)),
-        middle,
-    )
-
-
-def _in_child(order: _Order, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded | str:
+def _in_child(
+    build: Callable[[], Decoder | ChangeDecoder], payloads: pa.BinaryArray, raw: pa.Table | None
+) -> Decoded | str:
     """What a child has decoded, or how it died."""
     # pickle between two of our own processes on one machine; nothing from outside is unpickled
-    work = pickle.dumps((order, payloads.to_pylist(), _stream(raw)))
+    work = pickle.dumps((build, payloads.to_pylist(), None if raw is None else _stream(raw)))
     child = subprocess.run(
         [sys.executable, "-m", "distributary.stage.guard"],
         input=work,
@@ -181,9 +100,9 @@ def _child() -> None:
     # where memory runs out, this process goes first and not the worker that waits for it
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    order, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
-    raw = pa.ipc.open_stream(stream).read_all()
-    decoded: Decoded = order.decode(pa.array(payloads, pa.binary()), raw)
+    build, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
+    raw = () if stream is None else (pa.ipc.open_stream(stream).read_all(),)
+    decoded: Decoded = build().decode(pa.array(payloads, pa.binary()), *raw)
     sys.stdout.buffer.write(pickle.dumps(decoded))
 
 
@@ -198,11 +117,7 @@ def keep_zip_directories() -> None:
     """Let importers of archives keep what they know: an archive does not change under a worker."""
     for finder in list(sys.path_importer_cache.values()):
         if isinstance(finder, zipimporter):
-            finder.invalidate_caches = _nothing  # type: ignore[method-assign]
-
-
-def _nothing() -> None:
-    """In place of reading the archive's directory again."""
+            finder.invalidate_caches = lambda: None  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

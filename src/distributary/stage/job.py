@@ -19,7 +19,8 @@ from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import Catalog, RouteKey, StageOrder
+from distributary.model.plan import RouteKey, StageOrder
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,13 @@ from distributary.evolve.align import Aligner
 from distributary.model.cache import Cache
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import Load, facts_batch, open_run
-from distributary.stage.files import change_fact, file_fact, file_name, metadata_columns
-from distributary.stage.partitions import partition_facts, with_date, within_limits
-from distributary.stage.parts import Part, Runs, UnifiedWriter, decode_shares, passed_over
+from distributary.stage.files import Fact, change_fact, file_fact, file_name, metadata_columns
+from distributary.stage.partitions import schema_ids_of, table_facts, within_limits
+from distributary.stage.parts import Part, UnifiedWriter, decode_shares, open_records, passed_over
 from distributary.stage.rules import count_changes, count_facts, held_to_rules
 
 # What a worker keeps between tasks is put out of the garbage collector's sight.
@@ -54,16 +56,19 @@ _MOST_SHAPES = 50_000
 
 def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordBatch]:
     """Runs in, files on disk, facts out."""
-    facts: list[tuple[str, str]] = []
-    runs = Runs()
+    facts: list[Fact] = []
+    # each file is opened once, at its first use
+    opened = cache(open_records)
     dead = [open_run(path) for path in load.letters]
     unified = UnifiedWriter(catalog, order) if catalog.unified else None
     skipped = 0
     for shares in load.tables.values():
         skipped += passed_over(shares, catalog)
-        for parts, letters in decode_shares(shares, runs, catalog, order):
+        for parts, letters in decode_shares(shares, opened, catalog, order):
             dead += letters
-            facts += _dropped(parts, catalog)
+            dropped = [part.dropped for part in parts if part.dropped is not None]
+            if any(count.violated for count in dropped):
+                facts += count_facts(parts[0].route.table or catalog.unified, dropped)
             parts, refused = within_limits(parts, catalog, order)
             dead += refused
             if catalog.expectations:
@@ -76,7 +81,8 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
             facts += _land_table(parts, catalog, order)
     if unified is not None:
         facts += unified.finish()
-    facts += _land_dead(dead, catalog, order)
+    if dead:
+        facts += _land_dead(dead, catalog, order)
     if skipped:
         facts.append(("skipped", json.dumps(skipped)))
     settle(catalog)
@@ -84,40 +90,24 @@ def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordB
     yield facts_batch(facts)
 
 
-def _dropped(parts: Sequence[Part], catalog: Catalog) -> list[tuple[str, str]]:
-    counts = [part.dropped for part in parts if part.dropped is not None]
-    if not any(count.violated for count in counts):
-        return []
-    return count_facts(parts[0].route.table or catalog.unified, counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How parts of certain schemas come together as rows of a table."""
-
-    schema: pa.Schema
-    aligners: tuple[Aligner, ...]
-
-    @classmethod
-    def of(cls, table: TablePlan, parts: Sequence[Part]) -> _Shape:
-        targets = {fill.target for part in parts for fill in part.fills}
-        schema = pa.schema([pa.field(c.name, c.type) for c in table.columns if c.name in targets])
-        aligners = tuple(Aligner(part.batch.schema, part.fills, schema) for part in parts)
-        return cls(schema, aligners)
-
-
-_SHAPES: Cache[_Shape] = Cache(_MOST_SHAPES)
+_ALIGNERS: Cache[tuple[pa.Schema, list[Aligner]]] = Cache(_MOST_SHAPES)
+"""How parts of certain schemas come together as rows of a table."""
 
 
 def _aligned(table: TablePlan, parts: Sequence[Part]) -> pa.Table:
     """The parts' rows with the table's columns, less those that no part has."""
-    made_of = (table, *(part.fills for part in parts))
-    known = _SHAPES.of(made_of, lambda: _Shape.of(table, parts))
-    batches = [align(part.batch) for align, part in zip(known.aligners, parts, strict=True)]
-    return pa.Table.from_batches(batches, known.schema)
+
+    def aligners() -> tuple[pa.Schema, list[Aligner]]:
+        targets = {fill.target for part in parts for fill in part.fills}
+        schema = pa.schema([pa.field(c.name, c.type) for c in table.columns if c.name in targets])
+        return schema, [Aligner(part.batch.schema, part.fills, schema) for part in parts]
+
+    schema, known = _ALIGNERS.of((table, *(part.fills for part in parts)), aligners)
+    batches = [align(part.batch) for align, part in zip(known, parts, strict=True)]
+    return pa.Table.from_batches(batches, schema)
 
 
-def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[tuple[str, str]]:
+def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[Fact]:
     if not parts or not parts[0].route.table:
         return []
     table = catalog.tables[parts[0].route.table]
@@ -128,7 +118,7 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
     body = _aligned(table, filled)
     raw = pa.concat_tables([part.raw for part in filled])
     ids = schema_ids_of(filled)
-    facts: list[tuple[str, str]] = []
+    facts: list[Fact] = []
     if table.role is Role.LOG:
         again = redelivered(table.path, body)
         if again.true_count:
@@ -142,50 +132,28 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
             facts += count_changes(table, body, raw, catalog)
     for name, array in metadata_columns(raw, ids, catalog.metadata, order):
         body = body.append_column(pa.field(name, array.type), array)
-    if table.partition_by:
-        body = with_date(body, raw.column("timestamp"), table)
-        offsets = raw.column("offset")
-        return facts + partition_facts(
-            body, table, order, records=records, offsets=offsets, schema_ids=ids
-        )
-    bounds = pc.min_max(raw.column("offset"))
-    staged = write_file(
+    return facts + table_facts(
         body,
-        table.path,
-        table.staged(file_name(order)),
-        first_offset=bounds["min"].as_py(),
-        last_offset=bounds["max"].as_py(),
-        schema_ids=[part.route.schema_id for part in filled],
-    )
-    return [*facts, file_fact(table.name, records, staged)]
-
-
-def schema_ids_of(parts: Iterable[Part]) -> pa.Int64Array:
-    """The schema of each row of these parts."""
-    numbers = [(p.route.schema_id, p.batch.num_rows) for p in parts]
-    ids, rows = zip(*numbers, strict=True)
-    return pa.array(np.repeat(np.array(ids, dtype=np.int64), rows))
-
-
-def _land_dead(
-    dead: list[pa.RecordBatch], catalog: Catalog, order: StageOrder
-) -> list[tuple[str, str]]:
-    if not dead:
-        return []
-    table = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
-    offsets = table["offset"].to_numpy()
-    staged = write_file(
         table,
-        catalog.tables[catalog.dead_letters].path,
-        file_name(order),
-        first_offset=int(offsets.min()),
-        last_offset=int(offsets.max()),
+        order,
+        records=records,
+        times=raw.column("timestamp"),
+        offsets=raw.column("offset"),
+        schema_ids=ids,
     )
-    codes = Counter(table["error_code"].to_pylist())
-    return [
-        file_fact(catalog.dead_letters, table.num_rows, staged),
-        ("dead", json.dumps(codes)),
-    ]
+
+
+def _land_dead(dead: list[pa.RecordBatch], catalog: Catalog, order: StageOrder) -> list[Fact]:
+    rows = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
+    facts = table_facts(
+        rows,
+        catalog.tables[catalog.dead_letters],
+        order,
+        records=rows.num_rows,
+        times=rows["timestamp"],
+        offsets=rows["offset"],
+    )
+    return [*facts, ("dead", json.dumps(Counter(rows["error_code"].to_pylist())))]
 
 
 # Copies of one event that two tasks of a stage have landed: a log has each event once.

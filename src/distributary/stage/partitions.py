@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,12 +28,13 @@ from distributary.model.names import (
     label_columns,
     label_folder,
 )
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.table import Column, TablePlan
-from distributary.stage.exchange import positions
+from distributary.stage.catalog import Catalog
+from distributary.stage.exchange import Values, combinations, positions
 from distributary.stage.files import (
     DATE,
-    Letter,
+    Fact,
     file_fact,
     file_name,
     letters_batch,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 
 Codes = npt.NDArray[np.int64]
-Values = tuple[str | None, ...]
 
 MOST_PARTITIONS = 1_000
 """Of one table in one task and batch: each of them is a file."""
@@ -87,33 +87,6 @@ def days(times: pa.ChunkedArray) -> pa.Array:
     return pa.array(numbers.astype(np.int32), pa.int32(), mask=unknown).cast(pa.date32())
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
-    """The combinations of values among some rows, and for each row the number of its own."""
-
-    values: list[Values]
-    codes: Codes
-
-    @classmethod
-    def of(cls, keys: Sequence[pa.ChunkedArray]) -> Partitions:
-        """By the partition columns of the rows."""
-        codes = np.zeros(len(keys[0]), dtype=np.int64)
-        values: list[Values] = [()]
-        for key in keys:
-            encoded = _texts(key).combine_chunks().dictionary_encode(null_encoding="encode")
-            texts: list[str | None] = encoded.dictionary.to_pylist()
-            mixed = codes * max(1, len(texts)) + encoded.indices.to_numpy(zero_copy_only=False)
-            distinct, codes = np.unique(mixed, return_inverse=True)
-            pairs = (divmod(int(code), len(texts)) for code in distinct)
-            values = [(*values[before], texts[own]) for before, own in pairs]
-        return cls(values, codes)
-
-    def largest(self) -> set[int]:
-        """The numbers of those that have the most rows, as many as may be written."""
-        sizes = np.bincount(self.codes, minlength=len(self.values))
-        return {int(number) for number in np.argsort(-sizes, kind="stable")[:MOST_PARTITIONS]}
-
-
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values as Delta spells them; an empty text is null, as Delta's protocol has it."""
     texts = column.cast(pa.string())
@@ -125,29 +98,30 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def with_date(body: pa.Table, times: pa.ChunkedArray, table: TablePlan) -> pa.Table:
-    """The rows with the day of their records, if the table is partitioned by it."""
-    if DATE.name not in table.partition_by:
-        return body
-    return body.append_column(pa.field(DATE.name, DATE.type), days(times))
+def _largest(codes: Codes) -> set[int]:
+    """The numbers of the partitions with the most rows, as many as may be written."""
+    return set(np.argsort(-np.bincount(codes), kind="stable")[:MOST_PARTITIONS].tolist())
 
 
-def partition_facts(
+def table_facts(
     body: pa.Table,
     table: TablePlan,
     order: StageOrder,
     *,
     records: int,
+    times: pa.ChunkedArray,
     offsets: pa.ChunkedArray | None = None,
     schema_ids: pa.Array | pa.ChunkedArray | None = None,
-) -> list[tuple[str, str]]:
-    """Write the rows; one fact a file, of which the first tells the records of all."""
-    files = write_partitions(body, table, order, offsets=offsets, schema_ids=schema_ids)
+) -> list[Fact]:
+    """Write rows of a table; one fact a file, of which the first tells the records of all."""
+    if DATE.name in table.partition_by:
+        body = body.append_column(pa.field(DATE.name, DATE.type), days(times))
+    files = write_files(body, table, order, offsets=offsets, schema_ids=schema_ids)
     counts = [records] + [0] * (len(files) - 1)
     return [file_fact(table.name, n, file) for n, file in zip(counts, files, strict=True)]
 
 
-def write_partitions(
+def write_files(
     body: pa.Table,
     table: TablePlan,
     order: StageOrder,
@@ -156,28 +130,37 @@ def write_partitions(
     schema_ids: pa.Array | pa.ChunkedArray | None = None,
 ) -> list[StagedFile]:
     """One file for each partition of a Delta table, or for each label of a plain one."""
-    parts = Partitions.of([_column(body, name) for name in table.partition_by])
-    folders = _folders(parts, table)
-    values = dict(zip(folders, parts.values, strict=True))
-    numbers = {folder: number for number, folder in enumerate(values)}
-    codes = np.array([numbers[folder] for folder in folders], dtype=np.int64)[parts.codes]
-    stored = _stored(body, table)
-    written = []
-    for (folder, own), where in zip(values.items(), positions(codes, len(values)), strict=True):
-        bounds = _taken(offsets, where)
-        written.append(
-            write_file(
-                # most batches are of one day: nothing is copied then
-                stored if len(values) == 1 else stored.take(pa.array(where)),
-                table.path,
-                table.staged(f"{folder}/{file_name(order)}"),
-                partition_values=_values(table, own),
-                first_offset=int(bounds.min()) if len(bounds) else -1,
-                last_offset=int(bounds.max()) if len(bounds) else -1,
-                schema_ids=_ids(schema_ids, where),
-            )
+
+    def written(rows: pa.Table, folder: str, values: Values, where: pa.Array | None) -> StagedFile:
+        own_offsets, own_ids = (
+            column if where is None or column is None else column.take(where)
+            for column in (offsets, schema_ids)
         )
-    return written
+        bounds = {} if own_offsets is None else pc.min_max(own_offsets).as_py()
+        in_log = table.format == "delta"
+        return write_file(
+            rows,
+            table.path,
+            table.staged(folder + file_name(order)),
+            partition_values=dict(zip(table.partition_by, values, strict=True)) if in_log else None,
+            first_offset=bounds.get("min", -1),
+            last_offset=bounds.get("max", -1),
+            schema_ids=() if own_ids is None else own_ids.unique().drop_null().to_pylist(),
+        )
+
+    if not table.partition_by:
+        return [written(body, "", (), None)]
+    found, codes = combinations(_texts(_column(body, name)) for name in table.partition_by)
+    folders = _folders(found, codes, table)
+    values = dict(zip(folders, found, strict=True))
+    stored = _stored(body, table)
+    if len(values) == 1:
+        # most batches are of one day: nothing is copied then
+        return [written(stored, f"{folders[0]}/", found[0], None)]
+    numbers = {folder: number for number, folder in enumerate(values)}
+    codes = np.array([numbers[folder] for folder in folders], dtype=np.int64)[codes]
+    places = zip(values.items(), map(pa.array, positions(codes, len(values))), strict=True)
+    return [written(stored.take(at), f"{folder}/", own, at) for (folder, own), at in places]
 
 
 def delta_folder(table: TablePlan, values: Values) -> str | None:
@@ -187,17 +170,17 @@ def delta_folder(table: TablePlan, values: Values) -> str | None:
     return "/".join(folders) if len(folders) == len(found) else None
 
 
-def _folders(parts: Partitions, table: TablePlan) -> list[str]:
+def _folders(found: list[Values], codes: Codes, table: TablePlan) -> list[str]:
     if table.format == "delta":
-        return [delta_folder(table, v) or _unnamed(v) for v in parts.values]
+        return [delta_folder(table, values) or _unnamed(values) for values in found]
     labels = list(label_columns(table.partition_by).values())
     other = "/".join(f"{label}={OTHER_LABEL}" for label in labels)
-    kept = parts.largest()
+    kept = _largest(codes)
     return [
         "/".join(label_folder(label, v) for label, v in zip(labels, values, strict=True))
         if number in kept
         else other
-        for number, values in enumerate(parts.values)
+        for number, values in enumerate(found)
     ]
 
 
@@ -206,12 +189,6 @@ def _column(body: pa.Table, name: str) -> pa.ChunkedArray:
     if name in body.column_names:
         return body[name]
     return pa.chunked_array([pa.nulls(body.num_rows, pa.string())])
-
-
-def _values(table: TablePlan, values: Values) -> dict[str, str | None] | None:
-    if table.format != "delta":
-        return None
-    return dict(zip(table.partition_by, values, strict=True))
 
 
 def _stored(body: pa.Table, table: TablePlan) -> pa.Table:
@@ -234,17 +211,6 @@ def _unnamed(values: Values) -> str:
     return f"partition-{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
-def _taken(values: pa.ChunkedArray | None, where: Codes) -> Codes:
-    return np.empty(0, np.int64) if values is None else np.asarray(values)[where]
-
-
-def _ids(values: pa.Array | pa.ChunkedArray | None, where: Codes) -> list[int]:
-    if values is None:
-        return []
-    found: list[int] = values.take(pa.array(where)).unique().drop_null().to_pylist()
-    return found
-
-
 # Records refused by their rows: those as they would be written, and what is left of a part.
 
 Flags = npt.NDArray[np.bool_]
@@ -261,8 +227,7 @@ def columns_as_written(
 ) -> dict[str, pa.ChunkedArray]:
     """Some columns of a table for all rows of these parts."""
     raw = pa.concat_tables([part.raw for part in parts])
-    ids = [np.full(p.batch.num_rows, p.route.schema_id, dtype=np.int64) for p in parts]
-    known = dict(metadata_columns(raw, pa.array(np.concatenate(ids)), catalog.metadata, order))
+    known = dict(metadata_columns(raw, schema_ids_of(parts), catalog.metadata, order))
     if DATE.name in table.partition_by and DATE.name in names:
         known[DATE.name] = days(raw.column("timestamp"))
     own = [c for c in table.columns if c.name in names and c.name not in known]
@@ -277,12 +242,18 @@ def columns_as_written(
     }
 
 
+def schema_ids_of(parts: Iterable[Part]) -> pa.Int64Array:
+    """The schema of each row of these parts."""
+    ids, rows = zip(*((p.route.schema_id, p.batch.num_rows) for p in parts), strict=True)
+    return pa.array(np.repeat(np.array(ids, dtype=np.int64), rows))
+
+
 def without_records(part: Part, bad: Flags) -> tuple[Part, npt.NDArray[np.int64]]:
     """A part without the records of which any row is bad, and the first bad row of each of them.
 
     Half a record is none.
     """
-    records = Partitions.of([part.raw.column(name) for name in _COORDINATES]).codes
+    _, records = combinations(part.raw.column(name) for name in _COORDINATES)
     refused, first = np.unique(records[bad], return_index=True)
     mask = pa.array(~np.isin(records, refused))
     rest = replace(
@@ -312,45 +283,21 @@ def within_limits(
     if not filled:
         return parts, []
     known = columns_as_written(filled, table, table.partition_by, catalog, order)
-    found = Partitions.of([known[name] for name in table.partition_by])
-    refused = _refused(found, table)
-    if not refused:
+    found, codes = combinations(_texts(known[name]) for name in table.partition_by)
+    nameless = {n for n, values in enumerate(found) if delta_folder(table, values) is None}
+    beyond = set(range(len(found))) - _largest(codes) - nameless
+    if not nameless and not beyond:
         return parts, []
-    why = np.full(len(found.values), -1, dtype=np.int64)
-    why[list(refused)] = list(refused.values())
+    why = dict.fromkeys(nameless, _NO_FOLDER) | dict.fromkeys(beyond, _TOO_MANY)
+    reasons = np.array([why.get(number, "") for number in range(len(found))])
     ends = np.cumsum([part.batch.num_rows for part in filled])
-    reasons = np.split(why[found.codes], ends[:-1])
     kept: list[Part] = [part for part in parts if not part.batch.num_rows]
     dead: list[pa.RecordBatch] = []
-    for part, reason in zip(filled, reasons, strict=True):
-        rest, letters = _cut(part, reason)
+    for part, reason in zip(filled, np.split(reasons[codes], ends[:-1]), strict=True):
+        rest, rows = without_records(part, reason != "")
         kept.append(rest)
-        if letters:
+        if len(rows):
+            code = ErrorCode.PARTITION_REFUSED
+            letters = [part.letter(row, code, str(reason[row]), "write") for row in rows.tolist()]
             dead.append(letters_batch(part.raw, letters, order))
     return kept, dead
-
-
-def _refused(found: Partitions, table: TablePlan) -> dict[int, int]:
-    """The partitions that cannot be written, and whether there are too many (1) or not (0)."""
-    nameless = {n for n, v in enumerate(found.values) if delta_folder(table, v) is None}
-    beyond = set(range(len(found.values))) - found.largest() - nameless
-    return dict.fromkeys(nameless, 0) | dict.fromkeys(beyond, 1)
-
-
-def _cut(part: Part, reason: npt.NDArray[np.int64]) -> tuple[Part, list[Letter]]:
-    """A part without the records of which any row is refused."""
-    if not (reason >= 0).any():
-        return part, []
-    rest, rows = without_records(part, reason >= 0)
-    letters = [
-        Letter(
-            int(row),
-            ErrorCode.PARTITION_REFUSED,
-            _TOO_MANY if reason[row] else _NO_FOLDER,
-            "write",
-            type=part.route.type,
-            schema_id=part.route.schema_id,
-        )
-        for row in rows
-    ]
-    return rest, letters

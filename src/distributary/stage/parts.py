@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
-from distributary.config.lake import Evolution
 from distributary.decode.base import Decoder, HasColumns
 from distributary.decode.change.base import ChangeDecoder
 from distributary.decode.formats import CAPACITY, change_decoder_for, decoder_for
 from distributary.decode.protobuf.decoder import decode_together
-from distributary.delta.parquet import write_file
+from distributary.errors import ErrorCode
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.evolve.unified import REST, rest_as_json, share_of
 from distributary.model.cache import Cache
-from distributary.model.change import ChangeSettings
-from distributary.model.deadletter import Decoded, Failure
+from distributary.model.deadletter import Decoded
 from distributary.model.expectation import RuleCount
-from distributary.model.plan import Catalog, Rejected, Route, RouteKey, StageOrder
+from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.table import Column, Fill, TablePlan
-from distributary.stage.exchange import Share, Slice, open_run
+from distributary.stage.catalog import Catalog
+from distributary.stage.exchange import Share, open_run
 from distributary.stage.files import (
     DATE,
+    Fact,
     Letter,
     file_fact,
-    file_name,
     letters_batch,
     metadata_columns,
     metadata_plan,
 )
-from distributary.stage.guard import GuardedChanges, GuardedDecoder
-from distributary.stage.partitions import partition_facts, with_date
+from distributary.stage.guard import GuardedDecoder
+from distributary.stage.partitions import schema_ids_of, table_facts
 from distributary.stage.rules import count_dropped
-from distributary.stage.unwrap import limits_of
 
 # Rows of several databases in one table: a column tells them apart, as part of the key.
 
@@ -45,25 +44,7 @@ SHARD = Column("_shard", pa.string(), "database that the row comes from")
 _KEY = "_key"
 
 
-def sharded_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """A change decoder's columns, with the database in the end."""
-    return (*columns, SHARD)
-
-
-class _Sharded:
-    def __init__(self, inner: HasColumns) -> None:
-        self.columns = sharded_columns(inner.columns)
-
-
-_SHARDED: Cache[HasColumns] = Cache(CAPACITY)
-
-
-def sharded(decoder: HasColumns) -> HasColumns:
-    """What `with_shard` makes of a decoder's columns; the same object for the same decoder."""
-    return _SHARDED.of((decoder,), lambda: _Sharded(decoder))
-
-
-def with_shard(batch: pa.RecordBatch, shard: str) -> pa.RecordBatch:
+def _with_shard(batch: pa.RecordBatch, shard: str) -> pa.RecordBatch:
     """Changes of one database; a row without a key stays without one."""
     keys = batch.column(_KEY)
     lists = [[SHARD.name, *key] if key else key for key in keys.to_pylist()]
@@ -97,7 +78,7 @@ class UnifiedWriter:
         self._times: list[pa.ChunkedArray] = []
         self._records = 0
 
-    def add(self, parts: Sequence[Part]) -> list[tuple[str, str]]:
+    def add(self, parts: Sequence[Part]) -> list[Fact]:
         """Keep the rows of one table's parts, in the unified table's columns; may write a file."""
         for part in parts:
             self._records += part.records
@@ -106,32 +87,21 @@ class UnifiedWriter:
                 self._times.append(part.raw.column("timestamp"))
         return self.finish() if sum(part.nbytes for part in self._parts) > BYTES_PER_FILE else []
 
-    def finish(self) -> list[tuple[str, str]]:
+    def finish(self) -> list[Fact]:
         """Write what is not written yet."""
-        facts = self._written()
+        parts, times, records = self._parts, self._times, self._records
         self._parts, self._times, self._records = [], [], 0
-        return facts
-
-    def _written(self) -> list[tuple[str, str]]:
-        if not self._parts:
-            return [file_fact(self._table.name, self._records, None)] if self._records else []
-        table = pa.concat_tables(self._parts)
-        if self._table.partition_by:
-            times = pa.chunked_array([c for t in self._times for c in t.chunks], TIMESTAMP)
-            body = with_date(table, times, self._table)
-            offset = body["_offset"] if "_offset" in body.column_names else None
-            return partition_facts(
-                body, self._table, self._order, records=self._records, offsets=offset
-            )
-        offsets = table["_offset"].to_numpy() if "_offset" in table.column_names else np.array([-1])
-        staged = write_file(
-            table,
-            self._table.path,
-            self._table.staged(file_name(self._order)),
-            first_offset=int(offsets.min()),
-            last_offset=int(offsets.max()),
+        if not parts:
+            return [file_fact(self._table.name, records, None)] if records else []
+        rows = pa.concat_tables(parts)
+        return table_facts(
+            rows,
+            self._table,
+            self._order,
+            records=records,
+            times=pa.chunked_array([c for t in times for c in t.chunks], TIMESTAMP),
+            offsets=rows["_offset"] if "_offset" in rows.column_names else None,
         )
-        return [file_fact(self._table.name, self._records, staged)]
 
     def _columns(self, part: Part) -> pa.Table:
         writer = tuple(Column(f.name, f.type) for f in part.batch.schema)
@@ -139,11 +109,10 @@ class UnifiedWriter:
         table = pa.Table.from_batches([align(part.batch, share.fills, self._schema)])
         if any(c.name == REST for c in self._own):
             table = table.append_column(REST, rest_as_json(part.batch, share.rest))
-        count = part.batch.num_rows
-        table = table.append_column(TYPE.name, pa.repeat(pa.scalar(part.route.type), count))
-        ids = pa.array(np.full(count, part.route.schema_id, dtype=np.int64))
-        extra = metadata_columns(part.raw, ids, self._catalog.metadata, self._order)
-        for name, array in extra:
+        types = pa.repeat(pa.scalar(part.route.type), part.batch.num_rows)
+        table = table.append_column(TYPE.name, types)
+        ids = schema_ids_of([part])
+        for name, array in metadata_columns(part.raw, ids, self._catalog.metadata, self._order):
             table = table.append_column(name, array)
         return table
 
@@ -165,30 +134,19 @@ class Part:
     dropped: RuleCount | None = None
     """Records of which something is in no row, where that is allowed."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Portion:
-    """Records of one key, as many as are decoded at once."""
-
-    key: RouteKey
-    raw: pa.Table
-    payloads: pa.BinaryArray
+    def letter(self, row: int, code: ErrorCode, message: str, stage: str) -> Letter:
+        """Why the record of a row is a dead letter."""
+        route = self.route
+        return Letter(row, code, message, stage, type=route.type, schema_id=route.schema_id)
 
 
-class Runs:
-    """The runs of a stage, opened at their first use."""
+Runs = Callable[[str], tuple[pa.RecordBatch, pa.BinaryArray]]
 
-    def __init__(self) -> None:
-        self._opened: dict[str, tuple[pa.RecordBatch, pa.BinaryArray]] = {}
 
-    def slice(self, one: Slice) -> tuple[pa.RecordBatch, pa.BinaryArray]:
-        """Raw records and their payloads."""
-        found = self._opened.get(one.path)
-        if found is None:
-            batch = open_run(one.path)
-            found = batch.select(RAW.names), batch.column("payload")
-            self._opened[one.path] = found
-        return found[0].slice(one.start, one.rows), found[1].slice(one.start, one.rows)
+def open_records(path: str) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+    """The raw records of a run, and their payloads."""
+    batch = open_run(path)
+    return batch.select(RAW.names), batch.column("payload")
 
 
 def decode_shares(
@@ -216,6 +174,8 @@ def decode_shares(
 
 
 _Found = tuple[Part | None, pa.RecordBatch | None]
+_Portion = tuple[RouteKey, pa.Table, pa.BinaryArray]
+"""Raw records of one key with their payloads, as many as are decoded at once."""
 
 
 def _decoded(
@@ -226,7 +186,7 @@ def _decoded(
     size = 0
     for share in shares:
         for portion in _portions(share, runs):
-            weight = portion.payloads.nbytes
+            weight = portion[2].nbytes
             if together and size + weight > _BYTES_PER_DECODE:
                 yield from _decode(together, catalog, order)
                 together, size = [], 0
@@ -247,8 +207,8 @@ def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
     raws: list[pa.RecordBatch] = []
     payloads: list[pa.BinaryArray] = []
     size = 0
-    for one in share.slices:
-        raw, payload = runs.slice(one)
+    for path, start, rows in share.slices:
+        raw, payload = (column.slice(start, rows) for column in runs(path))
         if raws and size + payload.nbytes > _BYTES_PER_DECODE:
             yield _portion(share.key, raws, payloads)
             raws, payloads, size = [], [], 0
@@ -260,159 +220,124 @@ def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
 
 def _portion(key: RouteKey, raws: list[pa.RecordBatch], payloads: list[pa.BinaryArray]) -> _Portion:
     joined = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
-    return _Portion(key, pa.Table.from_batches(raws, RAW), joined)
+    return key, pa.Table.from_batches(raws, RAW), joined
 
 
 def _decode(portions: Sequence[_Portion], catalog: Catalog, order: StageOrder) -> Iterator[_Found]:
     """Decode portions of one table."""
-    routed: list[tuple[_Portion, Route]] = []
-    for portion in portions:
-        route = catalog.routes[portion.key]
+    routed: list[tuple[pa.Table, pa.BinaryArray, _RouteDecoder]] = []
+    for key, raw, payloads in portions:
+        route = catalog.routes[key]
         if isinstance(route, Route):
-            routed.append((portion, route))
+            routed.append((raw, payloads, _decoder_of(route, catalog, guarded=order.guarded)))
         elif not route.passed_over:
-            letters = _refused(portion.raw.num_rows, portion.key, route)
-            yield None, letters_batch(portion.raw, letters, order)
-    if catalog.changes is not None:
-        for portion, route in routed:
-            changes = _Changes.of(route, catalog, catalog.changes, guarded=order.guarded)
-            for payloads, raw in _slices(portion.payloads, portion.raw, changes.decoder, catalog):
-                found = changes.decode(payloads, raw)
-                yield _found(raw, found, route, changes.shape, catalog, order)
-        return
-    decoders = [_decoder_of(route, catalog, guarded=order.guarded) for _, route in routed]
-    if len(routed) > 1:
-        decoded = decode_together(tuple(decoders), [portion.payloads for portion, _ in routed])
-        if decoded is not None:
-            for (portion, route), decoder, found in zip(routed, decoders, decoded, strict=True):
-                yield _found(portion.raw, found, route, decoder, catalog, order)
+            letters = [
+                Letter(row, route.code, route.message, "route", None, key.claim, key.schema_id)
+                for row in range(raw.num_rows)
+            ]
+            yield None, letters_batch(raw, letters, order)
+    if len(routed) > 1 and catalog.changes is None:
+        decoders = tuple(cast(Decoder, decoder.inner) for _, _, decoder in routed)
+        together = decode_together(decoders, [payloads for _, payloads, _ in routed])
+        if together is not None:
+            for (raw, _, decoder), decoded in zip(routed, together, strict=True):
+                yield _found(raw, decoded, decoder, catalog, order)
             return
-    for (portion, route), decoder in zip(routed, decoders, strict=True):
-        for payloads, raw in _slices(portion.payloads, portion.raw, decoder, catalog):
-            found = decoder.decode(payloads)
-            yield _found(raw, found, route, decoder, catalog, order)
+    for raw, payloads, decoder in routed:
+        for some, decoded in _decoded_slices(payloads, raw, decoder, catalog):
+            yield _found(some, decoded, decoder, catalog, order)
+
+
+def _decoded_slices(
+    payloads: pa.BinaryArray, raw: pa.Table, decoder: _RouteDecoder, catalog: Catalog
+) -> Iterator[tuple[pa.Table, Decoded]]:
+    for some, of in _slices(payloads, raw, decoder.inner, catalog):
+        yield of, decoder.decode(some, of, changes=catalog.changes is not None)
 
 
 def _slices(
     payloads: pa.BinaryArray, raw: pa.Table, decoder: Decoder | ChangeDecoder, catalog: Catalog
 ) -> Iterator[tuple[pa.BinaryArray, pa.Table]]:
     """Records in parts that become columns of a bounded size."""
-    if catalog.changes is not None and catalog.changes.format == "datastream":
-        # both halves of a change of key must be seen together
+    if catalog.changes is not None and catalog.changes.related:
         yield payloads, raw
         return
-    for part in decoder.expansion.slices(payloads, limit=catalog.max_decoded_bytes):
+    for part in decoder.expansion.slices(payloads, limit=catalog.limits.max_decoded_bytes):
         yield payloads[part], raw.slice(part.start, part.stop - part.start)
 
 
 def _found(
-    raw: pa.Table,
-    decoded: Decoded,
-    route: Route,
-    shape: HasColumns,
-    catalog: Catalog,
-    order: StageOrder,
+    raw: pa.Table, decoded: Decoded, decoder: _RouteDecoder, catalog: Catalog, order: StageOrder
 ) -> _Found:
-    letters = [_failed(failure, route) for failure in decoded.failed]
-    dead = letters_batch(raw, letters, order) if letters else None
-    return _part(raw, decoded, route, shape, catalog), dead
+    route, dead = decoder.route, None
+    if decoded.failed:
+        letters = [
+            Letter(f.index, f.code, f.message, "decode", f.position, route.type, route.schema_id)
+            for f in decoded.failed
+        ]
+        dead = letters_batch(raw, letters, order)
+    records = raw.num_rows - len(decoded.failed)
+    dropped = count_dropped(raw, decoded) if catalog.limits.drop_unknown_fields else None
+    if decoded.origin is not None:
+        raw = raw.take(decoded.origin)
+    table = catalog.tables.get(route.table)
+    more = (SHARD,) if route.shard else ()
+    fills = () if table is None else fills_for(table, decoder.inner, catalog, *more)
+    return Part(route, decoded.ok, fills, raw, records, dropped), dead
 
 
 def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
     """How many of some records of one key cannot be decoded."""
-    if catalog.changes is not None:
-        changes = _Changes.of(route, catalog, catalog.changes, guarded=False)
-        parts = _slices(payloads, raw, changes.decoder, catalog)
-        return sum(len(changes.decode(some, of).failed) for some, of in parts)
-    decoder = _decoder(route, catalog, guarded=False)
-    parts = _slices(payloads, raw, decoder, catalog)
-    return sum(len(decoder.decode(some).failed) for some, _ in parts)
+    found = _decoded_slices(payloads, raw, _decoder_of(route, catalog), catalog)
+    return sum(len(decoded.failed) for _, decoded in found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
-    """How the change events of a route are decoded."""
+class _RouteDecoder:
+    """Decodes the records of a route, be they changes of rows or not."""
 
-    decoder: ChangeDecoder
-    shape: HasColumns
-    shard: str
+    route: Route
+    inner: Decoder | ChangeDecoder
 
-    @classmethod
-    def of(
-        cls, route: Route, catalog: Catalog, settings: ChangeSettings, *, guarded: bool
-    ) -> _Changes:
-        keys = catalog.schemas.get(route.key_schema_id)
-        schema, limits = catalog.schemas[route.schema_id], limits_of(catalog)
-        decoder = change_decoder_for(schema, settings, limits, keys=keys)
-        shape = sharded(decoder) if route.shard else decoder
-        if guarded:
-            decoder = GuardedChanges(decoder, schema, settings, limits, keys)
-        return cls(decoder, shape, route.shard)
-
-    def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        found = self.decoder.decode(payloads, raw)
-        return replace(found, ok=with_shard(found.ok, self.shard)) if self.shard else found
+    def decode(self, payloads: pa.BinaryArray, raw: pa.Table, *, changes: bool) -> Decoded:
+        if not changes:
+            return cast(Decoder, self.inner).decode(payloads)
+        found = cast(ChangeDecoder, self.inner).decode(payloads, raw)
+        shard = self.route.shard
+        return replace(found, ok=_with_shard(found.ok, shard)) if shard else found
 
 
-_ROUTED: Cache[Decoder] = Cache(CAPACITY)
+_ROUTED: Cache[_RouteDecoder] = Cache(CAPACITY)
 
 
-def _decoder_of(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
-    """The same as `_decoder`, found again by the route itself as long as the catalog stays."""
-    if guarded:
-        return _decoder(route, catalog, guarded=True)
-    return _ROUTED.of((route,), lambda: _decoder(route, catalog, guarded=False), owner=catalog)
+def _decoder_of(route: Route, catalog: Catalog, *, guarded: bool = False) -> _RouteDecoder:
+    """The decoder of a route, found again by the route itself as long as the catalog stays."""
 
+    def make() -> _RouteDecoder:
+        schema = catalog.schemas[route.schema_id]
+        build: Callable[[], Decoder | ChangeDecoder]
+        if catalog.changes is None:
+            limits = replace(catalog.limits, raw_bytes=route.raw_bytes)
+            build = partial(decoder_for, schema, route.message, limits)
+        else:
+            keys = catalog.schemas.get(route.key_schema_id)
+            build = partial(change_decoder_for, schema, catalog.changes, catalog.limits, keys=keys)
+        return _RouteDecoder(route, GuardedDecoder(build) if guarded else build())
 
-def _decoder(route: Route, catalog: Catalog, *, guarded: bool) -> Decoder:
-    schema = catalog.schemas[route.schema_id]
-    limits = replace(limits_of(catalog), raw_bytes=route.raw_bytes)
-    decoder = decoder_for(schema, route.message, limits)
-    return GuardedDecoder(decoder, schema, route.message, limits) if guarded else decoder
-
-
-def _part(
-    raw: pa.Table, decoded: Decoded, route: Route, decoder: HasColumns, catalog: Catalog
-) -> Part:
-    records = raw.num_rows - len(decoded.failed)
-    dropped = count_dropped(raw, decoded) if catalog.drop_unknown_fields else None
-    if decoded.origin is not None:
-        raw = raw.take(decoded.origin)
-    table = catalog.tables.get(route.table)
-    fills = fills_for(table, decoder, catalog) if table is not None else ()
-    return Part(route, decoded.ok, fills, raw, records, dropped)
-
-
-def _refused(count: int, key: RouteKey, why: Rejected) -> list[Letter]:
-    return [
-        Letter(row, why.code, why.message, "route", type=key.claim, schema_id=key.schema_id)
-        for row in range(count)
-    ]
-
-
-def _failed(failure: Failure, route: Route) -> Letter:
-    return Letter(
-        failure.index,
-        failure.code,
-        failure.message,
-        "decode",
-        failure.position,
-        type=route.type,
-        schema_id=route.schema_id,
-    )
+    return make() if guarded else _ROUTED.of((route,), make, owner=catalog)
 
 
 _FILLS: Cache[tuple[Fill, ...]] = Cache(_MOST_SHAPES)
 
 
-def fills_for(table: TablePlan, decoder: HasColumns, catalog: Catalog) -> tuple[Fill, ...]:
-    """How a schema's columns reach the table; kept between tasks for the same two objects.
+def fills_for(
+    table: TablePlan, decoder: HasColumns, catalog: Catalog, *more: Column
+) -> tuple[Fill, ...]:
+    """How a schema's columns, and `more`, reach the table; kept for the very same objects.
 
     The driver has evolved the table already, so the same pure merge finds a place for everything.
     """
-
-    def merged() -> tuple[Fill, ...]:
-        policy = Evolution.model_validate(dict(catalog.evolution))
-        return merge(table.columns, decoder.columns, policy).fills
-
-    return _FILLS.of((table, decoder), merged)
+    return _FILLS.of(
+        (table, decoder, *more),
+        lambda: merge(table.columns, (*decoder.columns, *more), catalog.evolution).fills,
+    )

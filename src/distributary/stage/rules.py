@@ -26,9 +26,10 @@ from distributary.model.expectation import (
     type_spellings,
 )
 from distributary.model.manifest import compact
-from distributary.model.plan import Catalog, StageOrder
+from distributary.model.plan import StageOrder
 from distributary.model.table import Column, Role, TablePlan
-from distributary.stage.files import Letter, letters_batch
+from distributary.stage.catalog import Catalog
+from distributary.stage.files import Fact, letters_batch
 from distributary.stage.partitions import Flags, columns_as_written, without_records
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Held:
 
     parts: list[Part]
     dead: list[pa.RecordBatch]
-    facts: list[tuple[str, str]]
+    facts: list[Fact]
 
 
 def held_to_rules(parts: list[Part], catalog: Catalog, order: StageOrder) -> Held:
@@ -78,9 +79,7 @@ def held_to_rules(parts: list[Part], catalog: Catalog, order: StageOrder) -> Hel
     return Held(kept, dead, count_facts(table.name, counts))
 
 
-def count_changes(
-    table: TablePlan, rows: pa.Table, raw: pa.Table, catalog: Catalog
-) -> list[tuple[str, str]]:
+def count_changes(table: TablePlan, rows: pa.Table, raw: pa.Table, catalog: Catalog) -> list[Fact]:
     """What rules say about the events that a log gets; none is ever kept out of it.
 
     Events without a row, and values that an event leaves out, are not judged.
@@ -88,7 +87,7 @@ def count_changes(
     rules = rules_for(catalog.expectations, table, table.type)
     if not rules:
         return []
-    checks = _checks(rules, table)
+    checks = checks_of(rules, table.columns)
     counts = _not_applied(rules, checks)
     has_row = ~np.asarray(pc.is_in(rows.column("_op"), _WITHOUT_A_ROW))
     found = checks(_columns(rows, checks.schema)) if checks.rules else []
@@ -101,10 +100,10 @@ def count_changes(
 def unfit_rules(rules: tuple[Rule, ...], table: TablePlan) -> dict[str, str]:
     """Those of the rules for a table that cannot be applied to it, and why."""
     own = rules_for(rules, table, table.type)
-    return dict(_checks(own, table).unfit) if own else {}
+    return dict(checks_of(own, table.columns).unfit) if own else {}
 
 
-def count_facts(table: str, counts: Iterable[RuleCount]) -> list[tuple[str, str]]:
+def count_facts(table: str, counts: Iterable[RuleCount]) -> list[Fact]:
     """What a task tells the driver about rules."""
     told = [count.as_dict() for count in sum_counts(counts)]
     return [("rules", compact([table, told]))] if told else []
@@ -142,7 +141,7 @@ def _hold(
     dead: list[pa.RecordBatch],
     counts: list[RuleCount],
 ) -> None:
-    checks = _checks(bench.rules, bench.table)
+    checks = checks_of(bench.rules, bench.table.columns)
     counts += _not_applied(bench.rules, checks)
     if not checks.rules:
         kept += parts
@@ -166,24 +165,11 @@ def _hold(
             continue
         rest, first = without_records(part, refused)
         kept.append(rest)
-        bad = [
-            Letter(
-                int(row),
-                ErrorCode.EXPECTATION_FAILED,
-                _message(bench, checks.rules, verdicts, rows, here.start + int(row)),
-                "rules",
-                type=part.route.type,
-                schema_id=part.route.schema_id,
-            )
-            for row in first
-        ]
+        bad = []
+        for row in first.tolist():
+            why = _message(bench, checks.rules, verdicts, rows, here.start + row)
+            bad.append(part.letter(row, ErrorCode.EXPECTATION_FAILED, why, "rules"))
         dead.append(letters_batch(part.raw, bad, bench.order))
-
-
-def _checks(rules: tuple[Rule, ...], table: TablePlan) -> Checks:
-    # the engine is loaded by those who have a rule, and by nobody else
-
-    return checks_of(rules, table.columns)
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

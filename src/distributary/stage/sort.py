@@ -14,9 +14,10 @@ from distributary.decode.json.infer import infer, widened
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
-from distributary.model.plan import UNFRAMED, Catalog, Rejected, RouteKey, StageOrder
+from distributary.model.plan import UNFRAMED, Rejected, StageOrder
 from distributary.model.record import RAW
 from distributary.stage.bronze import BronzeWriter
+from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import (
     SORTED,
     Groups,
@@ -27,7 +28,7 @@ from distributary.stage.exchange import (
     positions,
     write_run,
 )
-from distributary.stage.files import Letter, letters_batch
+from distributary.stage.files import Fact, Letter, letters_batch
 from distributary.stage.unwrap import Share, Unwrapped, unwrap
 
 # What records that come without any schema look like.
@@ -77,7 +78,7 @@ def sort(
     batches: Iterable[pa.RecordBatch], catalog: Catalog, order: StageOrder
 ) -> Iterator[pa.RecordBatch]:
     """Raw records in; runs on disk, facts out."""
-    facts: list[tuple[str, str]] = []
+    facts: list[Fact] = []
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
     share = Share()
@@ -110,21 +111,17 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             continue
         if waiting and size + batch.nbytes > _BYTES_PER_RUN:
-            yield _joined(waiting)
+            yield pa.concat_batches(waiting)
             waiting, size = [], 0
         waiting.append(batch)
         size += batch.nbytes
     if waiting:
-        yield _joined(waiting)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
 
 
 def _sorted(
     raw: pa.RecordBatch, unwrapped: Unwrapped, catalog: Catalog, order: StageOrder
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[Fact]:
     decoding = catalog.each or bool(catalog.unified)
     letters = unwrapped.letters
     if decoding and len(unwrapped.rows):
@@ -159,9 +156,7 @@ def _run(
     """One copy of everything for all keys: each key's records are then a slice of it."""
     in_order = np.argsort(groups.codes, kind="stable")
     if refused:
-        wanted = np.ones(len(groups.keys), dtype=np.bool_)
-        wanted[list(refused)] = False
-        in_order = in_order[wanted[groups.codes[in_order]]]
+        in_order = in_order[~np.isin(groups.codes[in_order], list(refused))]
         if not len(in_order):
             return None
     take = pa.array(unwrapped.rows[in_order])
@@ -187,37 +182,21 @@ def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, R
     for number, key in enumerate(groups.keys):
         if key in catalog.routes:
             continue
-        rejected = _bad_name(key, catalog)
-        if rejected is None:
-            new += 1
-            rejected = _TOO_MANY if new > order.most_new_keys else None
-        if rejected is not None:
-            refused[number] = rejected
+        code = None
+        if catalog.envelope is not None:
+            code = refused_type_name(key.claim, strict=catalog.strict_names)
+        if code is not None:
+            refused[number] = Rejected(code, BAD_NAME)
+        elif (new := new + 1) > order.most_new_keys:
+            refused[number] = _TOO_MANY
     return refused
 
 
-def _bad_name(key: RouteKey, catalog: Catalog) -> Rejected | None:
-    if catalog.envelope is None:
-        return None
-    code = refused_type_name(key.claim, strict=catalog.strict_names)
-    return Rejected(code, BAD_NAME) if code is not None else None
-
-
 def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:
-    bad = np.zeros(len(groups.keys), dtype=np.bool_)
-    bad[list(refused)] = True
     letters = []
-    for i in np.flatnonzero(bad[groups.codes]).tolist():
-        number = int(groups.codes[i])
+    for i in np.flatnonzero(np.isin(groups.codes, list(refused))).tolist():
+        number, row = int(groups.codes[i]), int(unwrapped.rows[i])
         key, why = groups.keys[number], refused[number]
-        letters.append(
-            Letter(
-                int(unwrapped.rows[i]),
-                why.code,
-                why.message,
-                "route",
-                type=key.claim,
-                schema_id=key.schema_id,
-            )
-        )
+        letter = Letter(row, why.code, why.message, "route", None, key.claim, key.schema_id)
+        letters.append(letter)
     return letters
