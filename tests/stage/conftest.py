@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,7 @@ from distributary.registry.local import MemoryRegistry
 from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land
+from distributary.stage.packets import Targets, land_packets, pack
 from distributary.stage.sort import sort
 from distributary.testing.publisher import MemoryPublisher
 
@@ -39,6 +41,7 @@ class Bench:
     lake: Path
     registry: MemoryRegistry
     config: PipelineConfig
+    exchange: str = "disk"
     publisher: MemoryPublisher = field(default_factory=MemoryPublisher)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,8 @@ class Bench:
         return staged
 
     def stage(self, raw: list[pa.RecordBatch], *, tasks: int = 2, **order: object) -> Staged:
+        if self.exchange == "spark":
+            return self.exchanged(raw, tasks=tasks, **order)
         staged = self.sorted(raw, **order)
         self.planner.resolve(staged.unresolved(self.planner.catalog()))
         catalog = self.planner.catalog()
@@ -69,17 +74,38 @@ class Bench:
             staged.add(facts_of(land(load, catalog, self.order(**order))))
         return staged
 
+    def exchanged(self, raw: list[pa.RecordBatch], *, tasks: int, **order: object) -> Staged:
+        """Both hops by packets: all records, then those of keys that were new."""
+        told = self.order(**order, folder="")
+        staged, only = Staged(), None
+        while True:
+            catalog = self.planner.catalog()
+            targets = Targets.by_weight(dict.fromkeys(catalog.tables, 100), tasks)
+            packed = list(pack(raw, catalog, told, targets, only))
+            job = Staged()
+            for target in range(tasks):
+                mine = [b.filter(pc.equal(b.column(0), target)) for b in packed]
+                job.add(facts_of(land_packets(mine, catalog, told)))
+            staged.merge(job)
+            staged.seen += job.seen
+            self.planner.learn(job.shapes, job.carried)
+            new = job.unresolved(catalog)
+            if not new:
+                return staged
+            self.planner.resolve(new)
+            only = {one.key for one in new}
+
     def rows(self, staged: Staged, table: str) -> pa.Table:
         files = [self.lake / table / f.path for f in staged.files[table]]
         return pa.concat_tables([pq.read_table(f) for f in files], promote_options="default")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Bench]:
+@pytest.fixture(params=["disk", "spark"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Bench]:
     def make(tables: str = "{each: 'silver_{type}'}", extra: str = "") -> Bench:
         text = PIPELINE.format(lake=tmp_path, tables=tables, extra=extra)
         loaded = load_text(text, file="pipeline.yaml", environ={})
-        return Bench(tmp_path, MemoryRegistry(), loaded.config)
+        return Bench(tmp_path, MemoryRegistry(), loaded.config, request.param)
 
     return make
 

@@ -101,6 +101,9 @@ class Run(Section):
     """Attempts at one batch before the run stops."""
     keep_manifests: int = Field(default=100, ge=1)
     """Manifests of past batches that are kept."""
+    exchange: Literal["auto", "disk", "spark"] = "auto"
+    """How records get from the tasks that sort them to those that land them: files on a `disk` that
+    all workers see, or `spark`'s own shuffle; `auto` looks whether there is such a disk."""
     publish_threads: int = Field(default_factory=_threads, ge=1, le=256)
     """Tables committed at the same time; two per core and at most 8 when left out."""
 

@@ -34,20 +34,20 @@ class Written:
     """The files of one task. Spark stops waiting for a task long before its process notices."""
 
     def __init__(self) -> None:
-        self._ticket = ""
+        self._ticket: str | None = None
         self._paths: list[str] = []
 
-    def begin(self, ticket: str) -> None:
-        """A task that is wanted as long as the ticket is there."""
+    def begin(self, ticket: str | None) -> None:
+        """A task that is wanted as long as the ticket is there; always, where that is empty."""
         self._ticket, self._paths = ticket, []
 
     def end(self) -> None:
         """What is written from here on is nobody's task, or another kind of one."""
-        self.begin("")
+        self.begin(None)
 
     def add(self, path: str) -> None:
         """Before a file is written."""
-        if self._ticket:
+        if self._ticket is not None:
             self.check()
             self._paths.append(path)
 

@@ -25,9 +25,9 @@ from distributary.engine.publish import (
 from distributary.engine.stage import (
     Begun,
     Stages,
+    begin_stage,
     drop_entries,
     drop_files,
-    hop_one,
     stage_order,
     stage_records,
 )
@@ -47,8 +47,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
-from distributary.stage.catalog import Catalog
-from distributary.stage.job import CatalogFile, Staged
+from distributary.stage.job import Staged
 from distributary.store.disk import sync_file_system
 
 # While a batch is decided and committed, the records of the next one are read and sorted.
@@ -92,9 +91,10 @@ class ReadAhead:
             return
         order = stage_order(context, batch, source)
         catalog = context.planner.catalog()
-        sent = context.sent(catalog)
-        sorting = self._pool.submit(self._sort, source, sent, catalog, order)
-        self._ahead = _Ahead(batch, source, Begun(order, sorting))
+        work = begin_stage(context, source, catalog, order)
+        self._ahead = _Ahead(
+            batch, source, Begun(order, catalog, self._pool.submit(self._tagged, work, order))
+        )
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
         """The records of a batch as they were opened, if it was begun and ends there."""
@@ -125,20 +125,19 @@ class ReadAhead:
         wait([sorting])
         if sorting.exception() is None:
             drop_files(self._context, sorting.result())
-        shutil.rmtree(order.folder, ignore_errors=True)
+        if order.folder:
+            shutil.rmtree(order.folder, ignore_errors=True)
 
     def close(self) -> None:
         """The run is over."""
         self.drop()
         self._pool.shutdown()
 
-    def _sort(
-        self, source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder
-    ) -> Staged:
+    def _tagged(self, work: Callable[[], Staged], order: StageOrder) -> Staged:
         spark = self._context.spark
         spark.addTag(_tag(order))
         try:
-            return hop_one(source, sent, catalog, order)
+            return work()
         finally:
             spark.removeTag(_tag(order))
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -187,6 +188,10 @@ class RunContext:
     """By table, the newest batch of this lane that its own log had when it was looked at."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are committed: a batch and a `resume` must not overtake each other."""
+    exchange: str = "disk"
+    """How records travel between the two hops of a stage: by a `disk` that all see, or `spark`."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Records per table of the batch before."""
     manifests: Manifests = field(init=False)
     """The decided batches of this lane."""
     _sent: tuple[Catalog, CatalogFile] | None = None

@@ -34,7 +34,7 @@ from distributary.engine.plan import Planner
 from distributary.engine.recovery import refuse_behind, refuse_lost
 from distributary.engine.removal import finish_removal
 from distributary.engine.shards import divide, family, refuse_replay
-from distributary.engine.stage import drop_undecided
+from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.observe.events import EventBus
@@ -230,6 +230,7 @@ class Pipeline:
             calls=self.calls,
             parking=self.parking,
             lane=lane,
+            exchange=choose_exchange(self.config.run.exchange, session, checkpoint.runs(lane)),
             newest_settled=max(
                 (
                     b.batch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from distributary.engine.parts import RunContext
 from distributary.engine.publish import Reach, derived_entries
@@ -26,14 +28,15 @@ from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import StageOrder
+from distributary.model.plan import RouteKey, StageOrder
 from distributary.model.table import STAGING, Role, TablePlan
-from distributary.source.base import BatchInput, parallelism
+from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket
-from distributary.stage.job import CatalogFile, Staged, run_land, run_sort
+from distributary.stage.job import CatalogFile, Staged, run_exchanged, run_land, run_sort
 from distributary.stage.land import without_copies
+from distributary.stage.packets import Targets
 from distributary.store.base import at, reaching
 
 _MOST_TRIES = 5
@@ -49,6 +52,7 @@ class Begun:
     """A stage whose first hop is under way."""
 
     order: StageOrder
+    catalog: Catalog
     sorting: Future[Staged]
 
 
@@ -160,21 +164,165 @@ def stage_records(
     order = begun.order if begun is not None else stage_order(context, batch, source)
     staged: Staged | None = None
     try:
-        staged, tries = _sorted(context, batch, source, order, begun)
-        _check_seen(staged, source, batch)
-        _landed(context, staged, order)
+        if order.folder:
+            staged, tries = _sorted(context, batch, source, order, begun)
+            _check_seen(staged, source, batch)
+            _landed(context, staged, order)
+        else:
+            staged, tries = _exchanged(context, batch, source, order, begun)
+            _check_seen(staged, source, batch)
         _refuse_broken(context, staged, order)
         # from here on the files may be decided: a ticket says that they are not
         with reaching(order.folder):
-            for path in Path(order.folder).glob(f"*{TICKET}"):
+            for path in Path(order.folder).glob(f"*{TICKET}") if order.folder else ():
                 path.unlink()
     except Exception:
         if staged is not None:
             drop_files(context, staged)
         raise
     finally:
-        shutil.rmtree(order.folder, ignore_errors=True)
+        if order.folder:
+            shutil.rmtree(order.folder, ignore_errors=True)
     return Stages(staged, tries, time.monotonic() - began)
+
+
+def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> str:
+    """`disk` or `spark`: by what is true of this driver and its workers, not by hope."""
+    if wanted != "auto":
+        return wanted
+    if is_local(spark):
+        return "disk"
+    path = folder / f"seen-{uuid.uuid4().hex}"
+    tasks = 2 * parallelism(spark)
+
+    def looks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            seen = pa.array([os.path.exists(path)])
+            yield pa.RecordBatch.from_arrays([seen], ["seen"])
+
+    with reaching(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    try:
+        answers = spark.range(0, tasks, 1, tasks).mapInArrow(looks, "seen boolean").toArrow()
+    finally:
+        path.unlink(missing_ok=True)
+    return "disk" if all(answers.column(0).to_pylist()) else "spark"
+
+
+def begin_stage(
+    context: RunContext, source: BatchInput, catalog: Catalog, order: StageOrder
+) -> Callable[[], Staged]:
+    """What can be done of a stage before it is its turn: hop one, or both where they are one job.
+
+    The catalog is sent here, by the thread that runs the batches.
+    """
+    sent = context.sent(catalog)
+    if order.folder:
+        return partial(hop_one, source, sent, catalog, order)
+    return partial(_job, context, source, sent, catalog, order, targets_of(context, catalog))
+
+
+def targets_of(context: RunContext, catalog: Catalog) -> Targets:
+    """Who lands what, by the batch before; copies of a change must meet in one task."""
+    partitions = parallelism(context.spark)
+    if catalog.changes is not None and catalog.changes.related:
+        return Targets(partitions)
+    return Targets.by_weight(context.weights, partitions)
+
+
+def _job(
+    context: RunContext,
+    source: BatchInput,
+    sent: CatalogFile,
+    catalog: Catalog,
+    order: StageOrder,
+    targets: Targets,
+    only: Collection[RouteKey] | None = None,
+) -> Staged:
+    """Both hops at once."""
+    job = partial(run_exchanged, source.frame, source.reader, sent, targets, only)
+    return _hop(job, order, list(catalog.tables.values()))
+
+
+def _exchanged(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    order: StageOrder,
+    begun: Begun | None,
+) -> tuple[Staged, int]:
+    """The job over all records; then over those of keys that nobody had met, or all again.
+
+    Again where an answer changes a table that has files of this batch: they would lack a column, or
+    have one of another type.
+    """
+    staged: Staged | None = None
+    only: Collection[RouteKey] | None = None
+    for number in range(1, _MOST_TRIES + 1):
+        catalog = begun.catalog if begun is not None and number == 1 else context.planner.catalog()
+        if begun is not None and number == 1:
+            found = begun.sorting.result()
+        else:
+            targets = targets_of(context, catalog)
+            found = _job(context, source, context.sent(catalog), catalog, order, targets, only)
+        if staged is None:
+            staged = found
+        else:
+            staged.merge(found)
+            staged.runs += found.runs
+        try:
+            new = _answers(context, found, catalog)
+        except Exception:
+            drop_files(context, staged)
+            raise
+        if not new and not _outdated(context, staged, catalog):
+            _drop_all_copies(context, staged, order)
+            context.weights = dict(staged.records)
+            return staged, number
+        only = new
+        if _outdated(context, staged, catalog):
+            drop_files(context, staged)
+            staged, only = None, None
+    raise _not_told_apart(context, batch)
+
+
+def _answers(context: RunContext, staged: Staged, used: Catalog) -> frozenset[RouteKey]:
+    """Find out what is new about the records; the keys whose records have not been landed yet."""
+    context.planner.learn(staged.shapes, staged.carried)
+    new = staged.unresolved(used)
+    wanted = context.planner.catalog()
+    if missing := [one for one in staged.unresolved(wanted)]:
+        context.planner.resolve(missing)
+    context.planner.follow_newest(staged.newest())
+    return frozenset(one.key for one in new)
+
+
+def _outdated(context: RunContext, staged: Staged, used: Catalog) -> bool:
+    """Whether a table that was landed is planned otherwise by now, or a landed key's route."""
+    now = context.planner.catalog()
+    if now is used:
+        return False
+    keys = {r.key for run in staged.runs for r in run.ranges} & used.routes.keys()
+    return any(now.routes.get(key) != used.routes[key] for key in keys) or any(
+        now.tables[name].columns != used.tables[name].columns
+        for name in staged.files
+        if name in used.tables
+    )
+
+
+def _drop_all_copies(context: RunContext, staged: Staged, order: StageOrder) -> None:
+    planned = context.planner.catalog()
+    if planned.changes is not None and planned.changes.related:
+        _drop_copies(staged, planned.tables, order)
+
+
+def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
+    return AccountingError(
+        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
+        where=f"pipeline {context.config.name}",
+        next_step="run again with --debug and report the log",
+    )
 
 
 def hop_one(source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder) -> Staged:
@@ -205,11 +353,7 @@ def _sorted(
             drop_files(context, staged)
             raise
         drop_files(context, staged)
-    raise AccountingError(
-        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
-        where=f"pipeline {context.config.name}",
-        next_step="run again with --debug and report the log",
-    )
+    raise _not_told_apart(context, batch)
 
 
 def _answered(context: RunContext, staged: Staged) -> bool:
@@ -296,14 +440,16 @@ def _hop(
 def _attempted(
     job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
 ) -> Staged:
-    with reaching(order.folder):
-        Path(order.folder).mkdir(parents=True, exist_ok=True)
-        Path(ticket(order)).touch()
+    if order.folder:
+        with reaching(order.folder):
+            Path(order.folder).mkdir(parents=True, exist_ok=True)
+            Path(ticket(order)).touch()
     try:
         return job(order)
     except BaseException:
         # its tasks may still be at work: what they write from here on they take back themselves
-        Path(ticket(order)).unlink(missing_ok=True)
+        if order.folder:
+            Path(ticket(order)).unlink(missing_ok=True)
         drop_attempt(prefix(order), tables)
         raise
 
@@ -340,7 +486,9 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
         batch=batch,
         attempt=attempt,
         now_us=time.time_ns() // 1000,
-        folder=str(context.checkpoint.runs(context.lane) / attempt),
+        folder=""
+        if context.exchange == "spark"
+        else str(context.checkpoint.runs(context.lane) / attempt),
         lake=context.config.lake.address,
         storage_options=context.config.lake.options,
         life=context.checkpoint.life,

@@ -56,6 +56,15 @@ def parallelism(spark: SparkSession) -> int:
     return _PARALLELISM.of((spark,), lambda: _parallelism(spark))
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether tasks run in processes of this machine, which see what this process sees."""
+    try:
+        return str(spark.sparkContext.master).startswith("local")
+    except PySparkException:
+        # nobody knows where the server of Connect is
+        return False
+
+
 def _parallelism(spark: SparkSession) -> int:
     try:
         return max(1, spark.sparkContext.defaultParallelism)

@@ -3,7 +3,7 @@
 Hop one sorts its records by key and writes them as one Arrow file; hop two maps the file into
 memory and takes slices of it, which copies nothing. Spark's own shuffle would carry every record
 twice between Python and the JVM. The files lie in the checkpoint, which all workers see, and are
-gone when the stage is over.
+gone when the stage is over. Where workers do not see it, see `packets`.
 """
 
 from __future__ import annotations
@@ -62,18 +62,27 @@ class Run:
     def of(cls, body: Any) -> Run:
         """The inverse of `as_json`, after the JSON has been parsed."""
         path, ranges = body
-        return cls(path, tuple(KeyRange(_route_key(*key), *more) for key, *more in ranges))
+        return cls(path, tuple(KeyRange(route_key(*key), *more) for key, *more in ranges))
 
 
-def _route_key(
+def route_key(
     claim: str, schema_id: int, message_index: Sequence[int] = (), *more: Any, **others: Any
 ) -> RouteKey:
+    """A key as it came through JSON or Arrow."""
     # Arrow and JSON have lists only
     return RouteKey(claim, schema_id, tuple(message_index), *more, **others)
 
 
+HELD: dict[str, pa.RecordBatch] = {}
+"""Runs of this worker's task that are no files, because there is no folder that all workers see."""
+
+
 def write_run(batch: pa.RecordBatch, folder: str) -> str:
-    """Write a batch as a file of its own; returns its path."""
+    """Write a batch as a file of its own; returns its path. Without a folder it is only held."""
+    if not folder:
+        name = uuid.uuid4().hex
+        HELD[name] = batch
+        return name
     # where the folder is gone, nobody waits for it
     path = Path(folder) / f"{uuid.uuid4().hex}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -82,7 +91,9 @@ def write_run(batch: pa.RecordBatch, folder: str) -> str:
 
 
 def open_run(path: str) -> pa.RecordBatch:
-    """The batch of a file, mapped into memory."""
+    """The batch of a file, mapped into memory; or one that is held."""
+    if path in HELD:
+        return HELD[path]
     with pa.memory_map(path) as source:
         return pa.ipc.open_file(source).get_batch(0)
 
@@ -157,7 +168,7 @@ def spread(
     loads, filled = [Load() for _ in range(tasks)], [0] * tasks
     for name in sorted(tables, key=lambda name: (-weights[name], name)):
         rows = sum(_rows(share) for share in tables[name])
-        pieces = min(tasks, max(1, round(weights[name] / fair)), max(1, rows // _SMALLEST_CUT))
+        pieces = pieces_of(weights[name], rows, fair, tasks)
         cut = _cut_by_run if by_run else _cut
         for piece in cut(tables[name], -(-rows // pieces)):
             lightest = filled.index(min(filled))
@@ -165,6 +176,11 @@ def spread(
             filled[lightest] += sum(map(_weight, piece))
     loads[filled.index(min(filled))].letters.extend(letters)
     return [load for load in loads if load.tables or load.letters]
+
+
+def pieces_of(weight: int, rows: int, fair: int, tasks: int) -> int:
+    """Over how many tasks a table is spread."""
+    return min(tasks, max(1, round(weight / fair)), max(1, rows // _SMALLEST_CUT))
 
 
 def table_of(route: Route | Rejected) -> str:
@@ -259,7 +275,7 @@ def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> Groups:
     """
     found, codes = combinations(unwrapped.keys.values())
     named = (dict(zip(unwrapped.keys, values, strict=True)) for values in found)
-    groups = Groups([_route_key(**fields) for fields in named], codes)
+    groups = Groups([route_key(**fields) for fields in named], codes)
     return _by_branch(groups, unwrapped.payloads, unions) if unions else groups
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from distributary.stage.exchange import FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
+from distributary.stage.packets import PACKET_DDL, Targets, land_packets, pack
 from distributary.stage.sort import sort
 from distributary.store.base import at, introduce, packed, unpacked
 
@@ -190,6 +191,34 @@ def run_sort(frame: DataFrame, reader: Reader, catalog: CatalogFile, order: Stag
     return staged
 
 
+def run_exchanged(
+    frame: DataFrame,
+    reader: Reader,
+    catalog: CatalogFile,
+    targets: Targets,
+    only: Collection[RouteKey] | None,
+    order: StageOrder,
+) -> Staged:
+    """Both hops as one job, where workers share no disk; with `only`, of these keys alone."""
+
+    def hop_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _begun(order)
+        try:
+            # one packet after the other: all of them would be a second copy of the records
+            yield from pack(reader(iter(batches)), catalog.value, order, targets, only)
+        except BaseException:
+            WRITTEN.take_back()
+            raise
+
+    def hop_two(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _awaited(lambda: land_packets(batches, catalog.value, order), order)
+
+    packets = frame.mapInArrow(hop_one, PACKET_DDL).repartitionById(targets.partitions, "target")
+    staged = Staged()
+    staged.add(_collected(packets.mapInArrow(hop_two, FACT_DDL)))
+    return staged
+
+
 def run_land(
     spark: SparkSession, loads: Sequence[Load], catalog: CatalogFile, order: StageOrder
 ) -> Staged:
@@ -217,10 +246,7 @@ def _awaited(
     work: Callable[[], Iterator[pa.RecordBatch]], order: StageOrder
 ) -> Iterator[pa.RecordBatch]:
     """A task of a worker. One that fails, or that nobody waits for, takes back what it wrote."""
-    keep_zip_directories()
-    introduce(order.lake, order.storage_options)
-    UPLOADS.forget()
-    WRITTEN.begin(ticket(order))
+    _begun(order)
     try:
         facts = list(work())
         # whoever takes the ticket away after this finds the files
@@ -230,6 +256,15 @@ def _awaited(
         raise
     WRITTEN.end()
     yield from facts
+
+
+def _begun(order: StageOrder) -> None:
+    """What a worker does before every task."""
+    keep_zip_directories()
+    introduce(order.lake, order.storage_options)
+    UPLOADS.forget()
+    # without a folder that all see, nobody can tell a task that it is not wanted any more
+    WRITTEN.begin(ticket(order) if order.folder else "")
 
 
 def _collected(facts: DataFrame) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from distributary.stage.files import Fact, change_fact, file_fact, file_name, me
 from distributary.stage.partitions import schema_ids_of, table_facts, within_limits
 from distributary.stage.parts import Part, UnifiedWriter, decode_shares, open_records, passed_over
 from distributary.stage.rules import count_changes, count_facts, held_to_rules
+from distributary.store.base import at
 
 # What a worker keeps between tasks is put out of the garbage collector's sight.
 #
@@ -169,7 +169,7 @@ def without_copies(
     table: TablePlan, files: Sequence[StagedFile], order: StageOrder
 ) -> tuple[list[StagedFile], Counter[str]]:
     """The files without rows that a file before them has, and what those were."""
-    ids = [_columns(f"{table.path}/{file.path}", [*_ID, "_op"]) for file in files]
+    ids = [_columns(table, file, [*_ID, "_op"]) for file in files]
     every = pa.concat_tables(ids)
     index = KeyIndex(every, _ID)
     first = np.zeros(every.num_rows, np.bool_)
@@ -188,12 +188,12 @@ def without_copies(
             continue
         if wanted.any():
             kept.append(_rewritten(table, file, wanted, order))
-        Path(f"{table.path}/{file.path}").unlink()
+        at(table.path).remove(file.path)
     return kept, Counter(every.column("_op").filter(pa.array(~keep)).to_pylist())
 
 
 def _rewritten(table: TablePlan, file: StagedFile, wanted: Flags, order: StageOrder) -> StagedFile:
-    rows = _columns(f"{table.path}/{file.path}").filter(pa.array(wanted))
+    rows = _columns(table, file).filter(pa.array(wanted))
     folder, _, _ = file.path.rpartition("/")
     name = f"{folder}/{file_name(order)}" if folder else file_name(order)
     written = write_file(rows, table.path, name)
@@ -206,6 +206,6 @@ def _rewritten(table: TablePlan, file: StagedFile, wanted: Flags, order: StageOr
     )
 
 
-def _columns(path: str, names: list[str] | None = None) -> pa.Table:
-    with pq.ParquetFile(path) as file:
-        return file.read(columns=names)
+def _columns(table: TablePlan, file: StagedFile, names: list[str] | None = None) -> pa.Table:
+    with at(table.path).open(file.path) as opened:
+        return pq.ParquetFile(opened).read(columns=names)

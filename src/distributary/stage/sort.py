@@ -78,7 +78,6 @@ def sort(
     batches: Iterable[pa.RecordBatch], catalog: Catalog, order: StageOrder
 ) -> Iterator[pa.RecordBatch]:
     """Raw records in; runs on disk, facts out."""
-    facts: list[Fact] = []
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
     share = Share()
@@ -93,10 +92,10 @@ def sort(
         skipped += unwrapped.skipped
         if bronze is not None:
             bronze.add(raw, unwrapped)
-        facts += _sorted(raw, unwrapped, catalog, order)
+        yield facts_batch(_sorted(raw, unwrapped, catalog, order))
     seen, skipped = seen + share.others, skipped + share.others
     told = {"records": seen, "skipped": skipped, "bytes": size, "newest_us": newest}
-    facts.append(("seen", json.dumps(told)))
+    facts: list[Fact] = [("seen", json.dumps(told))]
     if bronze is not None:
         facts += bronze.finish()
         UPLOADS.finish()
