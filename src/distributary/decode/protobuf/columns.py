@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from base64 import b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import json_format
@@ -19,18 +17,23 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError as ParseError
 from google.protobuf.message_factory import GetMessageClass
 
-from distributary.decode.base import RefusedError
-from distributary.decode.protobuf.descriptors import (
-    OFFICIAL_MAX_DEPTH,
-    find_message,
-    is_map,
-    message_class,
+from distributary.decode.base import (
+    RefusedError,
+    json_number,
+    offsets_of,
+    owners,
+    where,
+    with_repeated_keys,
 )
 from distributary.decode.protobuf.schema import (
+    OFFICIAL_MAX_DEPTH,
     TEXT_KINDS,
     Field,
     Kind,
     Value,
+    find_message,
+    is_map,
+    message_class,
     microseconds,
 )
 from distributary.errors import ErrorCode
@@ -106,9 +109,8 @@ class JsonText:
         return content
 
     def _item(self, field: FieldDescriptor, value: Any, depth: int) -> Any:
-        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            return self._message(value, depth + 1)
-        return _scalar(field, value)
+        is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+        return self._message(value, depth + 1) if is_message else _scalar(field, value)
 
     def _any(self, message: Any, depth: int) -> dict[str, Any]:
         if not message.ListFields():
@@ -158,22 +160,8 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.cpp_type in _TEXT_NUMBERS:
         return str(value)
     if isinstance(value, float):
-        return _number(value, single=field.type == FieldDescriptor.TYPE_FLOAT)
+        return json_number(value, single=field.type == FieldDescriptor.TYPE_FLOAT)
     return _utf8(field, value)
-
-
-def _number(value: float, *, single: bool) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return _shortest(value) if single else value
-
-
-def _shortest(value: float) -> float:
-    # the fewest digits that give the same 32 bits: 0.1, not 0.10000000149011612
-    candidates = (float(f"{value:.{digits}g}") for digits in (6, 7, 8, 9))
-    return next((c for c in candidates if np.float32(c) == value), value)
 
 
 def _utf8(field: FieldDescriptor, value: Any) -> Any:
@@ -233,14 +221,14 @@ class Columns:
             values = self._texts(([data] for data in array.values.to_pylist()), field.value, below)
         else:
             values = self._value(array.values, field.value, field.label, below)
-        problems.extend(_lifted(below, array))
-        return _nested(field.type, array, [values])
+        return _nested(field.type, array, values, below, problems)
 
     def _map(
         self, array: pa.ListArray, field: Field, key: Value, problems: list[Problem]
     ) -> pa.Array:
         keys, items = array.values.field(0), array.values.field(1)
-        problems.extend(_repeated_keys(array, keys))
+        # the last entry of a key counts
+        problems.extend(Problem(index, None) for index in with_repeated_keys(array, keys))
         if key.work:
             keys = self._value(keys, key, field.label, problems)
         below: list[Problem] = []
@@ -249,10 +237,9 @@ class Columns:
         elif field.value.fields or field.value.work:
             # an entry without a value holds the default of its message, not a null
             items = self._value(_all_valid(items), field.value, field.label, below)
-        problems.extend(_lifted(below, array))
         entry = pa.struct([field.type.key_field, field.type.item_field])
         entries = pa.Array.from_buffers(entry, len(keys), [None], 0, children=[keys, items])
-        return _nested(field.type, array, [entries])
+        return _nested(field.type, array, entries, below, problems)
 
     def _value(
         self, array: pa.Array, value: Value, label: str, problems: list[Problem]
@@ -274,19 +261,13 @@ class Columns:
                     return pa.nulls(len(array), pa.string())
                 occurrences = (list_ or None for list_ in array.to_pylist())
                 return self._texts(occurrences, value, problems)
-            case Kind.STRUCT:
-                return self._struct(array, value, problems)
-            case _:
-                return array
-
-    def _struct(self, array: pa.StructArray, value: Value, problems: list[Problem]) -> pa.Array:
-        if not value.work:
-            return array
-        arrays = [array.field(i) for i in range(len(value.fields))]
-        members = self._members(arrays, value, problems)
-        return pa.Array.from_buffers(
-            value.type, len(array), [array.buffers()[0]], array.null_count, children=members
-        )
+            case Kind.STRUCT if value.work:
+                arrays = [array.field(i) for i in range(len(value.fields))]
+                members = self._members(arrays, value, problems)
+                return pa.Array.from_buffers(
+                    value.type, len(array), [array.buffers()[0]], array.null_count, children=members
+                )
+        return array
 
     def _texts(
         self,
@@ -318,25 +299,12 @@ def _set_twice(members: list[tuple[pa.Array, Field]]) -> Iterable[Problem]:
     given = []
     for array, field in members:
         if field.value.kind in TEXT_KINDS:
-            given.append(np.diff(_offsets(array)) > 0)
+            given.append(np.diff(offsets_of(array)) > 0)
         elif array.null_count < len(array):
             given.append(array.is_valid().to_numpy(zero_copy_only=False))
     if len(given) < 2:
         return ()
-    return [Problem(int(i), None) for i in np.flatnonzero(np.sum(given, axis=0) > 1)]
-
-
-def _repeated_keys(array: pa.ListArray, keys: pa.Array) -> Iterable[Problem]:
-    """Maps in which a key occurs again: the last entry counts."""
-    lengths = np.diff(_offsets(array))
-    if len(lengths) == 0 or lengths.max() < 2:
-        return ()
-    encoded = keys.dictionary_encode()
-    size = len(encoded.dictionary)
-    owner = np.repeat(np.arange(len(array)), lengths)
-    places = np.sort(owner * size + encoded.indices.to_numpy())
-    again = places[1:][places[1:] == places[:-1]]
-    return [Problem(int(i), None) for i in np.unique(again // size)]
+    return [Problem(i, None) for i in where(np.sum(given, axis=0) > 1)]
 
 
 def _instants(array: pa.StructArray, value: Value, label: str, problems: list[Problem]) -> pa.Array:
@@ -344,9 +312,8 @@ def _instants(array: pa.StructArray, value: Value, label: str, problems: list[Pr
     micros, outside = microseconds(value.kind, seconds, nanos)
     if outside.any():
         reason = f"field {label} is outside the range of {value.message}"
-        problems.extend(
-            Problem(int(i), ErrorCode.VALUE_OUT_OF_RANGE, reason) for i in np.flatnonzero(outside)
-        )
+        code = ErrorCode.VALUE_OUT_OF_RANGE
+        problems.extend(Problem(index, code, reason) for index in where(outside))
     buffers = [array.buffers()[0], pa.py_buffer(micros)]
     return pa.Array.from_buffers(value.type, len(array), buffers, array.null_count)
 
@@ -364,17 +331,16 @@ def _all_valid(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [None], 0, children=children)
 
 
-def _nested(type_: pa.DataType, like: pa.ListArray, children: list[pa.Array]) -> pa.Array:
-    return pa.Array.from_buffers(type_, len(like), [None, like.buffers()[1]], 0, children=children)
-
-
-def _lifted(below: list[Problem], array: pa.ListArray) -> Iterable[Problem]:
-    """The problems of a list's items as problems of the list."""
-    if not below:
-        return ()
-    owners = np.searchsorted(_offsets(array), [p.index for p in below], side="right") - 1
-    return [Problem(int(o), p.code, p.reason) for o, p in zip(owners, below, strict=True)]
-
-
-def _offsets(array: pa.ListArray) -> npt.NDArray[np.int32]:
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
+def _nested(
+    type_: pa.DataType,
+    like: pa.ListArray,
+    items: pa.Array,
+    below: list[Problem],
+    problems: list[Problem],
+) -> pa.Array:
+    """Lists of other items; the problems of the items become problems of the lists."""
+    lists = owners(offsets_of(like), [problem.index for problem in below])
+    problems.extend(
+        replace(problem, index=index) for index, problem in zip(lists, below, strict=True)
+    )
+    return pa.Array.from_buffers(type_, len(like), [None, like.buffers()[1]], 0, children=[items])

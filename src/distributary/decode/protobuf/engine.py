@@ -23,8 +23,15 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from distributary.decode.base import attempt
-from distributary.decode.protobuf.descriptors import find_message, message_class
-from distributary.decode.protobuf.schema import TEXT_KINDS, Field, Kind, Value
+from distributary.decode.protobuf.schema import (
+    TEXT_KINDS,
+    Field,
+    Kind,
+    Value,
+    find_message,
+    message_class,
+    wire_types,
+)
 from distributary.decode.protobuf.wire import judge
 
 try:
@@ -36,6 +43,10 @@ MAX_TAG_SLOTS = 100_000
 """The engine clears a table as long as the highest field number, for each message and call."""
 
 _PACKAGE = "lake"
+_PARTS: dict[Kind, list[int]] = {
+    **dict.fromkeys((Kind.TIMESTAMP, Kind.DURATION), wire_types("INT64", "INT32")),
+    Kind.FIELD_MASK: wire_types("STRING"),
+}
 
 
 class Engine:
@@ -73,9 +84,10 @@ def engine_supports(message: Value) -> bool:
 
 
 def _private_type(message: Value) -> Descriptor:
-    pool = DescriptorPool()
-    for file in _PrivateFiles(message).files():
-        pool.Add(file)
+    pool, files = DescriptorPool(), _PrivateFiles()
+    files.message(message)
+    pool.Add(files.enums)
+    pool.Add(files.messages)
     return find_message(pool, f"{_PACKAGE}.M0")
 
 
@@ -100,25 +112,21 @@ class _Labelled:
 class _PrivateFiles:
     """Writes the private types: enums in one file, messages in another that imports it."""
 
-    def __init__(self, message: Value) -> None:
+    def __init__(self) -> None:
         # proto2 lets an enum start with any number, proto3 has fields without presence
-        self._enums = FileDescriptorProto(name="e.proto", package=_PACKAGE, syntax="proto2")
-        self._messages = FileDescriptorProto(
+        self.enums = FileDescriptorProto(name="e.proto", package=_PACKAGE, syntax="proto2")
+        self.messages = FileDescriptorProto(
             name="m.proto", package=_PACKAGE, syntax="proto3", dependency=["e.proto"]
         )
-        self._message(message)
 
-    def files(self) -> tuple[FileDescriptorProto, FileDescriptorProto]:
-        return self._enums, self._messages
-
-    def _new(self) -> DescriptorProto:
-        return self._messages.message_type.add(name=f"M{len(self._messages.message_type)}")
-
-    def _message(self, value: Value) -> str:
+    def message(self, value: Value) -> str:
         message = self._new()
         for field in value.fields:
             self._add(message, field)
         return f".{_PACKAGE}.{message.name}"
+
+    def _new(self) -> DescriptorProto:
+        return self.messages.message_type.add(name=f"M{len(self.messages.message_type)}")
 
     def _add(self, message: DescriptorProto, field: Field) -> None:
         if field.key is not None:
@@ -155,28 +163,18 @@ class _PrivateFiles:
         if value.kind is Kind.ENUM:
             return FieldDescriptorProto.TYPE_ENUM, self._enum(value)
         if value.kind is Kind.STRUCT:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._message(value)
-        if value.wrapped:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts((value.wire, False))
-        if value.kind in (Kind.TIMESTAMP, Kind.DURATION):
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts(
-                (FieldDescriptorProto.TYPE_INT64, False), (FieldDescriptorProto.TYPE_INT32, False)
-            )
-        if value.kind is Kind.FIELD_MASK:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts(
-                (FieldDescriptorProto.TYPE_STRING, True)
-            )
-        return value.wire, ""
-
-    def _parts(self, *types: tuple[int, bool]) -> str:
+            return FieldDescriptorProto.TYPE_MESSAGE, self.message(value)
+        parts = [value.wire] if value.wrapped else _PARTS.get(value.kind)
+        if parts is None:
+            return value.wire, ""
         message = self._new()
-        for number, (type_, repeated) in enumerate(types, start=1):
-            _declare(message, number, type_, repeated)
-        return f".{_PACKAGE}.{message.name}"
+        for number, type_ in enumerate(parts, start=1):
+            _declare(message, number, type_, value.kind is Kind.FIELD_MASK)
+        return FieldDescriptorProto.TYPE_MESSAGE, f".{_PACKAGE}.{message.name}"
 
     def _enum(self, value: Value) -> str:
         # value names live beside their enum, so each enum gets a message around it
-        around = self._enums.message_type.add(name=f"E{len(self._enums.message_type)}")
+        around = self.enums.message_type.add(name=f"E{len(self.enums.message_type)}")
         enum = around.enum_type.add(name="E")
         for number, name in value.names.items():
             enum.value.add(name=name, number=number)
