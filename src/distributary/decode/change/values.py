@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro import columns as numbers
+from distributary.decode.avro import engine as numbers
 from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
 from distributary.decode.avro.schema import decimal
 from distributary.decode.base import RefusedError
