@@ -14,17 +14,10 @@ import pyarrow.compute as pc
 
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.avro.schema import MAX_FIELDS
-from distributary.decode.base import DecodeLimits, Expansion, Gathered
+from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
 from distributary.decode.change.base import Events, column_names
-from distributary.decode.change.values import (
-    MAX_DIMENSIONS,
-    TOO_DEEP,
-    Mask,
-    Read,
-    arrays,
-    json_texts,
-)
+from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays, json_texts
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
@@ -473,29 +466,12 @@ class AvroEvents:
         self._inner = AvroDecoder(private, layout.private["name"], limits)
         self._top, self._records, self._metadata = layout.top, layout.records, layout.metadata
         self._unit = layout.unit
-        self._names = column_names(name for name, _, _ in layout.plans)
+        self.names = column_names(name for name, _, _ in layout.plans)
         self._inside = {c.name: c.type for c in self._inner.columns}
         self._payload = tuple(self._columns(layout))
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source's table."""
-        return tuple(each.column for each in self._payload)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What the columns are called, by their names in the source."""
-        return self._names
-
-    @property
-    def metadata(self) -> frozenset[str]:
-        """What the events say about their source."""
-        return frozenset(self._metadata)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self.columns = tuple(each.column for each in self._payload)
+        self.metadata = frozenset(self._metadata)
+        self.expansion = self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""
@@ -511,7 +487,7 @@ class AvroEvents:
         for name, place, plan in layout.plans:
             type_ = plan.type or struct.field(place).type
             comment = "; ".join(filter(None, (f"column {printable(name)}", plan.note)))
-            column = Column(self._names[name], type_, comment, origin=Origin(name))
+            column = Column(self.names[name], type_, comment, origin=Origin(name))
             yield _Payload(place, plan.read, column)
 
     def _events(self, batch: pa.RecordBatch, positions: Any) -> Events:
@@ -542,14 +518,12 @@ class AvroEvents:
 
     def _without_too_deep(self, events: Events, gathered: Gathered) -> Events:
         deep = {row for rows in events.lost.values() for row, v in rows.items() if v is TOO_DEEP}
-        if not deep:
-            return events
         kept = np.ones(len(events), np.bool_)
-        kept[list(deep)] = False
         for row in deep:
+            kept[row] = False
             reason = "an array has more dimensions than PostgreSQL allows"
             gathered.fail(int(events.positions[row]), ErrorCode.NESTING_TOO_DEEP, reason)
-        return events.only(kept)
+        return events.only(kept) if deep else events
 
 
 def _unfit(evidence: str) -> DecodeError:
@@ -566,18 +540,15 @@ def _parts(batch: pa.RecordBatch, place: str | None) -> tuple[Mask, dict[str, pa
     if place is None or place not in batch.schema.names:
         return np.zeros(batch.num_rows, np.bool_), {}
     array = batch.column(place)
-    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    if not pa.types.is_struct(array.type):
-        # a record of which nothing is ever set
-        return valid, {}
-    return valid, {f.name: c for f, c in zip(array.type, array.flatten(), strict=True)}
+    # no struct is a record of which nothing is ever set
+    names = [f.name for f in array.type] if pa.types.is_struct(array.type) else []
+    return ~nulls(array), dict(zip(names, array.flatten(), strict=True)) if names else {}
 
 
 def sort_keys_json(array: pa.Array) -> pa.Array:
     """Lists of texts and numbers as JSON."""
-    type_ = array.type
-    mixed = pa.types.is_list(type_) and pa.types.is_struct(type_.value_type)
-    if not mixed or {f.name for f in type_.value_type} != {"string", "long"}:
+    mixed = pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type)
+    if not mixed or {f.name for f in array.type.value_type} != {"string", "long"}:
         return json_texts(array)
     # few different texts, many numbers
     texts = array.values.field("string").dictionary_encode()

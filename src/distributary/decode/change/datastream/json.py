@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from distributary.decode.base import (
     DecodeLimits,
-    Expansion,
     Gathered,
+    Mask,
     Positions,
     RefusedError,
+    nulls,
     origins,
 )
 from distributary.decode.change.base import SKIPPED, Events, column_names
-from distributary.decode.change.values import Mask
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import mask_list
 from distributary.decode.json.text import parse, render
@@ -36,12 +36,7 @@ from distributary.registry.compile.json_documents import Documents
 SOURCE, PAYLOAD = "source_metadata", "payload"
 _SCALARS = {"boolean", "integer", "number", "string"}
 _BOUNDS = {"minimum", "maximum"}
-_EXPECTED = {
-    "is_deleted": "boolean",
-    "log_position": "integer",
-    "scn": "integer",
-    "ssn": "integer",
-}
+_EXPECTED = {"is_deleted": "boolean"} | dict.fromkeys(("log_position", "scn", "ssn"), "integer")
 _NAMES: dict[str, Any] = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
 _TEXT: dict[str, Any] = {"type": ["string", "null"]}
 
@@ -136,11 +131,8 @@ def _expected(name: str, schema: Any) -> dict[str, Any] | None:
     scalars = types & _SCALARS
     if types and not scalars:
         return None
-    wanted = _EXPECTED.get(name)
-    for each in (wanted, "string", "integer", "boolean", "number"):
-        if each in scalars:
-            return {"type": [each, "null"]}
-    return _TEXT
+    order = (_EXPECTED.get(name), "string", "integer", "boolean", "number")
+    return {"type": [next((each for each in order if each in scalars), "string"), "null"]}
 
 
 KEYS = "sort_keys"
@@ -158,27 +150,14 @@ class JsonEvents:
         self._careful = _decoder(shapes.careful(), limits)
         quick = shapes.quick()
         self._quick = None if quick is None else _decoder(quick, limits)
-        self._names = column_names(shapes.columns)
-        types = _payload_types(self._careful, len(shapes.columns))
-        self._columns = tuple(
-            Column(self._names[name], type_, f"column {printable(name)}", origin=Origin(name))
-            for name, type_ in zip(shapes.columns, types, strict=True)
+        self.names = column_names(shapes.columns)
+        fields = self._careful.columns[0].type if shapes.columns else ()
+        self.columns = tuple(
+            Column(self.names[name], field.type, f"column {printable(name)}", origin=Origin(name))
+            for name, field in zip(shapes.columns, fields, strict=True)
         )
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source's table."""
-        return self._columns
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What the columns are called, by their names in the source."""
-        return self._names
-
-    @property
-    def metadata(self) -> frozenset[str]:
-        """What the events say about their source."""
-        return frozenset(self._shapes.metadata)
+        self.metadata = frozenset(shapes.metadata)
+        self.expansion = (self._quick or self._careful).expansion
 
     def given(self, event: bytes) -> set[str]:
         """The columns that the payload of one event names, under their names in the log."""
@@ -186,12 +165,7 @@ class JsonEvents:
             payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
         except RefusedError:
             return set()
-        return {self._names[name] for name in payload or () if name in self._names}
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return (self._quick or self._careful).expansion
+        return {self.names[name] for name in payload or () if name in self.names}
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""
@@ -221,7 +195,7 @@ class JsonEvents:
         top.pop(KEYS, None)
         good = np.ones(batch.num_rows, np.bool_)
         for name in shapes.void:
-            good &= payload[name].is_null().to_numpy(zero_copy_only=False)
+            good &= nulls(payload[name])
         events = Events(
             positions=positions,
             top=top,
@@ -252,7 +226,7 @@ class JsonEvents:
             payload=payload,
             told=np.array([isinstance(source, dict) for source in sources], np.bool_),
             filled=filled,
-            envelope=pa.array([_envelope(rest) for rest in rests], pa.string()),
+            envelope=_strings([{n: v for n, v in r.items() if n not in SKIPPED} for r in rests]),
         )
 
     def _careful_payload(self, batch: pa.RecordBatch) -> tuple[Mask, tuple[pa.Array, ...]]:
@@ -260,19 +234,11 @@ class JsonEvents:
             # no event had one when the schema was inferred
             return np.zeros(batch.num_rows, np.bool_), ()
         array = batch.column(0)
-        valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-        return valid, tuple(array.flatten()) if self._columns else ()
+        return ~nulls(array), tuple(array.flatten()) if self.columns else ()
 
 
 def _decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
-    documents = Documents(schema, draft=7, references={})
-    return JsonDecoder(documents.body, "value", limits)
-
-
-def _payload_types(decoder: JsonDecoder, count: int) -> list[pa.DataType]:
-    if not count:
-        return []
-    return [field.type for field in decoder.columns[0].type]
+    return JsonDecoder(Documents(schema, draft=7, references={}).body, "value", limits)
 
 
 def _members(
@@ -280,8 +246,7 @@ def _members(
 ) -> tuple[Mask, dict[str, pa.Array]]:
     if array is None or not pa.types.is_struct(array.type):
         return np.zeros(count, np.bool_), {}
-    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid, dict(zip(names, array.flatten(), strict=True))
+    return ~nulls(array), dict(zip(names, array.flatten(), strict=True))
 
 
 def _metadata(sources: list[dict[str, Any]]) -> dict[str, pa.Array]:
@@ -315,7 +280,3 @@ def _names(value: Any) -> list[str | None]:
     if not isinstance(value, list):
         return [None]
     return [each if isinstance(each, str) else None for each in value]
-
-
-def _envelope(rest: dict[str, Any]) -> str:
-    return render({name: value for name, value in rest.items() if name not in SKIPPED})

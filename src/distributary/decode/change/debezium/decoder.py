@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from distributary.decode.avro.decoder import AvroDecoder
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, truths
 from distributary.decode.change.base import (
+    Keys,
     Place,
     column_names,
     content_hashes,
@@ -39,7 +40,6 @@ from distributary.decode.change.debezium.messages import (
     NECK,
     Events,
     KeyReader,
-    Keys,
     fill,
     keyed,
     say_nothing,
@@ -54,7 +54,6 @@ from distributary.decode.change.debezium.schema import (
     TRUNCATE,
     Parts,
     Shape,
-    Type,
     avro_type,
     connect_type,
     unusable,
@@ -70,7 +69,6 @@ from distributary.decode.change.debezium.values import (
     plan,
     source_times,
 )
-from distributary.decode.change.values import Ints, Mask
 from distributary.errors import ErrorCode
 from distributary.evolve.types import compact
 from distributary.evolve.unified import rest_as_json
@@ -91,20 +89,9 @@ class ConnectAvro:
         self._inner = AvroDecoder(bare, message, limits)
         if len(self._inner.columns) != len(self.type.fields):
             raise unusable("it is no record, or nests too deep")
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-        return tuple(column.type for column in self._inner.columns)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls; what cannot be read is in `failed`."""
-        return self._inner.decode(payloads)
+        self.raw = tuple(column.type for column in self._inner.columns)
+        self.expansion = self._inner.expansion
+        self.decode = self._inner.decode
 
 
 # Which columns an event says nothing about: `_unchanged` of model/change.py.
@@ -118,16 +105,11 @@ def left_out(
     *,
     deletes: Mask,
     keys: Keys,
-    key_columns: Sequence[Sequence[str]],
 ) -> pa.Array:
     """Names of columns by row; null for most.
 
-    Args:
-        names: Of all columns.
-        masks: For each column the rows in which its value was not sent.
-        deletes: Rows of which nothing but the key is known for sure.
-        keys: The key of each row.
-        key_columns: The columns of each different key.
+    The masks tell for each column the rows in which its value was not sent; of deletes nothing but
+    the key is known for sure.
     """
     count = len(deletes)
     some = [(name, mask) for name, mask in zip(names, masks, strict=True) if mask is not None]
@@ -140,7 +122,7 @@ def left_out(
         kinds, inverse = np.unique(matrix, axis=0, return_inverse=True)
         lists = [[some[i][0] for i in np.flatnonzero(each)] or None for each in kinds]
         codes = inverse.reshape(-1).astype(np.int64)
-    for code, columns in enumerate(key_columns):
+    for code, columns in enumerate(keys.names):
         rows = deletes & (keys.codes == code)
         if columns and rows.any():
             codes[rows] = len(lists)
@@ -189,7 +171,7 @@ def unchanged(array: pa.Array) -> Mask | None:
 
 
 def _some(flags: pa.Array) -> Mask | None:
-    found: Mask = flags.fill_null(False).to_numpy(zero_copy_only=False)
+    found = truths(flags)
     return found if found.any() else None
 
 
@@ -227,11 +209,9 @@ def _maps(array: pa.MapArray) -> Mask | None:
     return _at(rows, pc.equal(keys, PLACEHOLDER), len(array))
 
 
-def _at(
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]], flags: pa.Array, count: int
-) -> Mask | None:
+def _at(rows: Positions, flags: pa.Array, count: int) -> Mask | None:
     found = np.zeros(count, np.bool_)
-    found[rows] = flags.fill_null(False).to_numpy(zero_copy_only=False)
+    found[rows] = truths(flags)
     return found if found.any() else None
 
 
@@ -319,18 +299,14 @@ def identities(
 ) -> tuple[pa.StringArray, pa.Int64Array]:
     """The id of each event, empty for those that have none, and a hash of what it says.
 
-    Args:
-        events: The events.
-        place: Their positions.
-        names: The columns of their rows.
-        keyed: Which of them have a key.
-        flat: They have no envelope: what times they tell may be the connector's own.
+    `names` are the columns of the rows. What is `flat` has no envelope: the times that it tells may
+    be the connector's own.
     """
     known = keyed & ((place.a != 0) | (place.b != 0) | (place.c != 0))
     kind = _own_positions(events.parts.source)
     if not known.any() or not kind:
         none = pa.repeat(pa.scalar("", pa.string()), len(events))
-        return none, content_hashes(events.own_payloads())
+        return none, content_hashes(events.own(events.payloads))
     begin = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=2 * _HALF)
     digests = bytearray()
     for said in _said(events, () if flat else _TIMES).to_pylist():
@@ -341,12 +317,13 @@ def identities(
     hashes = halves[:, 1].copy()
     if not known.all():
         others = np.flatnonzero(~known)
-        hashes[others] = content_hashes(events.own_payloads().take(pa.array(others))).to_numpy()
+        unknown = events.own(events.payloads).take(pa.array(others))
+        hashes[others] = content_hashes(unknown).to_numpy()
     numbers = (place.a, place.b, place.c) if len(kind) > 1 else (place.a,)
     return _ids(numbers, halves[:, 0], known), pa.array(hashes)
 
 
-def _ids(numbers: Sequence[Ints], digests: Ints, known: Mask) -> pa.StringArray:
+def _ids(numbers: Sequence[Positions], digests: Positions, known: Mask) -> pa.StringArray:
     """Positions as texts that sort as they do, and digests."""
     texts = [pc.utf8_lpad(pa.array(each).cast(pa.string()), 19, "0") for each in numbers]
     words = pa.array(digests.view(np.uint64)).cast(pa.string())
@@ -375,23 +352,6 @@ def _said(events: Events, times: Sequence[str]) -> pa.BinaryArray:
 _WORDS = pa.array(["insert", "update", "delete", "read", "truncate"])
 
 
-class _Inner(Protocol):
-    """Reads the bytes of events of one schema."""
-
-    type: Type
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls."""
-
-
 class DebeziumDecoder:
     """Decodes the events of one table that were written with one schema.
 
@@ -413,45 +373,30 @@ class DebeziumDecoder:
         self._frame = HEAD + schema.body + NECK
         self._shape = Shape(self._inner.type, self._inner.raw)
         self._keys = KeyReader(key, limits)
-        fields = self._shape.row
-        self._kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
-        self._names = column_names(fields[i].name for i in self._kept)
-        self._plans = [plan(fields[i].type, self._shape.raw[i]) for i in self._kept]
-        self._columns = CHANGE_COLUMNS + tuple(
+        fields, raw = self._shape.row, self._shape.raw
+        kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
+        self._plans = {i: plan(fields[i].type, raw[i]) for i in kept}
+        self._names = column_names(fields[i].name for i in kept)
+        self.columns = CHANGE_COLUMNS + tuple(
             Column(
                 self._names[fields[i].name],
                 each.type,
-                _comment(fields[i].name, each.note),
+                "; ".join(filter(None, (f"column {printable(fields[i].name)}", each.note))),
                 origin=Origin(fields[i].name),
             )
-            for i, each in zip(self._kept, self._plans, strict=True)
+            for i, each in self._plans.items()
         )
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
-        readers = zip(self._kept, self._plans, strict=True)
-        self._old_keys = OldKeys(
-            {fields[i].name: (self._shape.raw[i], each) for i, each in readers}, self._names
-        )
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of model/change.py, then those of the source's table."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self.expansion = self._inner.expansion
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self.columns])
+        read_as = {fields[i].name: (raw[i], each) for i, each in self._plans.items()}
+        self._old_keys = OldKeys(read_as, self._names)
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        """Decode events without frames; what cannot be a row is in `failed`.
-
-        Args:
-            payloads: The events.
-            raw: The messages that they came in: keys, headers, offsets.
-        """
+        """Decode events without frames; what cannot be a row is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
-        bare = self._bare(array)
+        # they may carry their schema
+        bare = without_schema(array, self._frame) if self._is_json else array
         silent = tombstones(bare, is_json=self._is_json)
         rows = np.flatnonzero(~silent)
         decoded = self._inner.decode(bare.take(pa.array(rows)) if silent.any() else bare)
@@ -461,10 +406,6 @@ class DebeziumDecoder:
         if silent.any():
             self._add_tombstones(np.flatnonzero(silent), array, raw, gathered)
         return gathered.decoded()
-
-    def _bare(self, array: pa.BinaryArray) -> pa.BinaryArray:
-        """Payloads without the schema that they may carry."""
-        return without_schema(array, self._frame) if self._is_json else array
 
     def _add_tombstones(
         self, positions: Positions, array: pa.BinaryArray, raw: pa.Table, gathered: Gathered
@@ -492,8 +433,8 @@ class DebeziumDecoder:
         if place.bad.any():
             events.fail(place.bad, ErrorCode.BAD_POSITION, "its position is none", gathered)
             good = ~place.bad
-            events, keys = events.only(good), keys.only(good)
-            place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
+            events, keys = events.only(good), Keys(keys.codes[good], keys.names)
+            place = Place(*(each[good] for each in place))
         if len(events):
             rows, gone, lost = self._rows(events)
             batch = self._changes(events, keys, place, gone, lost) + rows
@@ -504,7 +445,7 @@ class DebeziumDecoder:
         columns: list[pa.Array] = []
         gone: list[Mask | None] = []
         lost: dict[str, Any] = {}
-        for index, each in zip(self._kept, self._plans, strict=True):
+        for index, each in self._plans.items():
             array = events.parts.row[index]
             mask = unchanged(array)
             if mask is not None:
@@ -530,8 +471,7 @@ class DebeziumDecoder:
         headers = events.message("headers")
         new_keys, old_keys = headers_of(headers, NEW_KEY), headers_of(headers, OLD_KEY)
         old = self._old_keys.read(contents(old_keys)) if old_keys else {}
-        key_columns = keys.columns(self._names)
-        names = [column.name for column in self._columns[len(CHANGE_COLUMNS) :]]
+        names = [column.name for column in self.columns[len(CHANGE_COLUMNS) :]]
         phase = np.where(reads, 0, 1) * (self._settings.backfill == "before_cdc")
         seq = sequence(
             place,
@@ -543,7 +483,7 @@ class DebeziumDecoder:
         return [
             _WORDS.take(pa.array(parts.codes)),
             pa.array(deletes | (parts.codes == TRUNCATE)),
-            pa.array(key_columns, pa.list_(pa.string())).take(pa.array(keys.codes)),
+            keys.array(),
             seq,
             source_times(parts, events.message("timestamp")),
             pa.array(reads),
@@ -551,15 +491,15 @@ class DebeziumDecoder:
                 events,
                 place,
                 [field.name for field in self._shape.row],
-                keyed=np.array([bool(each) for each in key_columns], np.bool_)[keys.codes],
+                keyed=keys.where(bool),
                 flat=self._shape.flat,
             ),
-            left_out(names, gone, deletes=deletes, keys=keys, key_columns=key_columns),
+            left_out(names, gone, deletes=deletes, keys=keys),
             envelopes(parts, new_keys=contents(new_keys), old_keys=old, lost=lost),
         ]
 
 
-def _inner(schema: WriterSchema, limits: DecodeLimits) -> _Inner:
+def _inner(schema: WriterSchema, limits: DecodeLimits) -> ConnectAvro | ConnectJson | InferredJson:
     if schema.format is Format.AVRO:
         return ConnectAvro(schema.body, schema.message, limits)
     if schema.format is not Format.JSON:
@@ -571,7 +511,3 @@ def _inner(schema: WriterSchema, limits: DecodeLimits) -> _Inner:
     if isinstance(content, dict) and content.get("type") == "struct":
         return ConnectJson(connect_type(content), limits)
     return InferredJson(schema.body, limits)
-
-
-def _comment(name: str, note: str) -> str:
-    return "; ".join(filter(None, (f"column {printable(name)}", note)))

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.change.values import Mask
+from distributary.decode.base import Mask, Positions, nulls, truths
 from distributary.errors import DecodeError
 
 MAX_LEVELS = 50
@@ -240,7 +239,6 @@ def unusable(evidence: str) -> DecodeError:
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
 CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = range(6)
 UNKNOWN = -1
-Codes = npt.NDArray[np.int64]
 
 _PREFIX = "__"
 _TOLD = frozenset(
@@ -258,7 +256,7 @@ _TOLD_PREFIXES = ("source_", "transaction_")
 class Parts:
     """Events, taken apart; every array has one element for each."""
 
-    codes: Codes
+    codes: Positions
     """Numbers of OPERATIONS, or UNKNOWN."""
     row: tuple[pa.Array, ...]
     """The columns of the source's table, as they were decoded."""
@@ -331,7 +329,7 @@ class Shape:
             both = pa.concat_arrays([row, before])
             chosen = np.arange(len(codes)) + np.where(deletes, len(codes), 0)
             row = both.take(pa.array(chosen))
-        absent = row.is_null().to_numpy(zero_copy_only=False) & ~np.isin(codes, (TRUNCATE, MESSAGE))
+        absent = nulls(row) & ~np.isin(codes, (TRUNCATE, MESSAGE))
         rest = [(name, a) for name, a in columns.items() if name not in ("before", "after", "op")]
         if before is not None:
             # an image of the row as it was before an update; that of a delete is the row
@@ -379,20 +377,18 @@ def is_told(name: str) -> bool:
     return word in _TOLD or word.startswith(_TOLD_PREFIXES)
 
 
-def _codes(operations: pa.Array) -> Codes:
+def _codes(operations: pa.Array) -> Positions:
     if not pa.types.is_string(operations.type):
         return np.full(len(operations), UNKNOWN)
     found = pc.index_in(operations, value_set=pa.array(OPERATIONS, pa.string()))
-    codes: Codes = found.fill_null(UNKNOWN).to_numpy().astype(np.int64)
+    codes: Positions = found.fill_null(UNKNOWN).to_numpy().astype(np.int64)
     return codes
 
 
 def _truths(array: pa.Array | None, count: int) -> Mask:
     if array is None:
         return np.zeros(count, np.bool_)
-    texts = pc.utf8_lower(array.cast(pa.string()))
-    truths: Mask = pc.equal(texts, "true").fill_null(False).to_numpy(zero_copy_only=False)
-    return truths
+    return truths(pc.equal(pc.utf8_lower(array.cast(pa.string())), "true"))
 
 
 def _members(source: pa.StructArray) -> dict[str, pa.Array]:
