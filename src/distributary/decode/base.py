@@ -128,8 +128,10 @@ def nulls(array: pa.Array) -> Mask:
 
 
 def where(flags: pa.Array | Mask) -> list[int]:
-    """The indices of flags that are set; none of them is null."""
-    found: list[int] = np.flatnonzero(np.asarray(flags)).tolist()
+    """The indices of flags that are set."""
+    found: list[int] = np.flatnonzero(
+        truths(flags) if isinstance(flags, pa.Array) else flags
+    ).tolist()
     return found
 
 
@@ -191,13 +193,9 @@ def printable_lines(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-# How large payloads become as columns, told before any of them is decoded.
-#
-# An item of a list may take one byte of a payload, and as a row of a hundred columns a thousand
-# bytes of memory. A schema tells how bad it can be for each byte; most payloads are too short to
-# matter. The others are looked at: quickly for more items than there can be, and where that is
-# too much, item by item until the limit is reached. Nothing here takes memory by what a payload
-# says.
+# How large payloads become as columns, told before any of them is decoded: an item of a list may
+# take one byte of a payload, and as a row a thousand bytes of memory. A schema tells how bad it can
+# be for each byte; the few payloads to which that matters are counted, item by item.
 
 SLICE_BYTES = 256 * 1024 * 1024
 """What is decoded at once becomes about so many bytes at most."""

@@ -1,25 +1,8 @@
-"""Avro payloads to Arrow columns.
+"""Avro payloads to Arrow columns, by the table in docs/howto/avro.md.
 
 A payload is a row, or with an array at the top as many rows as it has items, if and only if the
-careful reader accepts all of it and the lake can hold its values. The engine decodes whole arrays;
-what it refuses, and what is doubtful in its answer, is decided by the careful reader.
-
-| Avro | lake |
-|---|---|
-| null beside other types | nullable; a field that can only be null has no column |
-| boolean, string, bytes | bool, string, binary |
-| int, long, float, double | int32, int64, float32, float64 |
-| fixed, enum, array, map, record | binary, string, list, map of strings, struct |
-| union | see `avro_unions`: one type, the wider number, or a struct with a member per branch |
-| decimal | decimal; text where it has more than 38 digits |
-| date, timestamp-millis, timestamp-micros | date, timestamp in UTC; years 1 to 9999 |
-| time-*, local-timestamp-*, timestamp-nanos | the number as it is, with its unit in the comment |
-| uuid, duration | text; struct of months, days and millis |
-| any other logical type | what it annotates |
-
-A lake has no time of day, and a local timestamp needs a table feature that not every reader has:
-the number loses nothing. A record that contains itself is columns for `recursion_depth` levels and
-JSON text below; a record without columns is JSON text as well.
+careful reader accepts all of it and the lake can hold its values. A lake has no time of day, and a
+local timestamp needs a table feature that not every reader has: these stay numbers.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """The fast decoder: a private copy of the schema that `pyruhvro` gets right, and its columns.
 
 `pyruhvro` 0.4 panics on bytes, fixed, decimals and some logical types, cuts ints of more than 32
-bits, does not check UTF-8, and does not say whether bytes are left over. The private copy holds
-nothing of that: it is made of numbers, strings, arrays, maps, unions and records that are the same
-on the wire. Bytes are strings that are not looked at, a fixed is as many doubles and floats as fill
-it, enums, dates and timestamps are longs, and branches of unions are records, so that two of them
-may be alike. Every payload gets a seal behind it, which the copy reads as its last field: where it
-comes out broken, the data ended somewhere else. Names are ours: none from outside reach the engine.
-
-Nothing else imports `pyruhvro`. Where it is missing, no schema is supported, and the careful reader
-decodes everything.
+bits, does not check UTF-8, and does not say whether bytes are left over. The private copy is the
+same on the wire and holds nothing of that: a fixed is as many doubles and floats as fill it, enums
+and dates are longs, branches of unions are records. Every payload gets a seal behind it: where it
+comes out broken, the data ended somewhere else. Nothing else imports `pyruhvro`; where it is
+missing, the careful reader decodes everything.
 """
 
 from __future__ import annotations

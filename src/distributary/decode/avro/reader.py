@@ -320,11 +320,7 @@ class Payload:
 
 
 def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
-    """Plan the payloads of a compiled schema.
-
-    Raises:
-        DecodeError: When the schema cannot be used, or has no such message.
-    """
+    """Plan the payloads of a compiled schema."""
     schema = open_schema(body, message)
     listed, type_ = False, schema.top
     branches = branch_records(schema) or ()

@@ -168,19 +168,12 @@ def struct(name: str, members: tuple[Member, ...]) -> Value:
     return Value(Kind.STRUCT, pa.struct(fields), name, members=members)
 
 
-# What a union becomes in the lake.
-#
-# Null makes a value nullable and is no branch of its own. One other branch: its type. Numbers
-# that one type holds exactly: that type, long for int and long, double for int, float and double.
-# Anything else: a struct with one member per branch, of which one is set, called as the branch
-# is.
-
 _INTEGERS = {Kind.INT, Kind.LONG}
 _REALS = {Kind.INT, Kind.FLOAT, Kind.DOUBLE}
 
 
 def union_of(types: Sequence[Type], values: Sequence[Value]) -> Value:
-    """The plan of a union from the plans of its branches."""
+    """The plan of a union: its one type beside null, the wider number, or a struct of branches."""
     names = _member_names([type_name(each) for each in types])
     branches = tuple(Branch(n, v) for n, v in zip(names, values, strict=True))
     real = [b for b in branches if not b.value.void]

@@ -254,9 +254,8 @@ def _joined(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "")
 
 
-# Arrays of PostgreSQL, which Datastream writes as records in records, as JSON text.
-#
-# A level is `{nestedArray, elementValue}`: either the items of one more dimension or one element.
+# Datastream writes arrays of PostgreSQL as records in records. A level is `{nestedArray,
+# elementValue}`: either the items of one more dimension or one element.
 
 MAX_DIMENSIONS = 6
 """As many as PostgreSQL has."""

@@ -38,11 +38,9 @@ from distributary.decode.protobuf.schema import (
 )
 from distributary.errors import ErrorCode
 
-# Messages without fixed columns as JSON text, by protobuf's own JSON mapping.
-#
-# The text is what `google.protobuf.json_format` gives with the schema's field names, with two
-# additions that keep a record instead of refusing it: an `Any` whose type is not known, or whose
-# value does not parse as that type, becomes `{"@type": ..., "value": <base64>}`.
+# Messages without fixed columns are JSON text, as `google.protobuf.json_format` gives it, but an
+# `Any` whose type is not known, or whose value does not parse as that type, is kept: it becomes
+# `{"@type": ..., "value": <base64>}`.
 
 _ANY = "google.protobuf.Any"
 _OFFICIAL = {
@@ -63,11 +61,7 @@ class JsonText:
         self._classes: dict[str, Any] = {}
 
     def render(self, message: str, data: bytes) -> str:
-        """One serialized message as compact JSON.
-
-        Raises:
-            RefusedError: When the JSON mapping has no text for a value in it.
-        """
+        """One serialized message as compact JSON; RefusedError where a value has no text."""
         cls = self._classes.get(message)
         if cls is None:
             cls = self._classes[message] = message_class(find_message(self._pool, message))

@@ -51,16 +51,11 @@ from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded, Failure
 
-# The careful decoder: one record at a time, with the official runtime.
-#
-# It takes what the engine cannot: messages with groups or very high field numbers, records in
-# which a oneof is set twice or a map key repeats, and whatever else the engine refuses.
-
 _ZERO_OF = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
 
 
 class RowReader:
-    """Reads payloads that the official parser accepts."""
+    """Reads payloads that the official parser accepts, one by one: what the engine refuses."""
 
     def __init__(self, body: bytes, message: Value, json_text: JsonText) -> None:
         pool = open_pool(body, message.message, change=with_open_enums)
@@ -255,13 +250,9 @@ class ProtobufDecoder(TwoSpeedDecoder):
         return RowReader(self._body, self.plan, self._json)
 
 
-# Payloads of several versions of a message in one call.
-#
 # A call costs as much as decoding a few hundred records, and a table gets records of several
-# versions in every batch. Where one version has every field of the others, exactly as they have
-# it, it reads their payloads as they would themselves: what it has beyond is left out of the
-# result again. As soon as anything is unusual, each version decodes its own, so that no record is
-# judged by another schema.
+# versions in every batch. A version that has every field of the others, exactly as they have it,
+# reads their payloads as well. As soon as anything is unusual, each version decodes its own.
 
 _MOST_COVERS = 50_000
 

@@ -2,11 +2,8 @@
 
 `ptars` differs from the official runtime in how it merges well-known types, names enum aliases and
 reads maps, recursion and timestamps out of range. The private copy holds none of these: it is flat,
-made of scalars, lists and plain messages, wire compatible with the original, and its names are
-ours, so that no name from outside reaches the engine. What is left to do is done on the arrays.
-
-Nothing else imports `ptars`. Where it is missing, no message is supported, and the official runtime
-decodes everything, one record at a time.
+wire compatible, and its names are ours. Nothing else imports `ptars`; where it is missing, the
+official runtime decodes everything.
 """
 
 from __future__ import annotations

@@ -233,12 +233,7 @@ _USUAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 
 
 def moment(text: str, *, unit: int = 1_000) -> int | None:
-    """Microseconds since 1970; None for what is no moment of the years 1 to 9999.
-
-    Args:
-        text: A moment, or a number of units.
-        unit: Microseconds of one.
-    """
+    """Microseconds since 1970; None for what is no moment, or number of units, up to 9999."""
     found = _MOMENT.fullmatch(text)
     if found is not None:
         day, minutes, seconds, hours_east, minutes_east = found.groups()

@@ -1,9 +1,7 @@
 """Events of Debezium, in JSON or Avro, with an envelope or flattened, as rows of a log table.
 
-An event is a row if it says what happened to which row. A delete has the image of the row before
-it, which tells the columns of the key and, unless the source keeps whole images, makes up the rest:
-all but the key's columns are therefore named as unchanged. A truncate is a row of nulls. What tells
-nothing about any row, a message of PostgreSQL or a tombstone behind a delete, gives no row.
+A delete has the image of the row before it, of which only the key is known for sure. A truncate is
+a row of nulls. What tells nothing about any row, such as a tombstone behind a delete, gives no row.
 """
 
 from __future__ import annotations
@@ -130,11 +128,8 @@ def left_out(
     return pa.array(lists, _NAMES).take(pa.array(codes))
 
 
-# Values that PostgreSQL did not send, because they are large and were not changed.
-#
-# Debezium writes a text in their place, and what comes nearest to it where a column holds no
-# texts: its bytes, its bytes as numbers of a list, a list or a map of it, an identifier made of
-# it.
+# Values that PostgreSQL did not send, because they are large and were not changed: Debezium writes
+# a text in their place, or what comes nearest to it where a column holds no texts.
 
 PLACEHOLDER = "__debezium_unavailable_value"
 _BYTES = PLACEHOLDER.encode()
@@ -215,13 +210,8 @@ def _at(rows: Positions, flags: pa.Array, count: int) -> Mask | None:
     return found if found.any() else None
 
 
-# The key that a row had before, in the words of the log's columns.
-#
-# A header has it as the connector shows it: a date may be a number, and a decimal its bytes.
-
-
 class OldKeys:
-    """Reads old keys of the messages of one table."""
+    """Reads the keys that rows had before, which a header has as the connector shows them."""
 
     def __init__(
         self, columns: Mapping[str, tuple[pa.DataType, Plan]], names: Mapping[str, str]
@@ -278,13 +268,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-# What makes an event of Debezium the same event when it comes again.
-#
-# A connector that is started again sends some events once more: the same change of the source,
-# with other times of its own. An event is told by its position in the source's log, its key, what
-# happened and the row, all of them; the position comes first, so that ids go up with the log.
-# That is only done where each change has a position of its own: elsewhere a row may truly have
-# changed twice in the same way at one position, and one of these events would be lost.
+# A connector that is started again sends some events once more, with other times of its own. Such
+# an event is known by its position in the source's log, its key, what happened and the row. That is
+# only done where each change has a position of its own: elsewhere a row may truly have changed
+# twice in the same way at one position.
 
 _OWN_POSITIONS = (("file", "pos", "row"), ("change_lsn", "event_serial_no"), ("lsn",))
 """MySQL and MariaDB, SQL Server and Db2, PostgreSQL."""
@@ -353,11 +340,7 @@ _WORDS = pa.array(["insert", "update", "delete", "read", "truncate"])
 
 
 class DebeziumDecoder:
-    """Decodes the events of one table that were written with one schema.
-
-    The schema is Avro's, the text of one of Kafka Connect's, or one that was inferred from events
-    that have none. A payload without bytes, and JSON that is null, is a tombstone.
-    """
+    """Decodes the events of one table: the schema is Avro's, Kafka Connect's, or inferred."""
 
     def __init__(
         self,
@@ -434,7 +417,7 @@ class DebeziumDecoder:
             events.fail(place.bad, ErrorCode.BAD_POSITION, "its position is none", gathered)
             good = ~place.bad
             events, keys = events.only(good), Keys(keys.codes[good], keys.names)
-            place = Place(*(each[good] for each in place))
+            place = Place(place.a[good], place.b[good], place.c[good], place.bad[good])
         if len(events):
             rows, gone, lost = self._rows(events)
             batch = self._changes(events, keys, place, gone, lost) + rows

@@ -174,11 +174,8 @@ def _decimal(number: Any, type_: Type) -> str | None:
     return base64.b64encode(whole.to_bytes(size, "big", signed=True)).decode()
 
 
-# Events in JSON without a schema: with the one that was inferred from them.
-#
-# The columns of a row are what either of its images has. A column that was never anything but
-# null does not exist yet: an event that has a value there says more than its schema, and is
-# refused.
+# Events in JSON without a schema: with the one that was inferred from them. A column that was never
+# anything but null does not exist yet: an event that has a value there is refused.
 
 IMAGES = ("before", "after")
 _TEXT: Shape = {"type": ["null", "string"]}

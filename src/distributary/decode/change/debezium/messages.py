@@ -50,10 +50,8 @@ from distributary.errors import DecodeError, ErrorCode
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.wire import payloads, split
 
-# JSON of Kafka Connect that carries its schema: `{"schema":...,"payload":...}`.
-#
-# Thousands of messages begin with the same kilobytes of schema. Of each different one the text is
-# looked at once; the others are known by their first bytes, compared for whole arrays at a time.
+# JSON of Kafka Connect may carry its schema: `{"schema":...,"payload":...}`. Thousands of messages
+# begin with the same kilobytes; of each different schema the text is looked at once.
 
 HEAD, NECK = b'{"schema":', b',"payload":'
 NONE = -1
@@ -345,10 +343,7 @@ def connect_guid(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()[:16]
 
 
-# The key of a change: which columns, as the key of its message says, and what they hold.
-#
-# A message's key is JSON, with a schema or without, or Avro in the registry's frame; a table
-# without a key has messages without one.
+# The key of a message is JSON, with a schema or without, or Avro in the registry's frame.
 
 Names = tuple[str, ...]
 _MANY_KEYS = 16

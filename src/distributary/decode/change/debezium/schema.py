@@ -1,14 +1,13 @@
 """What Kafka Connect says about the values of an event: its own schemas, in JSON or within Avro.
 
 Both are read into the same tree. Avro's is also copied, without the logical types that refuse a
-value: what a value means is decided afterwards, where one that the lake cannot hold is kept beside
-the row.
+value: what the lake cannot hold is kept beside the row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Mask, Positions, nulls, truths
+from distributary.decode.change.base import named_type, with_full_names
 from distributary.errors import DecodeError
 
 MAX_LEVELS = 50
@@ -116,51 +116,44 @@ def connect_type(given: Any, level: int = 0) -> Type:
 
 def avro_type(body: bytes) -> tuple[Type, bytes]:
     """The tree of a compiled Avro schema, and the schema without the logical types in it."""
+    named: dict[str, Any] = {}
     try:
         top = json.loads(body)
-        found = _AvroReader(dict(_definitions(top, ""))).type(top, "", 0) or OTHER
+        found = _avro_type(with_full_names(top, named), named, 0) or OTHER
         return found, json.dumps(_bare(top), separators=(",", ":")).encode()
     except (ValueError, RecursionError) as error:
         raise unusable(type(error).__name__) from error
 
 
-class _AvroReader:
-    def __init__(self, named: Mapping[str, tuple[Any, str]]) -> None:
-        self._named = named
-
-    def type(self, given: Any, space: str, level: int) -> Type | None:
-        """None for what is only ever null, and has no column."""
-        if level > MAX_LEVELS:
-            return OTHER
-        if isinstance(given, list):
-            real = [each for each in given if each != "null"]
-            if len(real) > 1:
-                return OTHER
-            return self.type(real[0], space, level) if real else None
-        if given == "null":
-            return None
-        if isinstance(given, str) and given not in _AVRO:
-            named = self._named.get(_full(given, space)) or self._named.get(given)
-            return self.type(named[0], named[1], level) if named else OTHER
-        told = given if isinstance(given, dict) else {"type": given}
-        match told.get("type"):
-            case "record":
-                return self._record(told, space, level)
-            case "array":
-                return Type("array", item=self.type(told.get("items"), space, level + 1))
-            case "map":
-                return Type("map", item=self.type(told.get("values"), space, level + 1))
-            case str(kind) if kind in _AVRO:
-                return _primitive(_AVRO[kind], told)
+def _avro_type(given: Any, named: Mapping[str, Any], level: int) -> Type | None:
+    """None for what is only ever null, and has no column."""
+    if level > MAX_LEVELS:
         return OTHER
-
-    def _record(self, told: dict[str, Any], space: str, level: int) -> Type:
-        full = _full(_text(told.get("name")), _text(told.get("namespace")) or space)
-        inner = full.rpartition(".")[0]
-        types = [self.type(each.get("type"), inner, level + 1) for each in told.get("fields", ())]
-        names = [_text(each.get("name")) for each in told.get("fields", ())]
-        fields = tuple(Field(n, t) for n, t in zip(names, types, strict=True) if t is not None)
-        return Type("struct", full, fields=fields)
+    if isinstance(given, list):
+        real = [each for each in given if each != "null"]
+        if len(real) > 1:
+            return OTHER
+        return _avro_type(real[0], named, level) if real else None
+    if given == "null":
+        return None
+    if isinstance(given, str) and given not in _AVRO:
+        known = named_type(given, named)
+        return _avro_type(known, named, level) if known else OTHER
+    told = given if isinstance(given, dict) else {"type": given}
+    match told.get("type"):
+        case "record":
+            fields = told.get("fields", ())
+            types = [_avro_type(each.get("type"), named, level + 1) for each in fields]
+            names = [_text(each.get("name")) for each in fields]
+            made = [Field(n, t) for n, t in zip(names, types, strict=True) if t is not None]
+            return Type("struct", _text(told.get("name")), fields=tuple(made))
+        case "array":
+            return Type("array", item=_avro_type(told.get("items"), named, level + 1))
+        case "map":
+            return Type("map", item=_avro_type(told.get("values"), named, level + 1))
+        case str(kind) if kind in _AVRO:
+            return _primitive(_AVRO[kind], told)
+    return OTHER
 
 
 def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
@@ -172,23 +165,6 @@ def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
             known = {"scale": str(told.get("scale", 0)), PRECISION: str(told.get("precision"))}
             return Type(kind, name, known)
     return Type(kind, name, parameters)
-
-
-def _definitions(given: Any, space: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Every named type in a schema's JSON, by its full name, with the namespace around it."""
-    if isinstance(given, list):
-        for each in given:
-            yield from _definitions(each, space)
-    if not isinstance(given, dict):
-        return
-    if isinstance(given.get("name"), str) and given.get("type") in ("record", "enum", "fixed"):
-        full = _full(given["name"], _text(given.get("namespace")) or space)
-        yield full, (given, space)
-        space = full.rpartition(".")[0]
-    for part in ("type", "items", "values"):
-        yield from _definitions(given.get(part), space)
-    for each in given.get("fields", ()):
-        yield from _definitions(each.get("type"), space)
 
 
 def _bare(given: Any) -> Any:
@@ -206,10 +182,6 @@ def _bare(given: Any) -> Any:
         fields = [{k: v for k, v in each.items() if k != "default"} for each in kept["fields"]]
         kept["fields"] = list(map(_bare, fields))
     return kept
-
-
-def _full(name: str, space: str) -> str:
-    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
 
 
 def _text(given: Any) -> str:

@@ -1,21 +1,4 @@
-"""What each of the types of Debezium and Kafka Connect becomes in the lake.
-
-| in the event | lake |
-|---|---|
-| boolean, string, bytes, float, double, int64 | as they are |
-| int8, int16, int32, `Year` | int |
-| `Date` of both, `IsoDate` | date |
-| `Timestamp` of both, `MicroTimestamp`, `NanoTimestamp`, `IsoTimestamp` | timestamp in UTC |
-| `ZonedTimestamp` | timestamp in UTC |
-| `Time` of both, `MicroTime`, `NanoTime`, `IsoTime` | text `HH:MM:SS.ffffff` |
-| `ZonedTime` | text, with `Z` |
-| `MicroDuration`, `NanoDuration` | text `[-]HH:MM:SS.ffffff`, of as many hours as needed |
-| `Decimal` | decimal, of 38 digits if none are told; text beyond |
-| `VariableScaleDecimal` | text with every digit |
-| `Json`, `Xml`, `Uuid`, `Enum`, `EnumSet`, `Ltree`, `Tsvector`, `Interval` | text |
-| `Bits` | text of 0 and 1 |
-| `geometry.*`, `SparseVector`, maps with other keys than texts | JSON text |
-| array, map, other structs | list, map, struct |
+"""What types of Debezium and Kafka Connect become in the lake; `_NAMED` has those with a meaning.
 
 A value that its column cannot hold, such as PostgreSQL's infinity, is null in the column and given
 back beside it.
@@ -44,10 +27,6 @@ from distributary.decode.json import columns
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import rest_as_json
 from distributary.model.record import TIMESTAMP
-
-# Values of Debezium's and Kafka Connect's types as the lake holds them: whole arrays at a time.
-#
-# What the lake cannot hold is null in the column and given back beside it.
 
 _LONGEST_BITS = 100_000
 _LONGEST_NUMBER = 60_000
