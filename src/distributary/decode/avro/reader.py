@@ -392,12 +392,11 @@ class Reader:
     def _take_branch(self, cursor: Cursor) -> None:
         branches = self._payload.branches
         number = cursor.index(len(branches), "branch")
-        if number == self._payload.branch:
-            return
-        if not branches[number]:
+        if number != self._payload.branch and not branches[number]:
             raise StoppedAtError(ErrorCode.NULL_VALUE, 0, "the value is null")
-        reason = f"it is a {branches[number]}, not a {self._payload.row.name}"
-        raise StoppedAtError(ErrorCode.PAYLOAD_MISMATCH, 0, reason)
+        if number != self._payload.branch:
+            reason = f"it is a {branches[number]}, not a {self._payload.row.name}"
+            raise StoppedAtError(ErrorCode.PAYLOAD_MISMATCH, 0, reason)
 
 
 class Compiler:

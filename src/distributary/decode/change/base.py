@@ -25,16 +25,8 @@ from distributary.model.deadletter import Decoded
 
 ROW_ID = "_row_id"
 """The column that stands in for a key where the source has none but numbers its rows."""
-METADATA_NAMES = (
-    "_headers",
-    "_topic",
-    "_partition",
-    "_offset",
-    "_timestamp",
-    "_schema_id",
-    "_batch",
-    "_raw",
-    "_date",
+METADATA_NAMES = tuple(
+    "_headers _topic _partition _offset _timestamp _schema_id _batch _raw _date".split()
 )
 """Columns that the stage may put behind those of the decoder."""
 _RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID, "_old_key"))
@@ -425,7 +417,7 @@ def _texts(array: pa.Array | None, count: int, read: Callable[[str], Triple | No
     fits = [each is not None and all(0 <= part < _INT64 for part in each) for each in found]
     triples = [each if fine else _NOWHERE for each, fine in zip(found, fits, strict=True)]
     codes = coded.indices.to_numpy()
-    a, b, c = np.array(triples, np.int64).reshape(-1, 3)[codes].T
+    a, b, c = np.array(triples, np.int64).reshape(-1, 3).T[:, codes]
     return Place(a, b, c, ~np.array(fits, np.bool_)[codes])
 
 

@@ -32,7 +32,6 @@ INFINITIES = {9_223_372_036_825_200_000: "infinity", -9_223_372_036_832_400_000:
 """What Datastream writes for PostgreSQL's moments before and after all others."""
 _MOST_DIGITS = 4_000
 _HOUR = 3_600_000_000
-_EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,25 @@ Read = Callable[[pa.Array], Reading]
 def same(array: pa.Array) -> Reading:
     """Values that the lake holds as they are."""
     return Reading(array)
+
+
+def one_by_one(
+    array: pa.Array,
+    read: Callable[[Any], Any],
+    type_: pa.DataType,
+    told: Callable[[Any], Any] = lambda value: value,
+) -> Reading:
+    """Values that are read each by itself; where that gives nothing, what is told is lost."""
+    found: list[Any] = []
+    lost: dict[int, Any] = {}
+    for row, value in enumerate(array.to_pylist()):
+        try:
+            found.append(None if value is None else read(value))
+        except (ValueError, TypeError, OverflowError):
+            found.append(None)
+        if found[row] is None and value is not None:
+            lost[row] = told(value)
+    return Reading(pa.array(found, type_), lost)
 
 
 def dates(array: pa.Array) -> Reading:
@@ -129,24 +147,21 @@ def member(index: int) -> Read:
 
 def calendar_dates(array: pa.StructArray) -> Reading:
     """Records of a year, a month and a day."""
-    days: list[int | None] = []
-    lost: dict[int, Any] = {}
-    for row, parts in enumerate(array.to_pylist()):
-        days.append(None)
-        if parts is None:
-            continue
-        try:
-            days[row] = date(*parts.values()).toordinal() - _EPOCH
-        except (ValueError, TypeError, OverflowError):
-            lost[row] = list(parts.values())
-    return Reading(pa.array(days, pa.int32()).cast(pa.date32()), lost)
+    return one_by_one(
+        array, lambda day: date(*day.values()), pa.date32(), lambda day: list(day.values())
+    )
 
 
 def decimals(precision: int, scale: int) -> Read:
     """Big-endian numbers; text where they have more digits than the lake's decimals."""
     plan = decimal(precision, scale, None)
+
+    def digits(data: bytes) -> str | None:
+        number = decimal_in(data, plan)
+        return None if number is None else format(number, "f")
+
     if plan.type == pa.string():
-        return lambda array: _digits(array, precision, scale)
+        return lambda array: one_by_one(array, digits, pa.string(), lambda d: _number(d, scale))
 
     def read(array: pa.Array) -> Reading:
         found, doubtful = decimals_from_bytes(array, plan.type)
@@ -157,18 +172,6 @@ def decimals(precision: int, scale: int) -> Read:
         return Reading(reading.array, exact)
 
     return read
-
-
-def _digits(array: pa.Array, precision: int, scale: int) -> Reading:
-    plan = decimal(precision, scale, None)
-    texts: list[str | None] = []
-    lost: dict[int, Any] = {}
-    for row, data in enumerate(array.to_pylist()):
-        number = None if data is None else decimal_in(data, plan)
-        texts.append(None if number is None else format(number, "f"))
-        if number is None and data is not None:
-            lost[row] = _number(data, scale)
-    return Reading(pa.array(texts, pa.string()), lost)
 
 
 def _number(data: bytes, scale: int) -> str:

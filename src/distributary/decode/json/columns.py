@@ -407,40 +407,6 @@ def read_texts(
     return values
 
 
-class Engine:
-    """Decodes whole arrays of payloads."""
-
-    def __init__(self, row: Value, *, listed: bool, bare: bool) -> None:
-        content = row.members[0].value if bare else row
-        self._row = row
-        self._bare = bare
-        self._doubtful_null = _doubtful_null(_never_null(content))
-        type_ = _reader_type(content)
-        self._type = pa.list_(type_) if listed else type_
-
-    def try_decode(self, payloads: pa.BinaryArray) -> pa.Array | None:
-        """What the payloads hold, as Arrow reads it: one element each, or no answer at all."""
-        return read_texts(payloads, self._type, unexpected="error")
-
-    def rows(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
-        """Values as the lake's columns; takes the positions of those that must be read again."""
-        if self._bare:
-            (member,) = self._row.members
-            array = lake_array(values, member.value, doubtful)
-            return pa.RecordBatch.from_arrays([array], schema=pa.schema(list(self._row.type)))
-        doubtful.extend(where(nulls(values)))
-        return pa.RecordBatch.from_struct_array(lake_array(values, self._row, doubtful))
-
-    def with_doubtful_nulls(self, payloads: pa.BinaryArray) -> list[int]:
-        """Which payloads may have a null where the schema takes none."""
-        if not self._doubtful_null:
-            return []
-        null = pc.match_substring(payloads, "null")
-        if not pc.any(null).as_py():
-            return []
-        return where(pc.and_(null, pc.match_substring_regex(payloads, self._doubtful_null)))
-
-
 def engine_supports(value: Value) -> bool:
     """Whether types, nulls and members are all that must be looked at."""
     if not value.plain or value.kind in (Kind.MAP, Kind.TEXT, Kind.DECIMAL, Kind.DIGITS):
@@ -492,14 +458,15 @@ def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Arra
     return pa.StructArray.from_arrays(children, fields=list(value.type), mask=mask)
 
 
-def _reader_type(value: Value) -> pa.DataType:
+def reader_type(value: Value) -> pa.DataType:
+    """What Arrow is asked to read a value as."""
     match value.kind:
         case Kind.INSTANT | Kind.DATE:
             return pa.string()
         case Kind.LIST if value.item is not None:
-            return pa.list_(_reader_type(value.item))
+            return pa.list_(reader_type(value.item))
         case Kind.STRUCT:
-            return pa.struct([(m.property, _reader_type(m.value)) for m in value.members])
+            return pa.struct([(m.property, reader_type(m.value)) for m in value.members])
     return value.type
 
 
@@ -509,8 +476,9 @@ def _never_null(value: Value) -> set[str]:
     return own.union(*map(_never_null, value.below()))
 
 
-def _doubtful_null(properties: set[str]) -> str:
-    """An expression for texts in which one of the properties is null, or is not spelled plainly."""
+def doubtful_null(value: Value) -> str:
+    """An expression for texts with a null where the schema takes none, or not spelled plainly."""
+    properties = _never_null(value)
     if not properties:
         return ""
     if len(properties) > _MOST_NAMES:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import jsonschema_rs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.decode.base import (
     TEXT,
@@ -29,11 +30,14 @@ from distributary.decode.base import (
     width,
 )
 from distributary.decode.json.columns import (
-    Engine,
     StructBuilder,
+    doubtful_null,
     engine_supports,
     kind_of,
+    lake_array,
     mismatch,
+    read_texts,
+    reader_type,
 )
 from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
 from distributary.decode.json.text import parse, render
@@ -58,9 +62,8 @@ def rest_of(value: Value) -> Rest | None:
     if not value.leaves_rest:
         return None
     if value.item is not None:
-        # what leaves a rest is open itself, or has an item that leaves one
-        item = cast(Rest, rest_of(value.item))
-        return _map(item) if value.kind is Kind.MAP else _list(item)
+        # only what has an item that leaves one leaves a rest itself
+        return _items(cast(Rest, rest_of(value.item)))
     known = {m.property for m in value.members}
     inside = [(m.property, rest_of(m.value)) for m in value.shown]
     below = [(name, rest) for name, rest in inside if rest is not None]
@@ -81,24 +84,15 @@ def rest_of(value: Value) -> Rest | None:
     return rest
 
 
-def _list(item: Rest) -> Rest:
+def _items(item: Rest) -> Rest:
     def rest(content: Any) -> Any:
-        if type(content) is not list:
+        if type(content) is dict:
+            found = {name: item(each) for name, each in content.items()}
+            return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
+        left = [item(each) for each in content] if type(content) is list else []
+        if all(each is NOTHING for each in left):
             return NOTHING
-        found = [item(each) for each in content]
-        if all(each is NOTHING for each in found):
-            return NOTHING
-        return [None if each is NOTHING else each for each in found]
-
-    return rest
-
-
-def _map(item: Rest) -> Rest:
-    def rest(content: Any) -> Any:
-        if type(content) is not dict:
-            return NOTHING
-        found = {name: item(each) for name, each in content.items()}
-        return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
+        return [None if each is NOTHING else each for each in left]
 
     return rest
 
@@ -128,27 +122,42 @@ class JsonDecoder(TwoSpeedDecoder):
         schema = pa.schema([pa.field(c.name, c.type) for c in columns])
         super().__init__(columns, schema, _expansion(self._payload, self._max_depth), limits)
         deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
-        self._engine: Engine | None = None
+        self._engine: pa.DataType | None = None
         if engine_supports(row) and not deep:
-            self._engine = Engine(row, listed=self._payload.listed, bare=self._payload.bare)
+            content = row.members[0].value if self._payload.bare else row
+            type_ = reader_type(content)
+            self._engine = pa.list_(type_) if self._payload.listed else type_
+            self._doubtful_null = doubtful_null(content)
 
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
-        engine = self._engine
-        values = None if engine is None else engine.try_decode(array)
-        if engine is None or values is None:
+        values = read_texts(array, self._engine, unexpected="error")
+        if values is None:
             return None
-        doubtful = engine.with_doubtful_nulls(array)
+        doubtful: list[int] = []
+        if self._doubtful_null:
+            null = pc.match_substring(array, "null")
+            if pc.any(null).as_py():
+                null = pc.and_(null, pc.match_substring_regex(array, self._doubtful_null))
+                doubtful += where(null)
         counts, below = None, list[int]()
         if self._payload.listed:
             doubtful += where(nulls(values))
-            batch = engine.rows(values.values, below)
+            batch = self._batch(values.values, below)
             offsets = values.offsets.to_numpy()
             below = owners(offsets, below)
             counts = np.diff(offsets)
         else:
-            batch = engine.rows(values, below)
+            batch = self._batch(values, below)
         rest = pa.nulls(batch.num_rows, pa.string())
         return Quick(_with_rest(batch, rest, self._schema), doubtful + below, counts=counts)
+
+    def _batch(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
+        row = self._payload.row
+        if self._payload.bare:
+            array = lake_array(values, row.members[0].value, doubtful)
+            return pa.RecordBatch.from_arrays([array], schema=pa.schema(list(row.type)))
+        doubtful.extend(where(nulls(values)))
+        return pa.RecordBatch.from_struct_array(lake_array(values, row, doubtful))
 
     def _rows(self) -> Rows:
         return _Rows(self._contents, self._payload, self._schema)

@@ -220,39 +220,15 @@ _NO_LIMIT = 2**31
 _DESCRIPTION_CHARACTERS = 200
 _STRUCTURE = {"properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
 # asks for more than a type can show
-_ASKS = {
-    "additionalItems",
-    "contains",
-    "contentEncoding",
-    "contentMediaType",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "else",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "if",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "not",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "uniqueItems",
-    "$dynamicRef",
-    "$recursiveRef",
-}
+_ASKS = frozenset(
+    (
+        "additionalItems contains contentEncoding contentMediaType dependencies "
+        "dependentRequired dependentSchemas else exclusiveMaximum exclusiveMinimum if maxItems "
+        "maxLength maxProperties maximum minItems minLength minProperties minimum multipleOf not "
+        "pattern patternProperties prefixItems propertyNames then unevaluatedItems "
+        "unevaluatedProperties uniqueItems $dynamicRef $recursiveRef"
+    ).split()
+)
 
 Union = Sequence[tuple[Node, ...]]
 """A value that matches all schemas of at least one of these."""

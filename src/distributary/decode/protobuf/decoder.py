@@ -28,8 +28,13 @@ from distributary.decode.base import (
     Rows,
     TwoSpeedDecoder,
 )
-from distributary.decode.protobuf.columns import Columns, JsonText
-from distributary.decode.protobuf.engine import Engine, engine_supports, has_engine
+from distributary.decode.protobuf.engine import (
+    Columns,
+    Engine,
+    JsonText,
+    engine_supports,
+    has_engine,
+)
 from distributary.decode.protobuf.schema import (
     OFFICIAL_MAX_DEPTH,
     Field,
@@ -90,8 +95,7 @@ class RowReader:
             return self._value(content, value, label)
         if field.presence:
             return None
-        is_enum = value.kind is Kind.ENUM
-        return value.names.get(0, "0") if is_enum else _ZERO_OF.get(value.type, 0)
+        return value.names.get(0, "0") if value.names else _ZERO_OF.get(value.type, 0)
 
     def _value(self, content: Any, value: Value, label: str) -> Any:
         match value.kind:

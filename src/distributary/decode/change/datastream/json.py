@@ -31,60 +31,12 @@ from distributary.model.names import printable
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.json_documents import Documents
 
-# From the inferred schema of JSON events to the two schemas that they are decoded with.
-
 SOURCE, PAYLOAD = "source_metadata", "payload"
 _SCALARS = {"boolean", "integer", "number", "string"}
 _BOUNDS = {"minimum", "maximum"}
 _EXPECTED = {"is_deleted": "boolean"} | dict.fromkeys(("log_position", "scn", "ssn"), "integer")
 _NAMES: dict[str, Any] = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
 _TEXT: dict[str, Any] = {"type": ["string", "null"]}
-
-
-class Shapes:
-    """What is known about the events of one table."""
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            content = Documents.of(body).content
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DecodeError(
-                "the compiled schema is not a usable JSON Schema",
-                where="schema of change events",
-                evidence=type(error).__name__,
-                next_step="look at the schema of the table",
-            ) from error
-        self._top = _properties(content)
-        self._source = _properties(self._top.get(SOURCE))
-        self._payload = {n: _flat(s) for n, s in _properties(self._top.get(PAYLOAD)).items()}
-        self.void = tuple(n for n, s in self._payload.items() if _types(s) == {"null"})
-        """Columns that were never anything but null: they do not exist yet."""
-        self.columns = tuple(n for n in self._payload if n not in self.void)
-        """The others, in the order of the payload."""
-        self.every = tuple(self._payload)
-        self.metadata = tuple(self._source)
-        self.top = tuple(self._top)
-        """The parts of an event, in the order of the quick schema."""
-
-    def careful(self) -> dict[str, Any]:
-        """A schema that knows the payload and lets everything else pass."""
-        if PAYLOAD not in self._top:
-            # something must be named, so that the rest is the rest
-            return {"type": "object", "properties": {"\x00": {"type": "null"}}}
-        return {"type": "object", "properties": {PAYLOAD: _closed(self._payload)}}
-
-    def quick(self) -> dict[str, Any] | None:
-        """A schema that Arrow can follow; None where the events are not simple enough."""
-        if not self.columns or not self._source or not all(map(_simple, self._payload.values())):
-            return None
-        top = {name: _expected(name, each) for name, each in self._top.items()}
-        source = {name: _expected(name, each) for name, each in self._source.items()}
-        payload = {n: _TEXT if n in self.void else s for n, s in self._payload.items()}
-        if not all(source.values()) or any(
-            each is None for name, each in top.items() if name not in (SOURCE, PAYLOAD)
-        ):
-            return None
-        return _closed({**top, SOURCE: _closed(source), PAYLOAD: _closed(payload)}, null=False)
 
 
 def _properties(schema: Any) -> dict[str, Any]:
@@ -145,18 +97,33 @@ class JsonEvents:
     """Decodes the events of one table."""
 
     def __init__(self, body: bytes, limits: DecodeLimits) -> None:
-        shapes = Shapes(body)
-        self._shapes = shapes
-        self._careful = _decoder(shapes.careful(), limits)
-        quick = shapes.quick()
+        try:
+            top = _properties(Documents.of(body).content)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DecodeError(
+                "the compiled schema is not a usable JSON Schema",
+                where="schema of change events",
+                evidence=type(error).__name__,
+                next_step="look at the schema of the table",
+            ) from error
+        source = _properties(top.get(SOURCE))
+        payload = {n: _flat(s) for n, s in _properties(top.get(PAYLOAD)).items()}
+        self._top, self._metadata, self._payload = tuple(top), tuple(source), tuple(payload)
+        # columns that were never anything but null do not exist yet
+        self._void = tuple(n for n, s in payload.items() if _types(s) == {"null"})
+        # something must be named, so that the rest is the rest
+        known = {PAYLOAD: _closed(payload)} if PAYLOAD in top else {"\x00": {"type": "null"}}
+        self._careful = _decoder({"type": "object", "properties": known}, limits)
+        quick = _quick(top, source, payload)
         self._quick = None if quick is None else _decoder(quick, limits)
-        self.names = column_names(shapes.columns)
-        fields = self._careful.columns[0].type if shapes.columns else ()
+        columns = tuple(n for n in payload if n not in self._void)
+        self.names = column_names(columns)
+        fields = self._careful.columns[0].type if columns else ()
         self.columns = tuple(
             Column(self.names[name], field.type, f"column {printable(name)}", origin=Origin(name))
-            for name, field in zip(shapes.columns, fields, strict=True)
+            for name, field in zip(columns, fields, strict=True)
         )
-        self.metadata = frozenset(shapes.metadata)
+        self.metadata = frozenset(source)
         self.expansion = (self._quick or self._careful).expansion
 
     def given(self, event: bytes) -> set[str]:
@@ -188,20 +155,20 @@ class JsonEvents:
         self, decoded: Decoded, positions: Positions, lists: pa.StringArray
     ) -> tuple[Events, Mask]:
         """The events, and which of them have nothing where there was never anything before."""
-        shapes, batch = self._shapes, decoded.ok
-        top = dict(zip(shapes.top, batch.columns, strict=True))
-        told, metadata = _members(top.pop(SOURCE, None), shapes.metadata, batch.num_rows)
-        filled, payload = _members(top.pop(PAYLOAD, None), shapes.every, batch.num_rows)
+        batch = decoded.ok
+        top = dict(zip(self._top, batch.columns, strict=True))
+        told, metadata = _members(top.pop(SOURCE, None), self._metadata, batch.num_rows)
+        filled, payload = _members(top.pop(PAYLOAD, None), self._payload, batch.num_rows)
         top.pop(KEYS, None)
         good = np.ones(batch.num_rows, np.bool_)
-        for name in shapes.void:
-            good &= nulls(payload[name])
+        for name in self._void:
+            good &= nulls(payload.pop(name))
         events = Events(
             positions=positions,
             top=top,
             sort_keys=lists.take(pa.array(positions)) if lists.null_count < len(lists) else None,
             metadata=metadata,
-            payload=tuple(payload[name] for name in shapes.columns),
+            payload=tuple(payload.values()),
             told=told,
             filled=filled,
         )
@@ -235,6 +202,22 @@ class JsonEvents:
             return np.zeros(batch.num_rows, np.bool_), ()
         array = batch.column(0)
         return ~nulls(array), tuple(array.flatten()) if self.columns else ()
+
+
+def _quick(
+    top: dict[str, Any], source: dict[str, Any], payload: dict[str, Any]
+) -> dict[str, Any] | None:
+    """A schema that Arrow can follow; None where the events are not simple enough."""
+    columns = {n: _TEXT if _types(s) == {"null"} else s for n, s in payload.items()}
+    told = {name: _expected(name, each) for name, each in source.items()}
+    parts = {n: _expected(n, each) for n, each in top.items() if n not in (SOURCE, PAYLOAD)}
+    some = any(_types(each) != {"null"} for each in payload.values())
+    simple = some and told and all(map(_simple, payload.values()))
+    if not simple or not all(told.values()) or not all(parts.values()):
+        return None
+    # in the order of the events' own parts
+    known = dict.fromkeys(top) | parts | {SOURCE: _closed(told), PAYLOAD: _closed(columns)}
+    return _closed(known, null=False)
 
 
 def _decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:

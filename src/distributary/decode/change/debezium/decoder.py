@@ -148,66 +148,45 @@ _TEXTS = pa.array(
     ],
     pa.string(),
 )
-_ITEMS = pa.array([PLACEHOLDER, _BASE64, _UUID], pa.string())
+_ITEMS = {
+    pa.string(): pa.array([PLACEHOLDER, _BASE64, _UUID], pa.string()),
+    pa.binary(): pa.array([_BYTES], pa.binary()),
+}
 
 
 def unchanged(array: pa.Array) -> Mask | None:
     """Which values stand for one that was not sent; None for none of them."""
-    type_ = array.type
-    if len(array) == 0 or array.null_count == len(array):
+    type_, rows = array.type, np.arange(len(array))
+    if array.null_count == len(array):
         return None
     if kinds.is_string(type_):
-        return _some(pc.is_in(array, _TEXTS))
-    if kinds.is_binary(type_):
-        return _some(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
-    if kinds.is_list(type_):
-        return _lists(array)
-    return _maps(array) if kinds.is_map(type_) else None
-
-
-def _some(flags: pa.Array) -> Mask | None:
-    found = truths(flags)
+        flags = truths(pc.is_in(array, _TEXTS))
+    elif kinds.is_binary(type_):
+        flags = truths(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
+    elif kinds.is_map(type_):
+        maps = compact(array)
+        # one that is null has no entries
+        rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
+        keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
+        flags = truths(pc.equal(keys, PLACEHOLDER))
+    elif kinds.is_list(type_) and kinds.is_integer(type_.value_type):
+        rows, items = _of_length(array, len(_BYTES))
+        numbers = items.cast(pa.int64()).fill_null(-1).to_numpy().reshape(-1, len(_BYTES))
+        flags = (numbers == np.frombuffer(_BYTES, np.uint8)).all(axis=1)
+    elif kinds.is_list(type_) and type_.value_type in _ITEMS:
+        rows, items = _of_length(array, 1)
+        flags = truths(pc.is_in(items, _ITEMS[type_.value_type]))
+    else:
+        return None
+    found = np.zeros(len(array), np.bool_)
+    found[rows] = flags
     return found if found.any() else None
 
 
-def _lists(array: pa.ListArray) -> Mask | None:
-    items = array.type.value_type
-    lengths = pc.list_value_length(array)
-    if kinds.is_integer(items):
-        return _numbers(array, lengths)
-    if not (kinds.is_string(items) or kinds.is_binary(items)):
-        return None
-    single = _some(pc.equal(lengths, 1))
-    if single is None:
-        return None
-    rows = np.flatnonzero(single)
-    first = array.take(pa.array(rows)).flatten()
-    wanted = _ITEMS if kinds.is_string(items) else pa.array([_BYTES], pa.binary())
-    return _at(rows, pc.is_in(first, wanted), len(array))
-
-
-def _numbers(array: pa.ListArray, lengths: pa.Array) -> Mask | None:
-    as_long = _some(pc.equal(lengths, len(_BYTES)))
-    if as_long is None:
-        return None
-    rows = np.flatnonzero(as_long)
-    items = array.take(pa.array(rows)).flatten().cast(pa.int64()).fill_null(-1).to_numpy()
-    same = (items.reshape(-1, len(_BYTES)) == np.frombuffer(_BYTES, np.uint8)).all(axis=1)
-    return _at(rows, pa.array(same), len(array))
-
-
-def _maps(array: pa.MapArray) -> Mask | None:
-    maps = compact(array)
-    # one that is null has no entries
-    rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
-    keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
-    return _at(rows, pc.equal(keys, PLACEHOLDER), len(array))
-
-
-def _at(rows: Positions, flags: pa.Array, count: int) -> Mask | None:
-    found = np.zeros(count, np.bool_)
-    found[rows] = truths(flags)
-    return found if found.any() else None
+def _of_length(array: pa.ListArray, length: int) -> tuple[Positions, pa.Array]:
+    """The lists of one length, and their items."""
+    rows = np.flatnonzero(truths(pc.equal(pc.list_value_length(array), length)))
+    return rows, array.take(pa.array(rows)).flatten()
 
 
 class OldKeys:

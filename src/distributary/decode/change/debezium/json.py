@@ -38,12 +38,9 @@ _FLOATS = ("float32", "float64")
 _EXACT = Context(prec=10_000)
 _SIMPLE = {
     "boolean": "boolean",
-    "int32": "integer",
-    "int64": "integer",
-    "float32": "number",
-    "float64": "number",
-    "string": "string",
-    "bytes": "string",
+    **dict.fromkeys(("int32", "int64"), "integer"),
+    **dict.fromkeys(_FLOATS, "number"),
+    **dict.fromkeys(("string", "bytes"), "string"),
 }
 
 

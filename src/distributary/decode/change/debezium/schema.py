@@ -24,14 +24,8 @@ MAX_LEVELS = 50
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 PRECISION = "connect.decimal.precision"
 
-_CONNECT = {
-    "int8": "int32",
-    "int16": "int32",
-    "float": "float32",
-    "double": "float64",
-    "float32": "float32",
-    "float64": "float64",
-    **{kind: kind for kind in ("boolean", "int32", "int64", "string", "bytes")},
+_CONNECT = {"int8": "int32", "int16": "int32", "float": "float32", "double": "float64"} | {
+    kind: kind for kind in ("boolean", "int32", "int64", "float32", "float64", "string", "bytes")
 }
 _AVRO = {
     "boolean": "boolean",

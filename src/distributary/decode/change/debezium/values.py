@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,8 @@ def binary(array: pa.Array) -> Reading:
     """Bytes; JSON has them in base64."""
     if pa.types.is_binary(array.type):
         return Reading(array)
-    found: list[bytes | None] = []
-    lost: dict[int, Any] = {}
-    for row, text in enumerate(array.to_pylist()):
-        try:
-            found.append(None if text is None else binascii.a2b_base64(text, strict_mode=True))
-        except (binascii.Error, ValueError):
-            found.append(None)
-            lost[row] = text
-    return Reading(pa.array(found, pa.binary()), lost)
+    read = partial(binascii.a2b_base64, strict_mode=True)
+    return values.one_by_one(array, read, pa.binary())
 
 
 def after_binary(read: Read) -> Read:
@@ -68,20 +62,13 @@ def cast(type_: pa.DataType) -> Read:
         try:
             return Reading(array if array.type == type_ else array.cast(type_))
         except pa.ArrowInvalid:
-            fits = [_fits(each, type_) for each in array.to_pylist()]
-        kept = pc.if_else(pa.array(fits), array, pa.scalar(None, array.type))
-        lost = {row: array[row].as_py() for row in where(~np.array(fits))}
-        return Reading(kept.cast(type_), lost)
+
+            def fitting(value: Any) -> Any:
+                return pa.scalar(value, array.type).cast(type_).as_py()
+
+            return values.one_by_one(array, fitting, type_)
 
     return read
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    try:
-        pa.scalar(value).cast(type_)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
