@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import NONE, connect_schema, split_connect
+from distributary.decode.change.debezium.messages import NONE, split_connect
 from distributary.decode.json.infer import infer, writer_schema
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
@@ -79,6 +79,11 @@ def raw_table(rows: Iterable[Mapping[str, Any]], *, topic: str = "shop.public.t"
     return pa.Table.from_pylist(full, RAW)
 
 
+def connect_schema(text: bytes) -> WriterSchema:
+    """The schema that messages carry as one to decode them with."""
+    return WriterSchema(1, Format.JSON, text, "event")
+
+
 def avro_schema(id_: int) -> WriterSchema:
     """A captured schema, compiled as the registry's."""
     compiled = compile_avro(_captured()["avro_schemas"][str(id_)])
@@ -102,9 +107,7 @@ def decoders(
         groups = [
             [i for i, c in enumerate(frames.codes) if c == n] for n in range(len(frames.schemas))
         ]
-        made = [
-            DebeziumDecoder(connect_schema(text, id=1), settings, limits) for text in frames.schemas
-        ]
+        made = [DebeziumDecoder(connect_schema(text), settings, limits) for text in frames.schemas]
         return [
             (each, frames.payloads.take(rows), rows)
             for each, rows in zip(made, groups, strict=True)

@@ -93,6 +93,15 @@ def test_the_envelope_keeps_all_that_has_no_column(form: str) -> None:
     assert envelope == given
 
 
+def test_the_envelope_of_an_event_that_says_little_is_json() -> None:
+    told = event(0)
+    little = {
+        part: told[part] for part in ("uuid", "source_timestamp", "source_metadata", "payload")
+    }
+    (row,) = rows(decoded_json([little]))
+    assert json.loads(row["_envelope"]) == {"source_metadata": little["source_metadata"]}
+
+
 @forms
 def test_envelopes_of_many_different_events(form: str) -> None:
     events = [event(n, schema_key=f"k{n}", object=f"o{n % 3}") for n in range(300)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.change.datastream.envelope import moment, moments
+from distributary.decode.change.datastream.decoder import moment, moments
 from distributary.errors import ErrorCode
 from distributary.model.change import SEQ
 from tests.decode.datastream_samples import (

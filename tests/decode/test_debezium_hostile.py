@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import connect_schema
 from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.record import Format, WriterSchema
-from tests.decode.debezium_samples import LIMITS, SETTINGS, decoders, messages, raw_table
+from tests.decode.debezium_samples import (
+    LIMITS,
+    SETTINGS,
+    connect_schema,
+    decoders,
+    messages,
+    raw_table,
+)
 
 CONNECTORS = ("js", "jn", "av", "fs", "fn", "fa")
 
@@ -180,7 +186,7 @@ def test_images_that_are_not_alike() -> None:
     fields.append({"type": "string", "field": "op"})
     text = json.dumps({"type": "struct", "fields": fields}).encode()
     with pytest.raises(DecodeError):
-        DebeziumDecoder(connect_schema(text, id=1), SETTINGS, LIMITS)
+        DebeziumDecoder(connect_schema(text), SETTINGS, LIMITS)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

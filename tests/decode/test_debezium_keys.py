@@ -10,13 +10,13 @@ import pytest
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import KeyReader, connect_schema
+from distributary.decode.change.debezium.messages import KeyReader
 from distributary.decode.json.infer import infer, writer_schema
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.avro import compile_avro
-from tests.decode.debezium_samples import decode, raw_table
+from tests.decode.debezium_samples import connect_schema, decode, raw_table
 
 KEY_FIELDS = [{"type": "int32", "field": "id"}, {"type": "string", "field": "b"}]
 FRAMED = json.dumps({"type": "struct", "fields": KEY_FIELDS, "name": "t.Key"}).encode()
@@ -203,7 +203,7 @@ def test_old_keys_are_told_in_the_words_of_the_columns() -> None:
             {"type": "string", "field": "op"},
         ],
     }
-    schema = connect_schema(json.dumps(envelope).encode(), id=1)
+    schema = connect_schema(json.dumps(envelope).encode())
     values = {"d": 1, "at": 1, "n": "BNI=", "b": "AP8=", "a b": "y"}
     payload = event("c", None, values)
     raw = raw_table(

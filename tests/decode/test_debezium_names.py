@@ -14,8 +14,6 @@ from distributary.decode.change.debezium.messages import (
     KINDS,
     Kind,
     connect_guid,
-    connect_schema,
-    kind_of,
     look,
     schema_claim,
     schema_kind,
@@ -23,7 +21,12 @@ from distributary.decode.change.debezium.messages import (
     topic_claim,
 )
 from distributary.errors import DecodeError
-from tests.decode.debezium_samples import avro_schema, messages, topics
+from tests.decode.debezium_samples import avro_schema, connect_schema, messages, topics
+
+
+def kind_of(topic: str, value: bytes) -> Kind:
+    looked = look(pa.array([topic]), pa.array([value], pa.binary()))
+    return KINDS[int(looked.kinds[0])]
 
 
 def expected(topic: str) -> Kind:
@@ -43,7 +46,7 @@ def test_every_message_of_a_real_connector(topic: str) -> None:
         assert {schema_kind(avro_schema(id_)) for id_ in ids} == {expected(topic)}
         return
     frames = split_connect(values)
-    assert {schema_kind(connect_schema(s, id=1)) for s in frames.schemas} <= {expected(topic)}
+    assert {schema_kind(connect_schema(s)) for s in frames.schemas} <= {expected(topic)}
     looked = look(raw.column("topic").combine_chunks(), frames.payloads)
     kinds = {KINDS[code] for code in looked.kinds}
     assert kinds - {Kind.TOMBSTONE} == {expected(topic)}
@@ -135,7 +138,7 @@ def test_a_statement_that_changed_a_schema() -> None:
     }
     assert kind_of("p", json.dumps(value).encode()) is Kind.SCHEMA_CHANGE
     name = {"type": "struct", "fields": [], "name": "io.debezium.connector.mysql.SchemaChangeValue"}
-    assert schema_kind(connect_schema(json.dumps(name).encode(), id=1)) is Kind.SCHEMA_CHANGE
+    assert schema_kind(connect_schema(json.dumps(name).encode())) is Kind.SCHEMA_CHANGE
 
 
 def test_the_history_of_schemas_that_a_connector_keeps_for_itself() -> None:
@@ -165,7 +168,7 @@ def test_every_message_has_an_answer(values: list[bytes | None]) -> None:
 def test_a_schema_that_is_none() -> None:
     for text in (b"{", b"7", b'{"type":7}', b'{"type":"array"}'):
         with pytest.raises(DecodeError):
-            connect_schema(text, id=1)
+            schema_kind(connect_schema(text))
 
 
 def test_schemas_are_told_apart_by_their_text() -> None:

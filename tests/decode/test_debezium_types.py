@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.decode.change.debezium.messages import connect_schema
 from distributary.errors import ErrorCode
 from distributary.model.record import TIMESTAMP, WriterSchema
-from tests.decode.debezium_samples import columns_of, decode, log_of, table_row
+from tests.decode.debezium_samples import columns_of, connect_schema, decode, log_of, table_row
 
 EXPECTED: dict[str, tuple[pa.DataType, Any]] = {
     "id": (pa.int64(), 1),
@@ -107,7 +106,7 @@ def schema_with(**columns: Any) -> WriterSchema:
     fields = [{"type": "int64", "optional": False, "field": "id"}]
     fields += [{"optional": True, "field": name, **type_} for name, type_ in columns.items()]
     text = {"type": "struct", "fields": fields, "optional": False, "name": "shop.t.Value"}
-    return connect_schema(json.dumps(text).encode(), id=1)
+    return connect_schema(json.dumps(text).encode())
 
 
 def only(schema: WriterSchema, *values: Any) -> tuple[pa.DataType, list[Any], list[Any]]:

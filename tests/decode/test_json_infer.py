@@ -22,7 +22,6 @@ from distributary.decode.json.infer import (
     grown,
     infer,
     join,
-    names_of,
     shape_of,
     writer_schema,
 )
@@ -222,19 +221,6 @@ def test_sort_keys_of_datastream_may_mix() -> None:
     assert found is not None
     assert found["properties"]["sort_keys"] == {"type": ["array", "null"], "items": ANYTHING}
     assert found == reduce(join, [infer([each]) or NOTHING for each in events])
-
-
-def test_names_of_events() -> None:
-    events: list[Any] = [event(0), event(0, "oracle"), event(0, "postgresql"), {}, 5]
-    events += [{"source_metadata": 5}, {"source_metadata": {"table": 5}}]
-    events += [{"source_metadata": {"table": "t", "database": 5}}]
-    texts = [json.dumps(each).encode() for each in events] + [b"{", b"\xff"]
-    expected = ['["shop","","orders"]', '["XE","HR","orders"]', '["","public","orders"]']
-    expected_all = [*expected, None, None, None, None, '["","","t"]', None, None]
-    assert names_of(texts) == expected_all
-    assert names_of(texts * 20) == expected_all * 20
-    assert names_of(texts[:3] * 50) == expected * 50
-    assert names_of([]) == []
 
 
 def test_slices_and_other_types_of_arrays() -> None:

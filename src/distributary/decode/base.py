@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from distributary.model.deadletter import Decoded, Failure
 from distributary.model.table import Column
 
 Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Read = TypeVar("Read")
 
 
@@ -29,9 +31,6 @@ class RefusedError(Exception):
         self.code = code
         self.reason = reason
         self.position = position
-
-
-# Puts the parts of one decoded array together again.
 
 
 class Gathered:
@@ -61,6 +60,21 @@ class Gathered:
         for each in failures:
             self.fail(positions[each.index], each.code, each.message, at_byte=each.position)
 
+    def refuse(
+        self,
+        refused: Mapping[int, RefusedError],
+        payloads: pa.BinaryArray,
+        positions: Positions,
+    ) -> tuple[pa.BinaryArray, Positions]:
+        """Payloads and their positions, less those with these indices, which have failed."""
+        if not refused:
+            return payloads, positions
+        for index, error in refused.items():
+            self.fail(positions[index], error.code, error.reason, at_byte=error.position)
+        keep = np.ones(len(positions), np.bool_)
+        keep[list(refused)] = False
+        return payloads.filter(pa.array(keep)), positions[keep]
+
     def take(self, decoded: Decoded, positions: Positions) -> Positions:
         """The failures of payloads that were decoded apart; gives the positions of their rows."""
         self.fail_all(decoded.failed, positions)
@@ -72,10 +86,10 @@ class Gathered:
 
     def decoded(self) -> Decoded:
         """Everything, in the order of the payloads."""
-        parts = [part for part in self._parts if len(part[1])]
-        if len(parts) == 1:
-            batch, positions = parts[0]
-        elif parts:
+        none = pa.RecordBatch.from_pylist([], schema=self._schema), np.array([], np.int64)
+        parts = [part for part in self._parts if len(part[1])] or [none]
+        batch, positions = parts[0]
+        if len(parts) > 1:
             positions = np.concatenate([positions for _, positions in parts])
             # stable: rows of one payload keep their order
             order = np.argsort(positions, kind="stable")
@@ -83,25 +97,15 @@ class Gathered:
             # as structs, because a batch without columns does not remember how many rows it has
             rows = pa.concat_arrays([batch.to_struct_array() for batch, _ in parts])
             batch = pa.RecordBatch.from_struct_array(rows.take(pa.array(order)))
-        else:
-            batch, positions = (
-                pa.RecordBatch.from_pylist([], schema=self._schema),
-                np.array([], np.int64),
-            )
+        # as many rows as payloads may also be payloads without rows and payloads with several
+        one_each = len(positions) == self._count and not self._empty and not self._failures
         return Decoded(
             ok=batch,
-            origin=None if self._is_complete(positions) else pa.array(positions, pa.int64()),
+            origin=None if one_each else pa.array(positions, pa.int64()),
             failed=tuple(sorted(self._failures, key=lambda failure: failure.index)),
             empty=self._empty,
             unknown=tuple(sorted(set(self._unknown) - {f.index for f in self._failures})),
         )
-
-    def _is_complete(self, positions: Positions) -> bool:
-        """Whether row i is payload i."""
-        if len(positions) != self._count:
-            return False
-        # one row each, or payloads without rows and payloads with several
-        return not self._empty and not self._failures
 
 
 def origins(decoded: Decoded, positions: Positions) -> Positions:
@@ -110,13 +114,52 @@ def origins(decoded: Decoded, positions: Positions) -> Positions:
     return kept
 
 
-def without(
-    indices: Collection[int], rows: pa.Array | pa.RecordBatch, positions: Positions
-) -> tuple[Any, Positions]:
-    """Rows and their positions, less those with these indices."""
-    keep = np.ones(len(positions), np.bool_)
-    keep[list(indices)] = False
-    return rows.filter(pa.array(keep)), positions[keep]
+# Arrow's arrays in numpy.
+
+
+def truths(flags: pa.Array) -> Mask:
+    """Flags; null is false."""
+    return np.asarray(flags.fill_null(False))
+
+
+def nulls(array: pa.Array) -> Mask:
+    """Which elements are null."""
+    return np.asarray(array.is_null())
+
+
+def where(flags: pa.Array | Mask) -> list[int]:
+    """The indices of flags that are set."""
+    found: list[int] = np.flatnonzero(
+        truths(flags) if isinstance(flags, pa.Array) else flags
+    ).tolist()
+    return found
+
+
+def offsets_of(lists: pa.Array) -> npt.NDArray[np.int32]:
+    """Where the items of lists or maps begin and end, in an array that is not sliced."""
+    return np.frombuffer(lists.buffers()[1], np.int32, len(lists) + 1)
+
+
+def owners(offsets: npt.NDArray[np.int32], items: Sequence[int]) -> list[int]:
+    """The lists that items are in."""
+    # nothing to look for is the usual, and numpy would copy the offsets for it
+    found: list[int] = []
+    if len(items):
+        found = (np.searchsorted(offsets, items, side="right") - 1).tolist()
+    return found
+
+
+def with_repeated_keys(maps: pa.Array, keys: pa.Array) -> list[int]:
+    """Maps in which a key occurs again: the last entry counts."""
+    lengths = np.diff(offsets_of(maps))
+    if len(lengths) == 0 or lengths.max() < 2:
+        return []
+    encoded = keys.dictionary_encode()
+    size = len(encoded.dictionary)
+    owner = np.repeat(np.arange(len(maps)), lengths)
+    places = np.sort(owner * size + encoded.indices.to_numpy())
+    again: list[int] = np.unique(places[1:][places[1:] == places[:-1]] // size).tolist()
+    return again
 
 
 def small_enough(
@@ -127,20 +170,32 @@ def small_enough(
     if array.nbytes <= limit:
         return array, positions
     lengths = pc.binary_length(array).to_numpy()
-    large = np.flatnonzero(lengths > limit).tolist()
-    for index in large:
+    refused = {}
+    for index in where(lengths > limit):
         reason = f"the payload has {lengths[index]} bytes, the limit is {limit}"
-        gathered.fail(index, ErrorCode.PAYLOAD_TOO_LARGE, reason)
-    return without(large, array, positions)
+        refused[index] = RefusedError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
+    return gathered.refuse(refused, array, positions)
 
 
-# How large payloads become as columns, told before any of them is decoded.
-#
-# An item of a list may take one byte of a payload, and as a row of a hundred columns a thousand
-# bytes of memory. A schema tells how bad it can be for each byte; most payloads are too short to
-# matter. The others are looked at: quickly for more items than there can be, and where that is
-# too much, item by item until the limit is reached. Nothing here takes memory by what a payload
-# says.
+def json_number(number: float, *, single: bool = False) -> float | str:
+    """A number as JSON has it; what JSON has no number for is a text."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if not single:
+        return number
+    # the fewest digits that give the same 32 bits: 0.1, not 0.10000000149011612
+    candidates = (float(f"{number:.{digits}g}") for digits in (6, 7, 8, 9))
+    return next((c for c in candidates if np.float32(c) == number), number)
+
+
+def printable_lines(text: str) -> str:
+    """A text for human eyes, in which everything but line breaks is printable."""
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+# How large payloads become as columns, told before any of them is decoded: an item of a list may
+# take one byte of a payload, and as a row a thousand bytes of memory. A schema tells how bad it can
+# be for each byte; the few payloads to which that matters are counted, item by item.
 
 SLICE_BYTES = 256 * 1024 * 1024
 """What is decoded at once becomes about so many bytes at most."""
@@ -187,24 +242,18 @@ class Expansion:
         """The payloads that become at most so many bytes; the others have failed."""
         if self.row + self.factor * payloads.nbytes <= limit:
             return payloads, positions
-        large = []
-        for index in np.flatnonzero(self._most_each(payloads) > limit).tolist():
+        refused: dict[int, RefusedError] = {}
+        for index in where(self._most_each(payloads) > limit):
             try:
                 size = self.measure(payloads[index].as_py(), limit)
-            except RefusedError as refused:
-                large.append(index)
-                gathered.fail(
-                    positions[index], refused.code, refused.reason, at_byte=refused.position
-                )
+            except RefusedError as error:
+                refused[index] = error.with_traceback(None)
                 continue
             if size > limit:
-                large.append(index)
-                reason = (
-                    f"it would become {size} bytes of columns or more;"
-                    f" limits.max_decoded_bytes is {limit}"
-                )
-                gathered.fail(positions[index], ErrorCode.PAYLOAD_EXPANDS, reason)
-        return without(large, payloads, positions) if large else (payloads, positions)
+                most = f"limits.max_decoded_bytes is {limit}"
+                reason = f"it would become {size} bytes of columns or more; {most}"
+                refused[index] = RefusedError(ErrorCode.PAYLOAD_EXPANDS, reason)
+        return gathered.refuse(refused, payloads, positions)
 
     def _most_each(self, payloads: pa.BinaryArray) -> Positions:
         lengths = pc.binary_length(payloads).to_numpy().astype(np.int64)
@@ -244,7 +293,6 @@ class HasColumns(Protocol):
     @property
     def columns(self) -> tuple[Column, ...]:
         """The lake columns that this writer schema gives, in the schema's order."""
-        ...
 
 
 class Decoder(HasColumns, Protocol):
@@ -253,11 +301,9 @@ class Decoder(HasColumns, Protocol):
     @property
     def expansion(self) -> Expansion:
         """How large payloads become; what is decoded at once should be one of its slices."""
-        ...
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls. Never raises for what a payload contains."""
-        ...
 
 
 # Two speeds: an engine takes a whole array or refuses all of it, and does not say because of which
@@ -290,17 +336,10 @@ def by_halves(
     most_bytes: int = SLICE_BYTES,
     patience: int | None = None,
 ) -> Iterator[tuple[slice, Read | None]]:
-    """The parts of an array in their order, with what was read of each.
+    """The parts of an array in their order, with what was read of each; None where it was refused.
 
-    Args:
-        array: Anything, also nothing.
-        read: Gives None for an array that it refuses.
-        most_bytes: What is larger is halved without asking.
-        patience: After so many parts in a row that stay refused, all the rest counts as refused:
-            when every record is, trying on would cost more than it could save.
-
-    Yields:
-        None with a part that is to be read one by one.
+    What has more than `most_bytes` is halved without asking. After `patience` parts in a row that
+    stay refused, all the rest counts as refused: trying on would cost more than it could save.
     """
     waiting = [slice(0, len(array))] if len(array) else []
     refusals = 0
@@ -361,18 +400,8 @@ class TwoSpeedDecoder(ABC):
         expansion: Expansion,
         limits: DecodeLimits,
     ) -> None:
-        self._columns, self._schema = columns, schema
-        self._expansion, self._limits = expansion, limits
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The lake columns of the schema, in its order."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large payloads become."""
-        return self._expansion
+        self.columns, self._schema = columns, schema
+        self.expansion, self._limits = expansion, limits
 
     def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
         """Decode an array without nulls; what cannot be a row is in `failed`.
@@ -382,7 +411,7 @@ class TwoSpeedDecoder(ABC):
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
         array, positions = small_enough(array, self._limits.max_payload_bytes, gathered)
-        array, positions = self._expansion.small_enough(
+        array, positions = self.expansion.small_enough(
             array, positions, self._limits.max_decoded_bytes, gathered
         )
         if not accepted:

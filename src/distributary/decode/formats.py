@@ -51,14 +51,17 @@ _change_decoders: Cache[ChangeDecoder] = Cache(CAPACITY)
 
 
 def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
-    """The decoder of one message of a writer schema, built at its first use.
-
-    Raises:
-        DecodeError: When the schema or the message in it cannot be decoded at all.
-    """
+    """The decoder of one message of a writer schema, built at its first use."""
+    if schema.format not in DECODERS:
+        raise DecodeError(
+            "there is no decoder for this format",
+            where=f"schema {schema.label()}",
+            evidence=f"format {schema.format}; known: {', '.join(sorted(DECODERS))}",
+            next_step="look the schema's type up in the registry",
+        )
     # the schema's content is the key, not its id: ids belong to one registry, contents to none
     key = (schema.format, schema.body, message, limits)
-    return _decoders.get(key, lambda: _build(schema, message, limits))
+    return _decoders.get(key, lambda: DECODERS[schema.format](schema.body, message, limits))
 
 
 def change_decoder_for(
@@ -68,10 +71,7 @@ def change_decoder_for(
     *,
     keys: WriterSchema | None = None,
 ) -> ChangeDecoder:
-    """The decoder of change events of a writer schema, built at its first use.
-
-    `keys` is the schema of the records' own keys, where these have one.
-    """
+    """The decoder of change events, by their schema and by that of the records' own keys."""
     key = (schema.format, schema.body, settings, limits, keys.body if keys else b"")
     build, more = CHANGE_DECODERS[settings.format], {"key": keys} if keys else {}
     return _change_decoders.get(key, lambda: build(schema, settings, limits, **more))
@@ -86,15 +86,3 @@ def clear() -> None:
     """Forget every decoder."""
     _decoders.clear()
     _change_decoders.clear()
-
-
-def _build(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
-    build = DECODERS.get(schema.format)
-    if build is None:
-        raise DecodeError(
-            "there is no decoder for this format",
-            where=f"schema {schema.label()}",
-            evidence=f"format {schema.format}; known: {', '.join(sorted(DECODERS))}",
-            next_step="look the schema's type up in the registry",
-        )
-    return build(schema.body, message, limits)

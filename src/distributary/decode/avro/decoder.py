@@ -1,32 +1,14 @@
-"""Avro payloads to Arrow columns.
+"""Avro payloads to Arrow columns, by the table in docs/howto/avro.md.
 
 A payload is a row, or with an array at the top as many rows as it has items, if and only if the
-careful reader accepts all of it and the lake can hold its values. The engine decodes whole arrays;
-what it refuses, and what is doubtful in its answer, is decided by the careful reader.
-
-| Avro | lake |
-|---|---|
-| null beside other types | nullable; a field that can only be null has no column |
-| boolean, string, bytes | bool, string, binary |
-| int, long, float, double | int32, int64, float32, float64 |
-| fixed, enum, array, map, record | binary, string, list, map of strings, struct |
-| union | see `avro_unions`: one type, the wider number, or a struct with a member per branch |
-| decimal | decimal; text where it has more than 38 digits |
-| date, timestamp-millis, timestamp-micros | date, timestamp in UTC; years 1 to 9999 |
-| time-*, local-timestamp-*, timestamp-nanos | the number as it is, with its unit in the comment |
-| uuid, duration | text; struct of months, days and millis |
-| any other logical type | what it annotates |
-
-A lake has no time of day, and a local timestamp needs a table feature that not every reader has:
-the number loses nothing. A record that contains itself is columns for `recursion_depth` levels and
-JSON text below; a record without columns is JSON text as well.
+careful reader accepts all of it and the lake can hold its values. A lake has no time of day, and a
+local timestamp needs a table feature that not every reader has: these stay numbers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -34,24 +16,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro.columns import lake_array
-from distributary.decode.avro.engine import Engine, engine_supports, has_engine
+from distributary.decode.avro.engine import Engine, engine_supports, has_engine, lake_array
 from distributary.decode.avro.reader import (
+    AS_JSON,
     Compiler,
     Cursor,
     Payload,
     Reader,
     StoppedAtError,
-    as_json,
     expansion_of,
     open_schema,
     plan_payload,
     read_leaf,
 )
 from distributary.decode.avro.schema import Kind, Member, Value, flat_record, flat_type, levels
-from distributary.decode.base import DecodeLimits, Gathered, Positions, Quick, Rows, TwoSpeedDecoder
+from distributary.decode.base import (
+    DecodeLimits,
+    Gathered,
+    Positions,
+    Quick,
+    Rows,
+    TwoSpeedDecoder,
+    owners,
+    printable_lines,
+    where,
+)
 from distributary.errors import DecodeError
-from distributary.model.table import Column
+from distributary.model.table import Column, Origin
 from distributary.registry.compile.avro_schema import Record, Schema, zigzag
 
 # Defaults of Avro fields in the lake's terms: JSON, as `model.table.Column` keeps them.
@@ -61,12 +52,16 @@ def columns_with_defaults(payload: Payload) -> tuple[Column, ...]:
     """A payload's columns, each with its own default and those of the fields inside it."""
     texts = _Texts(payload)
     return tuple(
-        replace(
-            column,
-            default=texts.of(member),
-            inner_defaults=tuple(texts.inside(member.value, "")),
+        Column(
+            m.name,
+            m.value.type,
+            comment="; ".join(filter(None, (f"field {m.label}", m.note))),
+            aliases=m.aliases,
+            origin=Origin(m.label if "." in m.label else m.name),
+            default=texts.of(m),
+            inner_defaults=tuple(texts.inside(m.value, "")),
         )
-        for column, member in zip(payload.columns, payload.row.shown, strict=True)
+        for m in payload.row.shown
     )
 
 
@@ -146,7 +141,9 @@ class AvroDecoder(TwoSpeedDecoder):
         self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
         if self._limits.raw_bytes and self._payload.bytes_at_the_top:
-            array = _counted(array)
+            # with their length, as Avro has bytes anywhere but at the top of a message
+            counted = [zigzag(len(each)) + each for each in array.to_pylist()]
+            array = pa.array(counted, pa.binary())
         return array, positions
 
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
@@ -154,19 +151,17 @@ class AvroDecoder(TwoSpeedDecoder):
         if decoded is None:
             return None
         payload, (arrays, ended) = self._payload, decoded
-        doubtful = np.flatnonzero(~ended).tolist()
+        doubtful = where(~ended)
         if payload.branch is not None:
-            branches = arrays[0].to_numpy()
-            doubtful += np.flatnonzero(branches != payload.branch).tolist()
+            doubtful += where(arrays[0].to_numpy() != payload.branch)
         if payload.blocks:
-            found = pc.find_substring(array, pattern=_ENDLESS).to_numpy()
-            doubtful += np.flatnonzero(found >= 0).tolist()
+            doubtful += where(pc.find_substring(array, pattern=_ENDLESS).to_numpy() >= 0)
         values, counts, below = arrays[-1], None, list[int]()
         if payload.listed:
             offsets = values.offsets.to_numpy()
             counts = np.diff(offsets)
             rows = lake_array(values.values, payload.row, below)
-            below = (np.searchsorted(offsets, below, side="right") - 1).tolist()
+            below = owners(offsets, below)
         else:
             rows = lake_array(values, payload.row, below)
         return Quick(pa.RecordBatch.from_struct_array(rows), doubtful + below, counts=counts)
@@ -177,11 +172,6 @@ class AvroDecoder(TwoSpeedDecoder):
     @cached_property
     def _reader(self) -> Reader:
         return Reader(self._payload, most_levels=self._most_levels)
-
-
-def _counted(array: pa.BinaryArray) -> pa.BinaryArray:
-    """Bytes as Avro has them anywhere but at the top of a message."""
-    return pa.array([zigzag(len(each)) + each for each in array.to_pylist()], pa.binary())
 
 
 # An Avro payload for human eyes, as far as it can be read.
@@ -195,16 +185,7 @@ class _FullError(Exception):
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload value by value, up to the byte that is wrong.
-
-    Args:
-        body: The compiled schema, where there is one that can be used.
-        message: The full name of the payload's type.
-        payload: The bytes, whatever they are.
-
-    Returns:
-        Printable text; everything else in it is escaped.
-    """
+    """The payload value by value, up to the byte that is wrong."""
     try:
         schema = None if body is None else open_schema(body, message)
     except DecodeError:
@@ -220,8 +201,7 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
         dump.lines.append(f"# nests too deep from byte {dump.cursor.position}")
     except StoppedAtError as stopped:
         dump.lines.append(f"# stops to make sense at byte {stopped.position}: {stopped.reason}")
-    text = "".join(f"{line}\n" for line in dump.lines)
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable_lines("".join(f"{line}\n" for line in dump.lines))
 
 
 class _Dump:
@@ -256,7 +236,7 @@ class _Dump:
                 self._items(name, value.item, keyed=value.kind is Kind.MAP)
             case kind:
                 content = read_leaf(value)(self.cursor)
-                convert = as_json(kind)
+                convert = AS_JSON.get(kind)
                 self._line(name + _json(content if convert is None else convert(content)))
 
     def _record(self, name: str) -> Value:

@@ -8,25 +8,23 @@ take no bytes, takes a negative length for "everything", and does not say at whi
 from __future__ import annotations
 
 import json
-import math
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
-from functools import cached_property
+from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
 
 from distributary.decode.avro.schema import Branch, Kind, Value, flat_record, plan_record, plan_type
-from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, RefusedError, width
+from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, RefusedError, json_number, width
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.model.names import printable
-from distributary.model.table import Column, Origin
 from distributary.registry.compile.avro import branch_records, payload_name
 from distributary.registry.compile.avro_schema import Array, Primitive, Record, Schema, parse_avro
 
@@ -186,89 +184,44 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def read_leaf(value: Value) -> Read:
     """A function that reads values without other values in them."""
+    size = value.size
+    raw: Read = Cursor.counted if size is None else lambda cursor: cursor.take(size)
     match value.kind:
-        case Kind.NULL:
-            return lambda cursor: None
-        case Kind.BOOLEAN:
-            return _boolean
-        case Kind.INT:
-            return _int
-        case Kind.LONG:
-            return Cursor.long
-        case Kind.FLOAT:
-            return lambda cursor: _FLOAT.unpack(cursor.take(4))[0]
-        case Kind.DOUBLE:
-            return lambda cursor: _DOUBLE.unpack(cursor.take(8))[0]
-        case Kind.STRING:
-            return Cursor.text
         case Kind.ENUM:
             symbols, count = value.symbols, len(value.symbols)
             return lambda cursor: symbols[cursor.index(count, "symbol")]
-        case Kind.DATE:
-            return _date
         case Kind.INSTANT:
             return _instant(value.micros)
         case Kind.DECIMAL:
-            return _decimal(value)
+            return _decimal(value, raw)
         case Kind.DIGITS:
-            exact = _decimal(value)
+            exact = _decimal(value, raw)
             return lambda cursor: format(exact(cursor), "f")
-    raw = _raw(value)
-    match value.kind:
         case Kind.UUID:
             return lambda cursor: str(UUID(bytes=raw(cursor)))
         case Kind.DURATION:
             return lambda cursor: dict(
                 zip(("months", "days", "millis"), _DURATION.unpack(raw(cursor)), strict=True)
             )
-    return raw
+    return _LEAVES.get(value.kind, raw)
 
 
-def as_json(kind: Kind) -> Callable[[Any], Any] | None:
-    """How a value of this kind becomes JSON; None when it is that already."""
-    match kind:
-        case Kind.BYTES | Kind.FIXED:
-            return lambda data: b64encode(data).decode("ascii")
-        case Kind.DECIMAL:
-            return lambda number: format(number, "f")
-        case Kind.DATE:
-            return date.isoformat
-        case Kind.INSTANT:
-            return _iso
-        case Kind.FLOAT:
-            return lambda number: real(number, single=True)
-        case Kind.DOUBLE:
-            return real
-    return None
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
 
 
-def real(number: float, *, single: bool = False) -> float | str:
-    """A number as JSON has it; what JSON has no number for is a text."""
-    if math.isnan(number):
-        return "NaN"
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    if not single:
-        return number
-    # the fewest digits that give the same 32 bits: 0.1, not 0.10000000149011612
-    candidates = (float(f"{number:.{digits}g}") for digits in (6, 7, 8, 9))
-    return next((c for c in candidates if _same_single(c, number)), number)
-
-
-def _same_single(candidate: float, number: float) -> bool:
-    try:
-        return bool(_FLOAT.unpack(_FLOAT.pack(candidate))[0] == number)
-    except OverflowError:
-        return False
-
-
-def _iso(micros: int) -> str:
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
-
-
-def _raw(value: Value) -> Read:
-    size = value.size
-    return Cursor.counted if size is None else lambda cursor: cursor.take(size)
+AS_JSON: dict[Kind, Callable[[Any], Any]] = {
+    Kind.BYTES: _base64,
+    Kind.FIXED: _base64,
+    Kind.DECIMAL: "{:f}".format,
+    Kind.DATE: date.isoformat,
+    Kind.INSTANT: lambda micros: (
+        (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+    ),
+    Kind.FLOAT: lambda number: json_number(number, single=True),
+    Kind.DOUBLE: json_number,
+}
+"""How values become JSON; those of other kinds are that already."""
 
 
 def _boolean(cursor: Cursor) -> bool:
@@ -310,9 +263,7 @@ def _instant(factor: int) -> Read:
     return read
 
 
-def _decimal(value: Value) -> Read:
-    raw = _raw(value)
-
+def _decimal(value: Value, raw: Read) -> Read:
     def read(cursor: Cursor) -> Decimal:
         start = cursor.position
         number = decimal_in(raw(cursor), value)
@@ -322,6 +273,18 @@ def _decimal(value: Value) -> Read:
         return number
 
     return read
+
+
+_LEAVES: dict[Kind, Read] = {
+    Kind.NULL: lambda cursor: None,
+    Kind.BOOLEAN: _boolean,
+    Kind.INT: _int,
+    Kind.LONG: Cursor.long,
+    Kind.FLOAT: lambda cursor: _FLOAT.unpack(cursor.take(4))[0],
+    Kind.DOUBLE: lambda cursor: _DOUBLE.unpack(cursor.take(8))[0],
+    Kind.STRING: Cursor.text,
+    Kind.DATE: _date,
+}
 
 
 def decimal_in(data: bytes, value: Value) -> Decimal | None:
@@ -349,7 +312,6 @@ class Payload:
     """Of a union at the top: the number that stands before the row."""
     blocks: bool = False
     """There are arrays or maps in it."""
-    columns: tuple[Column, ...] = ()
 
     @property
     def bytes_at_the_top(self) -> bool:
@@ -358,11 +320,7 @@ class Payload:
 
 
 def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
-    """Plan the payloads of a compiled schema.
-
-    Raises:
-        DecodeError: When the schema cannot be used, or has no such message.
-    """
+    """Plan the payloads of a compiled schema."""
     schema = open_schema(body, message)
     listed, type_ = False, schema.top
     branches = branch_records(schema) or ()
@@ -393,8 +351,7 @@ def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
         listed=listed,
         branches=branches,
         branch=branch,
-        blocks=listed or _has_blocks(row),
-        columns=_columns(row),
+        blocks=listed or bool(row.lists()),
     )
 
 
@@ -411,42 +368,16 @@ def open_schema(body: bytes, message: str) -> Schema:
         ) from error
 
 
-def _columns(row: Value) -> tuple[Column, ...]:
-    return tuple(
-        Column(
-            m.name,
-            m.value.type,
-            comment="; ".join(filter(None, (f"field {m.label}", m.note))),
-            aliases=m.aliases,
-            origin=Origin(m.label if "." in m.label else m.name),
-        )
-        for m in row.shown
-    )
-
-
-def _has_blocks(value: Value) -> bool:
-    if value.kind in (Kind.LIST, Kind.MAP):
-        return True
-    below = [m.value for m in value.members] + [b.value for b in value.branches]
-    return any(map(_has_blocks, below))
-
-
 class Reader:
     """Reads payloads of one plan."""
 
     def __init__(self, payload: Payload, *, most_levels: int) -> None:
         self._payload = payload
         self._most_levels = most_levels
-        compiler = Compiler(payload.schema)
-        row = compiler.read(payload.row)
-        self._read = compiler.listed(row, payload.row.weightless) if payload.listed else row
+        self._read = Compiler(payload.schema).payload(payload)
 
     def rows(self, data: bytes) -> list[Any]:
-        """The rows of one payload, of which nothing may be left over.
-
-        Raises:
-            StoppedAtError: At the first byte that makes no sense.
-        """
+        """The rows of one payload, of which nothing may be left over; StoppedAtError otherwise."""
         cursor = Cursor(data, self._most_levels)
         if self._payload.branch is not None:
             self._take_branch(cursor)
@@ -461,12 +392,11 @@ class Reader:
     def _take_branch(self, cursor: Cursor) -> None:
         branches = self._payload.branches
         number = cursor.index(len(branches), "branch")
-        if number == self._payload.branch:
-            return
-        if not branches[number]:
+        if number != self._payload.branch and not branches[number]:
             raise StoppedAtError(ErrorCode.NULL_VALUE, 0, "the value is null")
-        reason = f"it is a {branches[number]}, not a {self._payload.row.name}"
-        raise StoppedAtError(ErrorCode.PAYLOAD_MISMATCH, 0, reason)
+        if number != self._payload.branch:
+            reason = f"it is a {branches[number]}, not a {self._payload.row.name}"
+            raise StoppedAtError(ErrorCode.PAYLOAD_MISMATCH, 0, reason)
 
 
 class Compiler:
@@ -475,6 +405,12 @@ class Compiler:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._texts: dict[str, Read] = {}
+
+    def payload(self, payload: Payload) -> Read:
+        """A function that reads a whole payload, but for the number of its branch."""
+        row = payload.row
+        rows = Value(Kind.LIST, pa.list_(row.type), item=row)
+        return self.read(rows if payload.listed else row)
 
     def read(self, value: Value, *, json_value: bool = False) -> Read:
         """A function that reads a value, for the lake or as a part of a JSON text."""
@@ -490,15 +426,15 @@ class Compiler:
                 return self._union(value, json_value=json_value)
             case Kind.LIST | Kind.MAP if value.item is not None:
                 item = self.read(value.item, json_value=json_value)
-                if value.kind is Kind.LIST:
-                    return self.listed(item, value.item.weightless)
-                return _mapped(item, json_value=json_value)
+                return self._items(value, item, json_value=json_value)
         leaf = read_leaf(value)
-        convert = as_json(value.kind) if json_value else None
+        convert = AS_JSON.get(value.kind) if json_value else None
         return leaf if convert is None else lambda cursor: convert(leaf(cursor))
 
-    def listed(self, item: Read, weightless: bool) -> Read:
-        """A function that reads an array."""
+    def _items(self, value: Value, item: Read, *, json_value: bool) -> Read:
+        if value.kind is Kind.MAP:
+            return _mapped(item, json_value=json_value)
+        weightless = value.item is not None and value.item.weightless
 
         def read(cursor: Cursor) -> list[Any]:
             cursor.down()
@@ -586,14 +522,25 @@ def _mapped(item: Read, *, json_value: bool) -> Read:
 def expansion_of(payload: Payload, *, most_levels: int) -> Expansion:
     """How large payloads of a plan become."""
     row = width(payload.row.type)
-    sizes = [(_item_width(each), _least_item(each)) for each in _lists(payload.row)]
+    sizes = [(_item_width(each), _least_item(each)) for each in payload.row.lists()]
     if payload.listed:
         sizes.append((row, _least(payload.row)))
     plain = JSON_GROWTH if _has_text(payload.row) else 1
     factor = max([plain, *(-(-size // max(1, least)) for size, least in sizes)])
     from_nothing = max([size for size, least in sizes if not least], default=0)
-    counting = _Counting(payload, most_levels)
-    return Expansion(row + ITEMS_FROM_NOTHING * from_nothing, factor, counting.size)
+    # made at the first payload that is too large, if there ever is one
+    passing = cache(lambda: _Counting(payload.schema).payload(payload))
+
+    def measure(data: bytes, limit: int) -> int:
+        cursor = _Count(data, most_levels, row + len(data), limit)
+        # no decoder reads on where this one stops
+        with suppress(StoppedAtError, _TooLargeError):
+            if payload.branch is not None:
+                cursor.long()
+            passing()(cursor)
+        return cursor.size
+
+    return Expansion(row + ITEMS_FROM_NOTHING * from_nothing, factor, measure)
 
 
 class _TooLargeError(Exception):
@@ -617,82 +564,33 @@ class _Count(Cursor):
             raise _TooLargeError
 
 
-class _Counting:
-    """Counts the items in payloads of one plan."""
+class _Counting(Compiler):
+    """Reads payloads without keeping their items, and counts these."""
 
-    def __init__(self, payload: Payload, most_levels: int) -> None:
-        self._payload = payload
-        self._most_levels = most_levels
+    def _items(self, value: Value, item: Read, *, json_value: bool) -> Read:
+        if json_value:
+            # a text, which grows by its characters
+            return super()._items(value, item, json_value=True)
+        size, mapped = _item_width(value), value.kind is Kind.MAP
 
-    def size(self, data: bytes, limit: int) -> int:
-        """The bytes of columns that a payload becomes, as far as it can be read."""
-        least = width(self._payload.row.type) + len(data)
-        cursor = _Count(data, self._most_levels, least, limit)
-        # no decoder reads on where this one stops
-        with suppress(StoppedAtError, _TooLargeError):
-            if self._payload.branch is not None:
-                cursor.long()
-            self._pass(cursor)
-        return cursor.size
+        def read(cursor: Any) -> None:
+            cursor.down()
+            while count := cursor.block():
+                for _ in range(count):
+                    before = cursor.position
+                    if mapped:
+                        cursor.counted()
+                    cursor.item(size)
+                    item(cursor)
+                    if cursor.position == before:
+                        cursor.nothing(1)
+            cursor.up()
 
-    @cached_property
-    def _pass(self) -> Read:
-        row = self._payload.row
-        compiler = Compiler(self._payload.schema)
-        inner = self._passing(row, compiler)
-        return _passing_items(inner, width(row.type)) if self._payload.listed else inner
-
-    def _passing(self, value: Value, compiler: Compiler) -> Read:
-        """A function that passes over a value, and counts the items in it."""
-        if next(_lists(value), None) is None:
-            return compiler.read(value)
-        match value.kind:
-            case Kind.LIST | Kind.MAP if value.item is not None:
-                item = self._passing(value.item, compiler)
-                return _passing_items(item, _item_width(value), mapped=value.kind is Kind.MAP)
-            case Kind.UNION:
-                branches = [self._passing(b.value, compiler) for b in value.branches]
-                count = len(branches)
-                return lambda cursor: branches[cursor.index(count, "branch")](cursor)
-        members = [self._passing(m.value, compiler) for m in value.members]
-
-        def passing(cursor: Cursor) -> None:
-            for member in members:
-                member(cursor)
-
-        return passing
-
-
-def _passing_items(item: Read, size: int, *, mapped: bool = False) -> Read:
-    def passing(cursor: Any) -> None:
-        while count := cursor.block():
-            for _ in range(count):
-                before = cursor.position
-                if mapped:
-                    cursor.counted()
-                cursor.item(size)
-                item(cursor)
-                if cursor.position == before:
-                    cursor.nothing(1)
-
-    return passing
-
-
-def _lists(value: Value) -> Iterator[Value]:
-    """All lists and maps in a value."""
-    if value.kind in (Kind.LIST, Kind.MAP):
-        yield value
-    for each in _below(value):
-        yield from _lists(each)
-
-
-def _below(value: Value) -> list[Value]:
-    below = [m.value for m in value.members] + [b.value for b in value.branches]
-    return below + ([value.item] if value.item is not None else [])
+        return read
 
 
 def _has_text(value: Value) -> bool:
-    return value.kind in (Kind.TEXT, Kind.EMPTY) or any(map(_has_text, _below(value)))
+    return value.kind in (Kind.TEXT, Kind.EMPTY) or any(map(_has_text, value.below()))
 
 
 def _item_width(value: Value) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -110,6 +111,16 @@ class Value:
         """The members that have a place in the lake."""
         return tuple(m for m in self.members if m.column)
 
+    def below(self) -> list[Value]:
+        """The values that it is made of."""
+        parts = [m.value for m in self.members] + [b.value for b in self.branches]
+        return parts + ([self.item] if self.item is not None else [])
+
+    def lists(self) -> list[Value]:
+        """All lists and maps in it, itself included."""
+        own = [self] if self.kind in (Kind.LIST, Kind.MAP) else []
+        return own + [found for each in self.below() for found in each.lists()]
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -139,10 +150,8 @@ class Branch:
 
 def levels(value: Value) -> int:
     """How deep records, arrays and maps nest in it, itself included; records kept as text: once."""
-    below = [m.value for m in value.members] + [b.value for b in value.branches]
-    below += [value.item] if value.item is not None else []
     own = value.kind in (Kind.STRUCT, Kind.EMPTY, Kind.LIST, Kind.MAP, Kind.TEXT)
-    return own + max(map(levels, below), default=0)
+    return own + max(map(levels, value.below()), default=0)
 
 
 def decimal(precision: int, scale: int, size: int | None, name: str = "") -> Value:
@@ -153,55 +162,18 @@ def decimal(precision: int, scale: int, size: int | None, name: str = "") -> Val
     return Value(kind, type_, name, size, precision=precision, scale=scale, unit=unit)
 
 
-def instant(micros: int) -> Value:
-    """A moment in a unit of so many microseconds."""
-    return Value(Kind.INSTANT, TIMESTAMP, micros=micros)
-
-
-def number(kind: Kind, type_: pa.DataType, unit: str) -> Value:
-    """A number of a logical type that lakes do not have: it stays the number."""
-    return Value(kind, type_, unit=unit)
-
-
-def list_of(item: Value) -> Value:
-    """An array."""
-    return Value(Kind.LIST, pa.list_(item.type), item=item)
-
-
-def map_of(item: Value) -> Value:
-    """A map."""
-    return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
-
-
 def struct(name: str, members: tuple[Member, ...]) -> Value:
     """A record with columns of its own."""
     fields = [pa.field(m.name, m.value.type) for m in members if m.column]
     return Value(Kind.STRUCT, pa.struct(fields), name, members=members)
 
 
-def empty(name: str, members: tuple[Member, ...]) -> Value:
-    """A record that has no columns."""
-    return Value(Kind.EMPTY, pa.string(), name, members=members, unit="JSON text")
-
-
-def text(name: str) -> Value:
-    """A record kept as JSON text."""
-    return Value(Kind.TEXT, pa.string(), name, unit="JSON text")
-
-
-# What a union becomes in the lake.
-#
-# Null makes a value nullable and is no branch of its own. One other branch: its type. Numbers
-# that one type holds exactly: that type, long for int and long, double for int, float and double.
-# Anything else: a struct with one member per branch, of which one is set, called as the branch
-# is.
-
 _INTEGERS = {Kind.INT, Kind.LONG}
 _REALS = {Kind.INT, Kind.FLOAT, Kind.DOUBLE}
 
 
 def union_of(types: Sequence[Type], values: Sequence[Value]) -> Value:
-    """The plan of a union from the plans of its branches."""
+    """The plan of a union: its one type beside null, the wider number, or a struct of branches."""
     names = _member_names([type_name(each) for each in types])
     branches = tuple(Branch(n, v) for n, v in zip(names, values, strict=True))
     real = [b for b in branches if not b.value.void]
@@ -210,21 +182,13 @@ def union_of(types: Sequence[Type], values: Sequence[Value]) -> Value:
         return Value(
             Kind.UNION, only.type, only.name, unit=only.unit, branches=branches, plain=True
         )
-    joined = _joined([b.value for b in real])
-    if joined is not None:
-        return Value(Kind.UNION, joined, branches=branches, plain=True)
+    # the type that holds the numbers of all branches exactly, if there is one
+    kinds = {b.value.kind for b in real}
+    wider = pa.int64() if kinds <= _INTEGERS else pa.float64() if kinds <= _REALS else None
+    if wider is not None and not any(b.value.unit for b in real):
+        return Value(Kind.UNION, wider, branches=branches, plain=True)
     members = [pa.field(b.member, b.value.type) for b in real]
     return Value(Kind.UNION, pa.struct(members), branches=branches)
-
-
-def _joined(values: Sequence[Value]) -> pa.DataType | None:
-    """The type that holds the numbers of all branches exactly, if there is one."""
-    kinds = {value.kind for value in values}
-    if any(value.unit for value in values):
-        return None
-    if kinds <= _INTEGERS:
-        return pa.int64()
-    return pa.float64() if kinds <= _REALS else None
 
 
 def _member_names(names: Sequence[str]) -> list[str]:
@@ -245,7 +209,6 @@ MAX_FIELDS = 5_000
 """Of one record with all the records in it; beyond it fewer levels become columns."""
 MAX_LEVELS = 50
 """Of structs, lists and maps in each other; records below are JSON text."""
-_NO_LIMIT = 2**31
 _DOC_CHARACTERS = 200
 
 _PRIMITIVES: Mapping[str, Value] = {
@@ -260,16 +223,17 @@ _PRIMITIVES: Mapping[str, Value] = {
 }
 _LOGICAL: Mapping[str, Value] = {
     "date": Value(Kind.DATE, pa.date32()),
-    "timestamp-millis": instant(1_000),
-    "timestamp-micros": instant(1),
-    "timestamp-nanos": number(Kind.LONG, pa.int64(), "nanoseconds since 1970, UTC"),
-    "time-millis": number(Kind.INT, pa.int32(), "milliseconds after midnight"),
-    "time-micros": number(Kind.LONG, pa.int64(), "microseconds after midnight"),
+    "timestamp-millis": Value(Kind.INSTANT, TIMESTAMP, micros=1_000),
+    "timestamp-micros": Value(Kind.INSTANT, TIMESTAMP, micros=1),
+    # logical types that lakes do not have: it stays the number
+    "timestamp-nanos": Value(Kind.LONG, pa.int64(), unit="nanoseconds since 1970, UTC"),
+    "time-millis": Value(Kind.INT, pa.int32(), unit="milliseconds after midnight"),
+    "time-micros": Value(Kind.LONG, pa.int64(), unit="microseconds after midnight"),
     **{
-        f"local-timestamp-{name[:-7]}s": number(
-            Kind.LONG, pa.int64(), f"{name} since 1970, local time"
+        f"local-timestamp-{unit}s": Value(
+            Kind.LONG, pa.int64(), unit=f"{unit}seconds since 1970, local time"
         )
-        for name in ("milliseconds", "microseconds", "nanoseconds")
+        for unit in ("milli", "micro", "nano")
     },
     "uuid": _PRIMITIVES["string"],
 }
@@ -285,17 +249,13 @@ def plan_record(schema: Schema, record: Record, *, recursion_depth: int) -> Valu
     Records that contain each other can unfold into more columns than a table can hold: then
     recursion, and after that nesting, is followed less far, and the rest stays JSON text.
     """
-    defaults = Defaults(schema.named)
-    for depth in range(recursion_depth, -1, -1):
-        try:
-            planner = _Planner(schema, depth, MAX_LEVELS, MAX_FIELDS, defaults)
-            return planner.record(record, top=True)
-        except _TooManyFieldsError:
-            continue
+    plan = _deepest(schema, recursion_depth, lambda planner: planner.record(record, top=True))
+    if plan is not None:
+        return plan
     plan = flat_record(schema, record, top=True)
     for levels in range(1, MAX_LEVELS):
         try:
-            plan = _Planner(schema, 0, levels, MAX_FIELDS, defaults).record(record, top=True)
+            plan = _planner(schema, 0, levels, MAX_FIELDS).record(record, top=True)
         except _TooManyFieldsError:
             break
     return plan
@@ -303,26 +263,35 @@ def plan_record(schema: Schema, record: Record, *, recursion_depth: int) -> Valu
 
 def flat_record(schema: Schema, record: Record, *, top: bool = False) -> Value:
     """A record as a struct in which the records inside it are JSON text."""
-    return _Planner(schema, 0, 0, _NO_LIMIT, Defaults(schema.named)).record(record, top=top)
+    return _planner(schema, 0, 0).record(record, top=top)
 
 
 def flat_type(schema: Schema, type_: Type) -> Value:
     """Any type, in which the records inside it are JSON text."""
-    return _Planner(schema, 0, -1, _NO_LIMIT, Defaults(schema.named)).value(type_)
+    return _planner(schema, 0, -1).value(type_)
 
 
 def plan_type(schema: Schema, type_: Type, *, recursion_depth: int, label: str) -> Value:
     """A value that is no record as a struct with the one member `value`; the wire is the same."""
-    defaults = Defaults(schema.named)
-    for depth in range(recursion_depth, -1, -1):
-        try:
-            value = _Planner(schema, depth, MAX_LEVELS, MAX_FIELDS, defaults).value(type_)
-            break
-        except _TooManyFieldsError:
-            continue
-    else:
-        value = _Planner(schema, 0, 0, _NO_LIMIT, defaults).value(type_)
+    value = _deepest(schema, recursion_depth, lambda planner: planner.value(type_))
+    value = value or _planner(schema, 0, 0).value(type_)
     return struct("", (Member("value", label, value, True, note=value.unit),))
+
+
+def _deepest(
+    schema: Schema, recursion_depth: int, plan: Callable[[_Planner], Value]
+) -> Value | None:
+    """The plan that follows recursion as far as there are not too many fields."""
+    for depth in range(recursion_depth, -1, -1):
+        with suppress(_TooManyFieldsError):
+            return plan(_planner(schema, depth, MAX_LEVELS, MAX_FIELDS))
+    return None
+
+
+def _planner(
+    schema: Schema, recursion_depth: int, levels: int, fields_left: int = 2**31
+) -> _Planner:
+    return _Planner(schema, recursion_depth, levels, fields_left, Defaults(schema.named))
 
 
 @dataclass(slots=True)
@@ -342,17 +311,24 @@ class _Planner:
             self._member(record, f, names[f.name], path, level + 1) for f in record.fields
         )
         if not top and not any(m.column for m in members):
-            return empty(record.name, members)
+            unit = "JSON text"
+            return Value(Kind.EMPTY, pa.string(), record.name, members=members, unit=unit)
         return struct(record.name, members)
 
     def value(self, type_: Type, path: tuple[str, ...] = (), level: int = 0) -> Value:
         match self.schema.resolve(type_):
             case Primitive(name, logical):
-                return _primitive(name, logical)
+                if logical is None:
+                    return _PRIMITIVES[name]
+                if logical.name == "decimal":
+                    return decimal(logical.precision, logical.scale, None)
+                return _LOGICAL[logical.name]
             case Array(items):
-                return list_of(self.value(items, path, level + 1))
+                item = self.value(items, path, level + 1)
+                return Value(Kind.LIST, pa.list_(item.type), item=item)
             case Map(values):
-                return map_of(self.value(values, path, level + 1))
+                item = self.value(values, path, level + 1)
+                return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
             case Union(branches):
                 self._spend(len(branches))
                 return union_of(branches, [self.value(each, path, level) for each in branches])
@@ -361,16 +337,12 @@ class _Planner:
             case Fixed() as fixed:
                 return _fixed(fixed)
             case Record() as record:
-                cut = path.count(record.name) > self.recursion_depth or level > self.levels
-                return text(record.name) if cut else self.record(record, path, level)
+                if path.count(record.name) > self.recursion_depth or level > self.levels:
+                    return Value(Kind.TEXT, pa.string(), record.name, unit="JSON text")
+                return self.record(record, path, level)
 
     def _member(
-        self,
-        record: Record,
-        field: Field,
-        name: str,
-        path: tuple[str, ...],
-        level: int,
+        self, record: Record, field: Field, name: str, path: tuple[str, ...], level: int
     ) -> Member:
         self._spend(1)
         value = self.value(field.type, path, level)
@@ -391,14 +363,6 @@ class _Planner:
         self.fields_left -= fields
         if self.fields_left < 0:
             raise _TooManyFieldsError
-
-
-def _primitive(name: str, logical: Logical | None) -> Value:
-    if logical is None:
-        return _PRIMITIVES[name]
-    if logical.name == "decimal":
-        return decimal(logical.precision, logical.scale, None)
-    return _LOGICAL[logical.name]
 
 
 def _fixed(fixed: Fixed) -> Value:

@@ -1,43 +1,32 @@
 """What every decoder of change events has in common, whichever system wrote them.
 
-A change event says which table of the source it belongs to, what happened, where in the source's
-order it happened, and how the row looks. A change decoder turns each into one row of a log table:
-the columns of model/change.py, then the columns of the source's table under their own names.
+It turns each event into one row of a log table: the columns of model/change.py, then the columns of
+the source's table under their own names.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.base import Expansion, Positions
-from distributary.decode.change.values import Ints, Mask
+from distributary.decode.base import Expansion, HasColumns, Mask, Positions, nulls
 from distributary.decode.json.schema import lake_names
 from distributary.model.change import CHANGE_NAMES, SEQ, ChangeSettings
 from distributary.model.deadletter import Decoded
-from distributary.model.table import Column
 
 ROW_ID = "_row_id"
 """The column that stands in for a key where the source has none but numbers its rows."""
-METADATA_NAMES = (
-    "_headers",
-    "_topic",
-    "_partition",
-    "_offset",
-    "_timestamp",
-    "_schema_id",
-    "_batch",
-    "_raw",
-    "_date",
+METADATA_NAMES = tuple(
+    "_headers _topic _partition _offset _timestamp _schema_id _batch _raw _date".split()
 )
 """Columns that the stage may put behind those of the decoder."""
 _RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID, "_old_key"))
@@ -45,27 +34,18 @@ _RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID, "_old_key"))
 _SUFFIX = "__source"
 
 
-class ChangeDecoder(Protocol):
+class ChangeDecoder(HasColumns, Protocol):
     """Decodes change events of one writer schema. Built once per schema and process."""
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of model/change.py, then those of the source's table."""
-        ...
 
     @property
     def expansion(self) -> Expansion:
         """How large events become; what is decoded at once should be one of its slices."""
-        ...
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
         """Decode events without nulls and framing. Never raises for what an event contains.
 
-        Args:
-            payloads: The events.
-            raw: The source's records that they came in, one each and in the same order.
+        `raw` has the source's records that they came in, one each and in the same order.
         """
-        ...
 
 
 def claim(source_metadata: Mapping[str, object]) -> str | None:
@@ -109,11 +89,98 @@ def column_names(names: Iterable[str]) -> dict[str, str]:
     return given
 
 
+# Avro schemas as JSON, for events whose names need not be Avro's.
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+NAMED = ("record", "error", "enum", "fixed")
+AVRO_KINDS = (*PRIMITIVES, *NAMED, "array", "map")
+
+
+def with_full_names(given: Any, named: dict[str, Any], space: str = "") -> Any:
+    """A schema in which types are called by their full names; `named` takes those with a name."""
+    if isinstance(given, list):
+        return [with_full_names(each, named, space) for each in given]
+    if isinstance(given, str):
+        return given if given in AVRO_KINDS else _full(given, space)
+    if not isinstance(given, dict):
+        return given
+    made = dict(given)
+    if given.get("type") in NAMED and isinstance(given.get("name"), str):
+        made["name"] = _full(given["name"], str(given.get("namespace") or space))
+        space = made["name"].rpartition(".")[0]
+        named[made["name"]] = made
+    for part in {"type", "items", "values"} & made.keys():
+        made[part] = with_full_names(made[part], named, space)
+    if isinstance(made.get("fields"), list):
+        made["fields"] = [
+            each | {"type": with_full_names(each.get("type"), named, space)}
+            for each in made["fields"]
+            if isinstance(each, dict)
+        ]
+    return made
+
+
+def named_type(name: str, named: Mapping[str, Any]) -> Any:
+    """What a full name stands for; it may have been meant without a namespace."""
+    return named.get(name) or named.get(name.rpartition(".")[2])
+
+
+def _full(name: str, space: str) -> str:
+    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
+
+
 def content_hashes(payloads: pa.BinaryArray) -> pa.Int64Array:
     """64 bits of each event's bytes, the same in every process and release."""
     # one digest of 8 bytes after the other, read as numbers at once
     digests = b"".join([blake2b(data, digest_size=8).digest() for data in payloads.to_pylist()])
     return pa.array(np.frombuffer(digests, "<i8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The columns of each event's key, by number: the events of a table have few different keys."""
+
+    codes: Positions
+    names: tuple[tuple[str, ...] | None, ...]
+    """By code: None for a key of which nobody can say the columns."""
+
+    def where(self, wanted: Callable[[tuple[str, ...] | None], bool]) -> Mask:
+        """Which events have such a key."""
+        mask: Mask = np.array([wanted(each) for each in self.names], np.bool_)[self.codes]
+        return mask
+
+    def array(self) -> pa.ListArray:
+        """`_key` of model/change.py."""
+        names = [list(each or ()) for each in self.names]
+        return pa.array(names, pa.list_(pa.string())).take(pa.array(self.codes))
+
+
+def with_members(
+    texts: pa.StringArray, members: Iterable[tuple[tuple[str, ...], Mapping[int, Any]]]
+) -> pa.StringArray:
+    """JSON objects with more members: each with its path, and its values by row."""
+    more: dict[int, dict[str, Any]] = {}
+    for (*path, name), values in members:
+        for row, value in values.items():
+            own = more.setdefault(row, {})
+            for each in path:
+                own = own.setdefault(each, {})
+            own[name] = value
+    if not more:
+        return texts
+    rows, added = sorted(more), []
+    for row, text in zip(rows, texts.take(pa.array(rows)).to_pylist(), strict=True):
+        words = json.dumps(more[row], ensure_ascii=False, separators=(",", ":"))
+        words = words.encode("utf-8", "replace").decode()
+        added.append(words if text == "{}" else f"{text[:-1]},{words[1:]}")
+    return with_values_at(texts, rows, pa.array(added, pa.string()))
+
+
+def with_values_at(column: pa.Array, rows: Sequence[int], values: pa.Array) -> pa.Array:
+    """A column with other values in some rows."""
+    places = np.arange(len(column))
+    places[list(rows)] = len(column) + np.arange(len(rows))
+    return pa.concat_arrays([column, values]).take(pa.array(places))
 
 
 # Datastream events, taken apart: what the decoders of Avro and JSON hand on.
@@ -194,11 +261,8 @@ def _moved(
 # | any other (Debezium), and flattened events whose deletes tell no position | | | |
 #
 # A position that is not there is 0, as of a row that was backfilled. One that cannot be read, in
-# any of its parts, is bad, whoever tells it: a guess would put the change in a wrong place for
-# ever.
-#
-# A row's changes are told in the order of these numbers, because each waits for the one before it
-# to be committed. What is at one place, or has no place, is in the order in which it came.
+# any of its parts, is bad: a guess would put the change in a wrong place for ever. What is at one
+# place, or has no place, is in the order in which it came.
 
 KINDS = ("mysql", "postgresql", "sqlserver", "oracle")
 _ALIASES = {"postgres": "postgresql", "mssql": "sqlserver", "sql_server": "sqlserver"}
@@ -211,23 +275,20 @@ Triple = tuple[int, int, int]
 _NOWHERE: Triple = (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Positions, and which of them cannot be read."""
 
-    a: Ints
-    b: Ints
-    c: Ints
+    a: Positions
+    b: Positions
+    c: Positions
     bad: Mask
 
 
 def kind_of(read_method: str | None, settings: ChangeSettings, told: frozenset[str]) -> str:
     """The kind of database that an event of Datastream came from; empty if nobody can say.
 
-    Args:
-        read_method: `mysql-cdc-binlog`, `oracle_dump`, or `cdc` alone.
-        settings: What the pipeline's file says, for events that do not.
-        told: What the events say about their source: the last resort.
+    The method is `mysql-cdc-binlog`, `oracle_dump`, or `cdc` alone. For events that do not say it
+    the pipeline's file may; what they have told about their source is the last resort.
     """
     word = re.split(r"[-_]", (read_method or "").lower(), maxsplit=1)[0]
     for name in (word, settings.source_type.lower()):
@@ -246,21 +307,15 @@ def is_backfill(read_method: str | None) -> bool:
     return any(word == "backfill" or word.endswith("dump") for word in words)
 
 
-def datastream_places(events: Events, kind: str, ts: Ints) -> Place:
+def datastream_places(events: Events, kind: str, ts: Positions) -> Place:
     """The positions of Datastream's events that came from one kind of database."""
     said, count = events.metadata, len(events)
-    match kind:
-        case "mysql":
-            return _mysql(said.get("log_file"), said.get("log_position"), None, count)
-        case "postgresql":
-            return _texts(said.get("lsn"), count, _postgresql_lsn)
-        case "sqlserver":
-            return _texts(said.get("lsn"), count, _sqlserver_lsn)
-        case "lsn":
-            return _texts(said.get("lsn"), count, _any_lsn)
-        case "oracle":
-            return _oracle(said, count)
-    return _by_sort_keys(events, ts)
+    if kind == "mysql":
+        return _mysql(said.get("log_file"), said.get("log_position"), None, count)
+    if kind == "oracle":
+        return _oracle(said, count)
+    read = _LSN.get(kind)
+    return _texts(said.get("lsn"), count, read) if read else _by_sort_keys(events, ts)
 
 
 def debezium_places(source: Mapping[str, pa.Array], count: int, *, ordered: bool) -> Place:
@@ -296,14 +351,19 @@ def ties(offsets: pa.Array, partitions: pa.Array) -> pa.Array:
 
 
 def sequence(
-    place: Place, *, phase: Ints | Mask, ts: Ints, half: Ints | Mask, tie: pa.StringArray
+    place: Place,
+    *,
+    phase: Positions | Mask,
+    ts: Positions,
+    half: Positions | Mask,
+    tie: pa.StringArray,
 ) -> pa.StructArray:
     """`_seq` of model/change.py."""
     numbers = [phase.astype(np.int32), ts, place.a, place.b, place.c, half.astype(np.int32)]
     return pa.StructArray.from_arrays([*map(pa.array, numbers), tie], fields=list(SEQ))
 
 
-def with_halves_together(events: Events, ts: Ints, change: pa.StringArray) -> Ints:
+def with_halves_together(events: Events, ts: Positions, change: pa.StringArray) -> Positions:
     """Times in which both halves of a change of key are at the time of the first.
 
     MySQL's second half, the new row, comes with a time of one second later. What happens to the
@@ -350,30 +410,26 @@ def _texts(array: pa.Array | None, count: int, read: Callable[[str], Triple | No
     if array is None:
         return _nowhere(count)
     if not kinds.is_string(array.type):
-        return replace(_nowhere(count), bad=array.is_valid().to_numpy(zero_copy_only=False))
+        return _nowhere(count)._replace(bad=~nulls(array))
     coded = pc.dictionary_encode(array, null_encoding="encode")
     texts = coded.dictionary.to_pylist()
     found = [read(text.strip()) if text and text.strip() else _NOWHERE for text in texts]
-    bad = np.array([each is None or not _fits(each) for each in found], np.bool_)
-    triples = [_NOWHERE if b else each for each, b in zip(found, bad, strict=True)]
-    table = np.array(triples, np.int64).reshape(-1, 3)
+    fits = [each is not None and all(0 <= part < _INT64 for part in each) for each in found]
+    triples = [each if fine else _NOWHERE for each, fine in zip(found, fits, strict=True)]
     codes = coded.indices.to_numpy()
-    return Place(table[codes, 0], table[codes, 1], table[codes, 2], bad[codes])
+    a, b, c = np.array(triples, np.int64).reshape(-1, 3).T[:, codes]
+    return Place(a, b, c, ~np.array(fits, np.bool_)[codes])
 
 
-def _integers(array: pa.Array | None, count: int) -> tuple[Ints, Mask]:
+def _integers(array: pa.Array | None, count: int) -> tuple[Positions, Mask]:
     """Whole numbers, also where they are written as text; nothing is 0, and less is bad."""
     if array is None:
         return np.zeros(count, np.int64), np.zeros(count, np.bool_)
     if kinds.is_integer(array.type):
-        numbers: Ints = array.cast(pa.int64()).fill_null(0).to_numpy()
+        numbers: Positions = array.cast(pa.int64()).fill_null(0).to_numpy()
         return np.maximum(numbers, 0), numbers < 0
     place = _texts(array, count, lambda t: (int(t), 0, 0) if _WHOLE.fullmatch(t) else None)
     return place.a, place.bad
-
-
-def _fits(triple: Triple) -> bool:
-    return all(0 <= each < _INT64 for each in triple)
 
 
 def _log_file(name: str) -> Triple | None:
@@ -400,6 +456,9 @@ def _any_lsn(lsn: str) -> Triple | None:
     return _postgresql_lsn(lsn) if "/" in lsn else _sqlserver_lsn(lsn)
 
 
+_LSN = {"postgresql": _postgresql_lsn, "sqlserver": _sqlserver_lsn, "lsn": _any_lsn}
+
+
 def _rs_id(text: str) -> Triple | None:
     parts = _hexes(text.removeprefix("0x").split("."), 3)
     if not parts or parts[1] >= 2**32 or parts[2] >= 2**31:
@@ -415,7 +474,7 @@ def _hexes(parts: list[str], count: int) -> list[int] | None:
     return [int(part, 16) for part in parts]
 
 
-def _by_sort_keys(events: Events, ts: Ints) -> Place:
+def _by_sort_keys(events: Events, ts: Positions) -> Place:
     if events.sort_keys is None:
         return _nowhere(len(events))
     rows = np.zeros((len(events), 3), np.int64)

@@ -7,8 +7,8 @@ beside it, so that it can be kept with the event.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
@@ -17,17 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro import columns as numbers
+from distributary.decode.avro.engine import decimals_from_bytes
 from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
 from distributary.decode.avro.schema import decimal
-from distributary.decode.base import RefusedError
+from distributary.decode.base import Mask, Positions, RefusedError, nulls, owners, where
 from distributary.decode.json.text import parse
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import rest_as_json
 from distributary.model.record import TIMESTAMP
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 DAY = 86_400_000_000
 """Microseconds."""
@@ -35,7 +32,6 @@ INFINITIES = {9_223_372_036_825_200_000: "infinity", -9_223_372_036_832_400_000:
 """What Datastream writes for PostgreSQL's moments before and after all others."""
 _MOST_DIGITS = 4_000
 _HOUR = 3_600_000_000
-_EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +53,34 @@ def same(array: pa.Array) -> Reading:
     return Reading(array)
 
 
+def one_by_one(
+    array: pa.Array,
+    read: Callable[[Any], Any],
+    type_: pa.DataType,
+    told: Callable[[Any], Any] = lambda value: value,
+) -> Reading:
+    """Values that are read each by itself; where that gives nothing, what is told is lost."""
+    found: list[Any] = []
+    lost: dict[int, Any] = {}
+    for row, value in enumerate(array.to_pylist()):
+        try:
+            found.append(None if value is None else read(value))
+        except (ValueError, TypeError, OverflowError):
+            found.append(None)
+        if found[row] is None and value is not None:
+            lost[row] = told(value)
+    return Reading(pa.array(found, type_), lost)
+
+
 def dates(array: pa.Array) -> Reading:
     """Days since 1970."""
-    return _kept(array, _longs(array), pa.date32(), np.int32, DAYS)
+    return _kept(array, pa.date32(), np.int32, DAYS)
 
 
 def instants(factor: int) -> Read:
     """Moments in units of so many microseconds."""
-
-    def read(array: pa.Array) -> Reading:
-        low, high = MICROS[0] // factor, MICROS[1] // factor
-        return _kept(array, _longs(array), TIMESTAMP, np.int64, (low, high), factor)
-
-    return read
+    ends = MICROS[0] // factor, MICROS[1] // factor
+    return lambda array: _kept(array, TIMESTAMP, np.int64, ends, factor)
 
 
 def datetimes(array: pa.StructArray) -> Reading:
@@ -84,11 +95,8 @@ def datetimes(array: pa.StructArray) -> Reading:
 def zoned_instants(array: pa.StructArray) -> Reading:
     """Records of a moment in microseconds and of the offset of a clock in milliseconds."""
     moment, offset = array.flatten()
-    reading = instants(1)(moment)
-    east = _longs(offset)
-    rows = np.flatnonzero(east)
-    offsets = dict(zip(rows.tolist(), east[rows].tolist(), strict=True))
-    return Reading(reading.array, reading.lost, offsets)
+    reading, east = instants(1)(moment), _longs(offset)
+    return replace(reading, offsets={row: int(east[row]) for row in where(east != 0)})
 
 
 def times(factor: int) -> Read:
@@ -118,14 +126,10 @@ def zoned_times(array: pa.StructArray) -> Reading:
     fine = _between(ticks, 0, DAY) & _between(minutes, -1439, 1439)
     clock = _clock(time, np.where(fine, ticks, 0))
     east = np.where(fine, minutes, 0)
-    zone = _joined(
-        pc.if_else(pa.array(east < 0), "-", "+"),
-        _two_digits(np.abs(east) // 60),
-        ":",
-        _two_digits(np.abs(east) % 60),
-    )
-    text = _joined(clock, pc.if_else(offset.is_valid(), zone, ""))
-    return _without(text, fine, array)
+    sign = pc.if_else(pa.array(east < 0), "-", "+")
+    hours, minutes = (_two_digits(each) for each in divmod(np.abs(east), 60))
+    zone = _joined(sign, hours, ":", minutes)
+    return _without(_joined(clock, pc.if_else(offset.is_valid(), zone, "")), fine, array)
 
 
 def intervals(array: pa.StructArray) -> Reading:
@@ -143,27 +147,24 @@ def member(index: int) -> Read:
 
 def calendar_dates(array: pa.StructArray) -> Reading:
     """Records of a year, a month and a day."""
-    days: list[int | None] = []
-    lost: dict[int, Any] = {}
-    for row, parts in enumerate(array.to_pylist()):
-        days.append(None)
-        if parts is None:
-            continue
-        try:
-            days[row] = date(*parts.values()).toordinal() - _EPOCH
-        except (ValueError, TypeError, OverflowError):
-            lost[row] = list(parts.values())
-    return Reading(pa.array(days, pa.int32()).cast(pa.date32()), lost)
+    return one_by_one(
+        array, lambda day: date(*day.values()), pa.date32(), lambda day: list(day.values())
+    )
 
 
 def decimals(precision: int, scale: int) -> Read:
     """Big-endian numbers; text where they have more digits than the lake's decimals."""
     plan = decimal(precision, scale, None)
+
+    def digits(data: bytes) -> str | None:
+        number = decimal_in(data, plan)
+        return None if number is None else format(number, "f")
+
     if plan.type == pa.string():
-        return lambda array: _digits(array, precision, scale)
+        return lambda array: one_by_one(array, digits, pa.string(), lambda d: _number(d, scale))
 
     def read(array: pa.Array) -> Reading:
-        found, doubtful = numbers.decimals_from_bytes(array, plan.type)
+        found, doubtful = decimals_from_bytes(array, plan.type)
         if doubtful is None:
             return Reading(found)
         reading = _without(found, ~doubtful, array)
@@ -171,18 +172,6 @@ def decimals(precision: int, scale: int) -> Read:
         return Reading(reading.array, exact)
 
     return read
-
-
-def _digits(array: pa.Array, precision: int, scale: int) -> Reading:
-    plan = decimal(precision, scale, None)
-    texts: list[str | None] = []
-    lost: dict[int, Any] = {}
-    for row, data in enumerate(array.to_pylist()):
-        number = None if data is None else decimal_in(data, plan)
-        texts.append(None if number is None else format(number, "f"))
-        if number is None and data is not None:
-            lost[row] = _number(data, scale)
-    return Reading(pa.array(texts, pa.string()), lost)
 
 
 def _number(data: bytes, scale: int) -> str:
@@ -200,26 +189,26 @@ def _duration(months: int, hours: int, micros: int) -> str:
     return f"P{text}" if text else "PT0S"
 
 
-def _longs(array: pa.Array) -> Ints:
+def _longs(array: pa.Array) -> Positions:
     """The numbers of an array; 0 where it is null."""
     whole = array if array.type == pa.int64() else array.cast(pa.int64())
-    filled: Ints = (whole.fill_null(0) if whole.null_count else whole).to_numpy()
+    filled: Positions = (whole.fill_null(0) if whole.null_count else whole).to_numpy()
     return filled
 
 
-def _between(values: Ints, low: int, high: int) -> Mask:
+def _between(values: Positions, low: int, high: int) -> Mask:
     return (values >= low) & (values <= high)
 
 
 def _kept(
     array: pa.Array,
-    values: Ints,
     type_: pa.DataType,
     width: type[np.integer[Any]],
     ends: tuple[int, int],
     factor: int = 1,
 ) -> Reading:
     """Numbers as values of a type, but for those outside of its range."""
+    values = _longs(array)
     fine = _between(values, *ends)
     if not fine.all():
         values = np.where(fine, values, 0)
@@ -229,7 +218,7 @@ def _kept(
 def _fine(
     raw: pa.Array, values: npt.NDArray[np.integer[Any]], type_: pa.DataType, fine: Mask
 ) -> Reading:
-    mask = raw.is_null().to_numpy(zero_copy_only=False) if raw.null_count else None
+    mask = nulls(raw) if raw.null_count else None
     return _without(pa.array(values, mask=mask).view(type_), fine, raw)
 
 
@@ -237,10 +226,8 @@ def _without(array: pa.Array, fine: Mask, raw: pa.Array) -> Reading:
     """An array with null where a value is not fine; there the raw value is told."""
     if fine.all():
         return Reading(array)
-    bad = ~fine & raw.is_valid().to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(bad)
-    values = (_told(raw[row].as_py()) for row in rows.tolist())
-    lost = dict(zip(rows.tolist(), values, strict=True))
+    bad = ~fine & ~nulls(raw)
+    lost = {row: _told(raw[row].as_py()) for row in where(bad)}
     return Reading(pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), lost)
 
 
@@ -250,7 +237,7 @@ def _told(value: Any) -> Any:
     return INFINITIES.get(value, value) if isinstance(value, int) else value
 
 
-def _clock(like: pa.Array, micros: Ints) -> pa.Array:
+def _clock(like: pa.Array, micros: Positions) -> pa.Array:
     """Microseconds as hours, minutes and seconds; null where an array is."""
     whole = np.abs(micros)
     below = pa.array(whole % _HOUR).cast(pa.time64("us")).cast(pa.string())
@@ -262,7 +249,7 @@ def _clock(like: pa.Array, micros: Ints) -> pa.Array:
     return pc.if_else(like.is_valid(), text, pa.scalar(None, pa.string()))
 
 
-def _two_digits(values: Ints) -> pa.Array:
+def _two_digits(values: Positions) -> pa.Array:
     return pc.utf8_lpad(pa.array(values).cast(pa.string()), 2, "0")
 
 
@@ -270,9 +257,8 @@ def _joined(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "")
 
 
-# Arrays of PostgreSQL, which Datastream writes as records in records, as JSON text.
-#
-# A level is `{nestedArray, elementValue}`: either the items of one more dimension or one element.
+# Datastream writes arrays of PostgreSQL as records in records. A level is `{nestedArray,
+# elementValue}`: either the items of one more dimension or one element.
 
 MAX_DIMENSIONS = 6
 """As many as PostgreSQL has."""
@@ -280,7 +266,6 @@ TOO_DEEP = object()
 """Stands for an array of more dimensions, which cannot be read."""
 
 MAX_DEPTH = 100
-_TEXTS = pa.list_(pa.string())
 
 
 def json_texts(array: pa.Array) -> pa.Array:
@@ -296,57 +281,44 @@ def arrays(read: Read, *, is_json: bool) -> Read:
     def elements(array: pa.Array) -> pa.Array:
         reading = read(array)
         texts = _as_json(reading.array) if is_json else json_texts(reading.array)
-        return _with(texts, {row: json.dumps(value) for row, value in reading.lost.items()})
+        if not reading.lost:
+            return texts
+        lost = {row: json.dumps(value) for row, value in reading.lost.items()}
+        found = [lost.get(row, text) for row, text in enumerate(texts.to_pylist())]
+        return pa.array(found, pa.string())
 
-    def levels(array: pa.StructArray, left: int) -> tuple[pa.Array, Mask]:
+    def levels(array: pa.StructArray, left: int) -> tuple[pa.Array, list[int]]:
+        """The texts, and which arrays have more dimensions than may be."""
         lists, element = array.field(0), array.field(1)
         if not left:
-            deep: Mask = lists.is_valid().to_numpy(zero_copy_only=False)
-            return elements(element), deep
+            return elements(element), where(~nulls(lists))
         lists = compact(lists)
+        inner, below = pa.array([], pa.string()), list[int]()
         # most levels hold nothing at all
-        inner, below = levels(lists.values, left - 1) if len(lists.values) else (_empty(), _none())
+        if len(lists.values):
+            inner, below = levels(lists.values, left - 1)
         items = pc.fill_null(inner, "null")
-        joined = pc.binary_join(with_values(lists, _TEXTS, items), ",")
-        texts = pc.binary_join_element_wise("[", joined, "]", "")
-        owners = np.searchsorted(lists.offsets.to_numpy(), np.flatnonzero(below), side="right") - 1
-        deep = np.zeros(len(array), np.bool_)
-        deep[owners] = True
-        return pc.coalesce(texts, elements(element)), deep
+        joined = pc.binary_join(with_values(lists, pa.list_(pa.string()), items), ",")
+        texts = _joined("[", joined, "]")
+        return pc.coalesce(texts, elements(element)), owners(lists.offsets.to_numpy(), below)
 
     def read_all(array: pa.StructArray) -> Reading:
         texts, deep = levels(array, MAX_DIMENSIONS)
-        valid = array.is_valid()
-        texts = pc.if_else(valid, pc.fill_null(texts, "null"), pa.scalar(None, pa.string()))
-        lost: dict[int, Any] = dict.fromkeys(np.flatnonzero(deep).tolist(), TOO_DEEP)
-        return Reading(texts, lost)
+        texts = pc.fill_null(texts, "null")
+        texts = pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))
+        return Reading(texts, dict.fromkeys(deep, TOO_DEEP))
 
     return read_all
 
 
 def _as_json(texts: pa.Array) -> pa.Array:
     """Texts that are JSON as they are, others as JSON strings."""
-    return pa.array([None if t is None else _checked(t) for t in texts.to_pylist()], pa.string())
 
+    def checked(text: str) -> str:
+        try:
+            parse(text.encode(), max_depth=MAX_DEPTH)
+        except RefusedError:
+            return json.dumps(text, ensure_ascii=False)
+        return text
 
-def _checked(text: str) -> str:
-    try:
-        parse(text.encode(), max_depth=MAX_DEPTH)
-    except RefusedError:
-        return json.dumps(text, ensure_ascii=False)
-    return text
-
-
-def _with(texts: pa.Array, others: dict[int, str]) -> pa.Array:
-    if not others:
-        return texts
-    found: Sequence[Any] = texts.to_pylist()
-    return pa.array([others.get(row, text) for row, text in enumerate(found)], pa.string())
-
-
-def _empty() -> pa.Array:
-    return pa.array([], pa.string())
-
-
-def _none() -> Mask:
-    return np.zeros(0, np.bool_)
+    return pa.array([None if t is None else checked(t) for t in texts.to_pylist()], pa.string())

@@ -15,22 +15,19 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from distributary.decode.base import RefusedError
+from distributary.decode.base import RefusedError, nulls, owners, where
 from distributary.decode.json.schema import Kind, Member, Value
 from distributary.decode.json.text import render
 from distributary.errors import ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 
-# Dates and times of day in RFC 3339, as `format: date` and `format: date-time` mean them.
-#
-# A time without an offset from UTC is not one: nobody could say which moment it is. Digits below
-# a microsecond are cut off, and a leap second is the first second of the next minute.
+# Dates and times of day in RFC 3339. A time without an offset from UTC is not one. Digits below a
+# microsecond are cut off, and a leap second is the first second of the next minute.
 
 _INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
@@ -76,40 +73,40 @@ def days(text: str) -> int | None:
 
 def instants(texts: pa.StringArray) -> pa.Array:
     """The same for a whole array; null where a text is no moment."""
-    try:
-        if pc.all(pc.match_substring_regex(texts, _USUAL_INSTANT), min_count=0).as_py():
-            array = texts.cast(TIMESTAMP)
-            if _within(array.cast(pa.int64()), _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1):
-                return array
-    except pa.ArrowInvalid:
-        pass
-    moments = [None if text is None else microseconds(text) for text in texts.to_pylist()]
-    return pa.array(moments, pa.int64()).cast(TIMESTAMP)
+    ends = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+    return _read(texts, TIMESTAMP, pa.int64(), _USUAL_INSTANT, ends, microseconds)
 
 
 def dates(texts: pa.StringArray) -> pa.Array:
     """The same for a whole array; null where a text is no day."""
+    return _read(texts, pa.date32(), pa.int32(), _USUAL_DATE, (_FIRST_DAY, _LAST_DAY), days)
+
+
+def _read(
+    texts: pa.StringArray,
+    type_: pa.DataType,
+    storage: pa.DataType,
+    usual: str,
+    ends: tuple[int, int],
+    read: Callable[[str], int | None],
+) -> pa.Array:
+    """Texts as a type: all at once where they are written as usual and lie between two ends."""
     try:
-        if pc.all(pc.match_substring_regex(texts, _USUAL_DATE), min_count=0).as_py():
-            array = texts.cast(pa.date32())
-            if _within(array.cast(pa.int32()), _FIRST_DAY, _LAST_DAY):
+        if pc.all(pc.match_substring_regex(texts, usual), min_count=0).as_py():
+            array = texts.cast(type_)
+            least, most = pc.min_max(array.cast(storage)).as_py().values()
+            if least is None or (least >= ends[0] and most <= ends[1]):
                 return array
     except pa.ArrowInvalid:
         pass
-    found = [None if text is None else days(text) for text in texts.to_pylist()]
-    return pa.array(found, pa.int32()).cast(pa.date32())
+    found = [None if text is None else read(text) for text in texts.to_pylist()]
+    return pa.array(found, storage).cast(type_)
 
-
-def _within(array: pa.Array, low: int, high: int) -> bool:
-    ends = pc.min_max(array).as_py()
-    return ends["min"] is None or (ends["min"] >= low and ends["max"] <= high)
-
-
-# Single JSON values on their way into a column: as the column stores them, or refused.
 
 Add = Callable[[Any], None]
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _STORAGE = {Kind.INSTANT: pa.int64(), Kind.DATE: pa.int32()}
+"""The type of what an adder adds, where it is not that of the column."""
 
 
 def mismatch(label: str, wanted: str) -> RefusedError:
@@ -123,30 +120,22 @@ def kind_of(content: Any) -> str:
     return kinds.get(type(content), "number")
 
 
-def storage_of(value: Value) -> pa.DataType:
-    """The type of what an adder adds."""
-    return _STORAGE.get(value.kind, value.type)
-
-
 def adder_of(value: Value, values: list[Any], label: str) -> Add:
     """A function that appends one value; null stays null."""
     append = values.append
-    simple = _SIMPLE.get(value.kind)
-    if simple is not None:
-        return _of_type(*simple, append, label)
+    if value.kind in _SIMPLE:
+        type_, wanted = _SIMPLE[value.kind]
+
+        def add_same(content: Any) -> None:
+            if content is not None and type(content) is not type_:
+                raise mismatch(label, wanted)
+            append(content)
+
+        return add_same
     convert = _CONVERSIONS.get(value.kind) or _decimal(value.type.precision)
 
     def add(content: Any) -> None:
         append(None if content is None else convert(content, label))
-
-    return add
-
-
-def _of_type(type_: type, wanted: str, append: Add, label: str) -> Add:
-    def add(content: Any) -> None:
-        if content is not None and type(content) is not type_:
-            raise mismatch(label, wanted)
-        append(content)
 
     return add
 
@@ -178,10 +167,6 @@ def _decimal(digits: int) -> Callable[[Any, str], Decimal]:
     return convert
 
 
-def _digits(content: Any, label: str) -> str:
-    return str(_whole(content, label))
-
-
 def _number(content: Any, label: str) -> float:
     if type(content) is float:
         return content
@@ -208,10 +193,6 @@ def _date(content: Any, label: str) -> int:
     return day
 
 
-def _text(content: Any, label: str) -> str:
-    return render(content)
-
-
 def _nothing(content: Any, label: str) -> None:
     raise mismatch(label, "null")
 
@@ -222,11 +203,11 @@ _SIMPLE: dict[Kind, tuple[type, str]] = {
 }
 _CONVERSIONS: dict[Kind, Callable[[Any, str], Any]] = {
     Kind.INTEGER: _integer,
-    Kind.DIGITS: _digits,
+    Kind.DIGITS: lambda content, label: str(_whole(content, label)),
     Kind.NUMBER: _number,
     Kind.INSTANT: _instant,
     Kind.DATE: _date,
-    Kind.TEXT: _text,
+    Kind.TEXT: lambda content, label: render(content),
     Kind.VOID: _nothing,
 }
 
@@ -250,10 +231,8 @@ def builder_of(value: Value, label: str) -> Builder:
     match value.kind:
         case Kind.STRUCT:
             return StructBuilder(value, label)
-        case Kind.LIST if value.item is not None:
-            return _ListBuilder(value, value.item, label)
-        case Kind.MAP if value.item is not None:
-            return _MapBuilder(value, value.item, label)
+        case Kind.LIST | Kind.MAP if value.item is not None:
+            return _ItemsBuilder(value, value.item, label)
     return _LeafBuilder(value, label)
 
 
@@ -311,56 +290,34 @@ class StructBuilder:
         return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask)
 
 
-class _ListBuilder:
+class _ItemsBuilder:
+    """Arrays, and objects as maps."""
+
     def __init__(self, value: Value, item: Value, label: str) -> None:
         self._type = value.type
         self._label = label
-        self._offsets = [0]
-        self._valid: list[bool] = []
+        self._wanted: Any = dict if value.kind is Kind.MAP else list
         self._items = builder_of(item, f"{label}/*")
+        self._begin()
 
-    def add(self, content: Any) -> None:
-        end = self._offsets[-1]
-        if type(content) is list:
-            add = self._items.add
-            for each in content:
-                add(each)
-            end += len(content)
-        elif content is not None:
-            raise mismatch(self._label, "an array")
-        self._offsets.append(end)
-        self._valid.append(content is not None)
-
-    def cut(self, count: int) -> None:
-        del self._offsets[count + 1 :], self._valid[count:]
-        self._items.cut(self._offsets[-1])
-
-    def array(self) -> pa.Array:
-        offsets, valid, items = self._offsets, self._valid, self._items.array()
-        self._offsets, self._valid = [0], []
-        return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), items, type=self._type, mask=_mask(valid)
-        )
-
-
-class _MapBuilder:
-    def __init__(self, value: Value, item: Value, label: str) -> None:
-        self._type = value.type
-        self._label = label
+    def _begin(self) -> None:
         self._offsets = [0]
         self._valid: list[bool] = []
         self._keys: list[str] = []
-        self._items = builder_of(item, f"{label}/*")
 
     def add(self, content: Any) -> None:
-        if type(content) is dict:
-            add = self._items.add
-            for each in content.values():
+        end = self._offsets[-1]
+        if type(content) is self._wanted:
+            add, items = self._items.add, content
+            if self._wanted is dict:
+                self._keys.extend(content)
+                items = content.values()
+            for each in items:
                 add(each)
-            self._keys.extend(content)
+            end += len(content)
         elif content is not None:
-            raise mismatch(self._label, "an object")
-        self._offsets.append(len(self._keys))
+            raise mismatch(self._label, "an object" if self._wanted is dict else "an array")
+        self._offsets.append(end)
         self._valid.append(content is not None)
 
     def cut(self, count: int) -> None:
@@ -369,18 +326,20 @@ class _MapBuilder:
         self._items.cut(self._offsets[-1])
 
     def array(self) -> pa.Array:
-        offsets, valid = self._offsets, self._valid
-        keys, items = pa.array(self._keys, pa.string()), self._items.array()
-        self._offsets, self._valid, self._keys = [0], [], []
-        return pa.MapArray.from_arrays(
-            pa.array(offsets, pa.int32()), keys, items, type=self._type, mask=_mask(valid)
-        )
+        parts = [pa.array(self._offsets, pa.int32()), self._items.array()]
+        made: Any = pa.ListArray
+        if self._wanted is dict:
+            parts.insert(1, pa.array(self._keys, pa.string()))
+            made = pa.MapArray
+        mask = None if all(self._valid) else pa.array([not each for each in self._valid])
+        self._begin()
+        return made.from_arrays(*parts, type=self._type, mask=mask)
 
 
 class _LeafBuilder:
     def __init__(self, value: Value, label: str) -> None:
         self._type = value.type
-        self._storage = storage_of(value)
+        self._storage = _STORAGE.get(value.kind, value.type)
         self._values: list[Any] = []
         self.add = adder_of(value, self._values, label)
 
@@ -398,10 +357,6 @@ def _below(label: str, member: Member) -> str:
     return f"{label}/{printable(member.property)}" if member.property else label
 
 
-def _mask(valid: list[bool]) -> pa.Array | None:
-    return None if all(valid) else pa.array([not each for each in valid])
-
-
 # The fast decoder: Arrow's own JSON reader, for schemas that ask for nothing but types.
 #
 # Arrow refuses an array when any value in it is of another type, has an unknown property or a name
@@ -409,7 +364,6 @@ def _mask(valid: list[bool]) -> pa.Array | None:
 # several values in a row for several rows. Every text is therefore wrapped in an object of ours
 # with a seal behind it: rows and seals come out as they went in, or the answer is not used.
 
-Mask = npt.NDArray[np.bool_]
 _MOST_NAMES = 200
 _BEFORE = pa.scalar(b'{"v":', pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -453,70 +407,26 @@ def read_texts(
     return values
 
 
-class Engine:
-    """Decodes whole arrays of payloads."""
-
-    def __init__(self, row: Value, *, listed: bool, bare: bool) -> None:
-        content = row.members[0].value if bare else row
-        self._row = row
-        self._bare = bare
-        self._doubtful_null = _doubtful_null(_never_null(content))
-        type_ = _reader_type(content)
-        self._type = pa.list_(type_) if listed else type_
-
-    def try_decode(self, payloads: pa.BinaryArray) -> pa.Array | None:
-        """What the payloads hold, as Arrow reads it: one element each, or no answer at all."""
-        return read_texts(payloads, self._type, unexpected="error")
-
-    def rows(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
-        """Values as the lake's columns; takes the positions of those that must be read again."""
-        if self._bare:
-            (member,) = self._row.members
-            array = lake_array(values, member.value, doubtful)
-            return pa.RecordBatch.from_arrays([array], schema=pa.schema(list(self._row.type)))
-        doubtful.extend(np.flatnonzero(_nulls(values)).tolist())
-        return pa.RecordBatch.from_struct_array(lake_array(values, self._row, doubtful))
-
-    def with_doubtful_nulls(self, payloads: pa.BinaryArray) -> list[int]:
-        """Which payloads may have a null where the schema takes none."""
-        if not self._doubtful_null:
-            return []
-        null = pc.match_substring(payloads, "null")
-        if not pc.any(null).as_py():
-            return []
-        return _where(pc.and_(null, pc.match_substring_regex(payloads, self._doubtful_null)))
-
-
 def engine_supports(value: Value) -> bool:
     """Whether types, nulls and members are all that must be looked at."""
     if not value.plain or value.kind in (Kind.MAP, Kind.TEXT, Kind.DECIMAL, Kind.DIGITS):
         return False
-    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
-    return all(map(engine_supports, below))
+    return all(map(engine_supports, value.below()))
 
 
 def lake_array(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
-    """Arrow's array as the plan wants it.
-
-    Args:
-        array: What Arrow read.
-        value: The plan.
-        doubtful: Takes the positions of elements that must not be used.
-    """
+    """Arrow's array as the plan wants it; `doubtful` takes the elements that must not be used."""
     match value.kind:
         case Kind.INSTANT | Kind.DATE:
             read = instants if value.kind is Kind.INSTANT else dates
             made = read(array)
-            doubtful.extend(np.flatnonzero(_nulls(made) & ~_nulls(array)).tolist())
+            doubtful.extend(where(nulls(made) & ~nulls(array)))
             return made
         case Kind.NUMBER:
-            finite = pc.is_finite(array).fill_null(True)
-            doubtful.extend(_where(pc.invert(finite)))
-            return array
+            doubtful.extend(where(pc.invert(pc.is_finite(array))))
         case Kind.STRING if value.allowed is not None:
             known = pc.is_in(array, pa.array([*value.allowed, None], pa.string()))
-            doubtful.extend(_where(pc.invert(known)))
-            return array
+            doubtful.extend(where(pc.invert(known)))
         case Kind.LIST if value.item is not None:
             return _list(array, value, value.item, doubtful)
         case Kind.STRUCT:
@@ -528,8 +438,8 @@ def _list(array: pa.ListArray, value: Value, item: Value, doubtful: list[int]) -
     below: list[int] = []
     values = lake_array(array.values, item, below)
     if not item.nullable:
-        below.extend(np.flatnonzero(_nulls(values)).tolist())
-    doubtful.extend((np.searchsorted(array.offsets.to_numpy(), below, side="right") - 1).tolist())
+        below.extend(where(nulls(values)))
+    doubtful.extend(owners(array.offsets.to_numpy(), below))
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(
         value.type, len(array), buffers, array.null_count, array.offset, children=[values]
@@ -537,46 +447,38 @@ def _list(array: pa.ListArray, value: Value, item: Value, doubtful: list[int]) -
 
 
 def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Array:
-    missing = _nulls(array)
+    missing = nulls(array)
     children = []
     for index, member in enumerate(value.members):
         child = lake_array(array.field(index), member.value, doubtful)
         if member.required and child.null_count:
-            doubtful.extend(np.flatnonzero(_nulls(child) & ~missing).tolist())
+            doubtful.extend(where(nulls(child) & ~missing))
         children.append(child)
     mask = pa.array(missing) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(value.type), mask=mask)
 
 
-def _nulls(array: pa.Array) -> Mask:
-    nulls: Mask = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
-
-
-def _where(flags: pa.BooleanArray) -> list[int]:
-    return np.flatnonzero(flags.to_numpy(zero_copy_only=False)).tolist()
-
-
-def _reader_type(value: Value) -> pa.DataType:
+def reader_type(value: Value) -> pa.DataType:
+    """What Arrow is asked to read a value as."""
     match value.kind:
         case Kind.INSTANT | Kind.DATE:
             return pa.string()
         case Kind.LIST if value.item is not None:
-            return pa.list_(_reader_type(value.item))
+            return pa.list_(reader_type(value.item))
         case Kind.STRUCT:
-            return pa.struct([(m.property, _reader_type(m.value)) for m in value.members])
+            return pa.struct([(m.property, reader_type(m.value)) for m in value.members])
     return value.type
 
 
 def _never_null(value: Value) -> set[str]:
     """Properties that may be missing and may not be null: Arrow cannot tell the difference."""
-    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
     own = {m.property for m in value.members if not m.required and not m.value.nullable}
-    return own.union(*map(_never_null, below))
+    return own.union(*map(_never_null, value.below()))
 
 
-def _doubtful_null(properties: set[str]) -> str:
-    """An expression for texts in which one of the properties is null, or is not spelled plainly."""
+def doubtful_null(value: Value) -> str:
+    """An expression for texts with a null where the schema takes none, or not spelled plainly."""
+    properties = _never_null(value)
     if not properties:
         return ""
     if len(properties) > _MOST_NAMES:

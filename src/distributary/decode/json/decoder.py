@@ -1,38 +1,20 @@
-"""JSON payloads with a JSON Schema to Arrow columns.
+"""JSON payloads with a JSON Schema to Arrow columns, by the table in docs/json.md.
 
 A payload is a row, or with an array at the top as many rows as it has items, if and only if it is
-one strict JSON text that the schema takes and whose values the lake can hold.
-
-| JSON Schema | lake |
-|---|---|
-| `properties` | a column each, in the schema's order; in an object within an object a struct |
-| `boolean`, `string`, `number` | bool, string, float64 |
-| `integer` | int64; decimal(20,0), decimal(38,0) or text where the schema's bounds are beyond |
-| `string` with `format` `date-time`, `date` | timestamp in UTC, date; years 1 to 9999 |
-| `array` of one kind of item | list |
-| no `properties`, typed `additionalProperties` or `patternProperties` | map |
-| `null` beside one other type, in `type`, `anyOf` or `oneOf` | nullable |
-| `anyOf`, `oneOf` of objects | one struct with the properties of all |
-| several types, tuples, anything goes, an object that contains itself too often | JSON text |
-| a value that is only ever null | no column |
-
-Rows of something else than objects have the one column `value`. A missing property and one that is
-null are both null. Properties that the schema lets pass without naming them are kept as JSON text
-in the column `_rest`; a schema that is closed everywhere has none.
-
-The validator asserts no formats. A text that is not what its `format` says does not match all the
-same where the format decides about the column. `default` is not applied: it says what a reader may
-assume, not what was written.
+one strict JSON text that the schema takes and whose values the lake can hold. The validator asserts
+no formats; a text that is not what its `format` says is refused where the format decides about the
+column. `default` is not applied: it says what a reader may assume, not what was written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jsonschema_rs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.decode.base import (
     TEXT,
@@ -42,14 +24,20 @@ from distributary.decode.base import (
     RefusedError,
     Rows,
     TwoSpeedDecoder,
+    nulls,
+    owners,
+    where,
     width,
 )
 from distributary.decode.json.columns import (
-    Engine,
     StructBuilder,
+    doubtful_null,
     engine_supports,
     kind_of,
+    lake_array,
     mismatch,
+    read_texts,
+    reader_type,
 )
 from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
 from distributary.decode.json.text import parse, render
@@ -59,11 +47,9 @@ from distributary.model.table import Column, Origin
 from distributary.registry.compile.json import message_of
 from distributary.registry.compile.json_documents import Documents, no_panic
 
-# What is left of a record when everything that has a column is taken away.
-#
-# A schema that is not closed lets properties pass that it does not name. They are kept, in the
-# shape they had: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` is a record with a
-# property `zip4` in `address` that nobody announced, and a `gift` in its second line.
+# A schema that is not closed lets properties pass that it does not name. They are kept in the shape
+# they had: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` is a record with a property
+# `zip4` in `address` that nobody announced, and a `gift` in its second line.
 
 NOTHING = object()
 """There is nothing left."""
@@ -75,17 +61,9 @@ def rest_of(value: Value) -> Rest | None:
     """A function that gives what is left of a value, or `NOTHING`; None when nothing ever is."""
     if not value.leaves_rest:
         return None
-    match value.kind:
-        case Kind.STRUCT:
-            return _struct(value)
-        case Kind.LIST if value.item is not None:
-            return _list(rest_of(value.item))
-        case Kind.MAP if value.item is not None:
-            return _map(rest_of(value.item))
-    return None
-
-
-def _struct(value: Value) -> Rest:
+    if value.item is not None:
+        # only what has an item that leaves one leaves a rest itself
+        return _items(cast(Rest, rest_of(value.item)))
     known = {m.property for m in value.members}
     inside = [(m.property, rest_of(m.value)) for m in value.shown]
     below = [(name, rest) for name, rest in inside if rest is not None]
@@ -106,24 +84,15 @@ def _struct(value: Value) -> Rest:
     return rest
 
 
-def _list(item: Rest | None) -> Rest:
+def _items(item: Rest) -> Rest:
     def rest(content: Any) -> Any:
-        if type(content) is not list or item is None:
+        if type(content) is dict:
+            found = {name: item(each) for name, each in content.items()}
+            return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
+        left = [item(each) for each in content] if type(content) is list else []
+        if all(each is NOTHING for each in left):
             return NOTHING
-        found = [item(each) for each in content]
-        if all(each is NOTHING for each in found):
-            return NOTHING
-        return [None if each is NOTHING else each for each in found]
-
-    return rest
-
-
-def _map(item: Rest | None) -> Rest:
-    def rest(content: Any) -> Any:
-        if type(content) is not dict or item is None:
-            return NOTHING
-        found = {name: item(each) for name, each in content.items()}
-        return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
+        return [None if each is NOTHING else each for each in left]
 
     return rest
 
@@ -153,27 +122,42 @@ class JsonDecoder(TwoSpeedDecoder):
         schema = pa.schema([pa.field(c.name, c.type) for c in columns])
         super().__init__(columns, schema, _expansion(self._payload, self._max_depth), limits)
         deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
-        self._engine: Engine | None = None
+        self._engine: pa.DataType | None = None
         if engine_supports(row) and not deep:
-            self._engine = Engine(row, listed=self._payload.listed, bare=self._payload.bare)
+            content = row.members[0].value if self._payload.bare else row
+            type_ = reader_type(content)
+            self._engine = pa.list_(type_) if self._payload.listed else type_
+            self._doubtful_null = doubtful_null(content)
 
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
-        engine = self._engine
-        values = None if engine is None else engine.try_decode(array)
-        if engine is None or values is None:
+        values = read_texts(array, self._engine, unexpected="error")
+        if values is None:
             return None
-        doubtful = engine.with_doubtful_nulls(array)
+        doubtful: list[int] = []
+        if self._doubtful_null:
+            null = pc.match_substring(array, "null")
+            if pc.any(null).as_py():
+                null = pc.and_(null, pc.match_substring_regex(array, self._doubtful_null))
+                doubtful += where(null)
         counts, below = None, list[int]()
         if self._payload.listed:
-            doubtful += np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist()
-            batch = engine.rows(values.values, below)
+            doubtful += where(nulls(values))
+            batch = self._batch(values.values, below)
             offsets = values.offsets.to_numpy()
-            below = (np.searchsorted(offsets, below, side="right") - 1).tolist()
+            below = owners(offsets, below)
             counts = np.diff(offsets)
         else:
-            batch = engine.rows(values, below)
+            batch = self._batch(values, below)
         rest = pa.nulls(batch.num_rows, pa.string())
         return Quick(_with_rest(batch, rest, self._schema), doubtful + below, counts=counts)
+
+    def _batch(self, values: pa.Array, doubtful: list[int]) -> pa.RecordBatch:
+        row = self._payload.row
+        if self._payload.bare:
+            array = lake_array(values, row.members[0].value, doubtful)
+            return pa.RecordBatch.from_arrays([array], schema=pa.schema(list(row.type)))
+        doubtful.extend(where(nulls(values)))
+        return pa.RecordBatch.from_struct_array(lake_array(values, row, doubtful))
 
     def _rows(self) -> Rows:
         return _Rows(self._contents, self._payload, self._schema)
@@ -277,20 +261,19 @@ def _opened(body: bytes, message: str) -> Documents:
 
 
 def _columns(row: Value, message: str) -> tuple[Column, ...]:
+    def source(property_: str) -> str:
+        what = f"property {printable(property_)}" if property_ else "value"
+        return f"{what} of {printable(message)}"
+
     return tuple(
         Column(
             m.name,
             m.value.type,
-            comment="; ".join(filter(None, (_source(m.property, message), m.note))),
+            comment="; ".join(filter(None, (source(m.property), m.note))),
             origin=Origin(f"{message}.{m.property}" if m.property else message),
         )
         for m in row.shown
     )
-
-
-def _source(property_: str, message: str) -> str:
-    owner = printable(message)
-    return f"property {printable(property_)} of {owner}" if property_ else f"value of {owner}"
 
 
 def _names(documents: Documents) -> frozenset[str]:
@@ -310,9 +293,8 @@ def _names(documents: Documents) -> frozenset[str]:
 
 def _levels(value: Value) -> int:
     """How deep objects and arrays nest in it, itself included."""
-    below = [m.value for m in value.members] + ([value.item] if value.item is not None else [])
-    own = bool(value.members) or value.item is not None
-    return own + max(map(_levels, below), default=0)
+    below = value.below()
+    return bool(below) + max(map(_levels, below), default=0)
 
 
 def _expansion(payload: Payload, max_depth: int) -> Expansion:

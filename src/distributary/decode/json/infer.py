@@ -1,19 +1,18 @@
 """A JSON Schema for change events in JSON that came without one.
 
 The schema takes every event that it was inferred from, and `JsonDecoder` loses nothing of them with
-it: objects are followed for two levels, an event and its parts, and what lies below is JSON text,
-as is whatever has several types. Null is taken everywhere. Integers are `int64`, decimals where 64
-bits are not enough, and text beyond 38 digits. A number of more digits than a double keeps is JSON
-text, and so are integers of more than 53 bits beside numbers.
+it: objects are followed for two levels, an event and its parts; what lies below is JSON text, and
+so is what has several types, or numbers that no type of the lake holds. Null is taken everywhere.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,18 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.base import RefusedError, by_halves
-from distributary.decode.change.base import claim
+from distributary.decode.base import Mask, Positions, RefusedError, by_halves, truths, where
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.text import parse
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.json import compile_json
 
-# Shapes of JSON values: JSON Schemas that can be joined.
-#
-# Joining is what a least upper bound is: the order, the grouping and repetitions do not matter,
-# and the outcome takes all that the parts take. Names of properties stay in the order of their
-# coming.
+# Shapes of JSON values: JSON Schemas that can be joined. Their order, grouping and repetition do
+# not matter, and the outcome takes all that the parts take.
 
 LEVELS = 2
 """Of objects in each other whose properties are told one by one: an event and its parts."""
@@ -82,7 +77,7 @@ def join(one: Shape, other: Shape) -> Shape:
 
 
 def widened(one: Shape, other: Shape, *, parts: bool = False) -> Shape:
-    """The shapes joined, but an object whose properties are told never becomes just anything.
+    """The shapes joined, but an object with properties never becomes just anything.
 
     With `parts` that holds for the objects in it as well, as for the images of a row.
     """
@@ -133,33 +128,23 @@ def _only(shape: Shape, kind: frozenset[str]) -> Shape:
 def shape_of(value: Any, level: int = 0) -> Shape:
     """The shape of one parsed value that lies so deep in an event."""
     match value:
-        case None:
-            return NOTHING
-        case str():
-            return STRING
         case bool():
             return BOOLEAN
         case int():
             return integers(value, value)
-        case float():
-            return NUMBER
-        case Decimal():
-            # a double would lose digits of it
-            return _EXACT
         case list():
-            items = NOTHING
-            for each in value:
-                items = join(items, shape_of(each, LEVELS))
-            return lists(items)
+            return lists(reduce(join, (shape_of(each, LEVELS) for each in value), NOTHING))
         case dict():
-            return objects({n: _property(n, v, level) for n, v in value.items()}, level)
-    raise TypeError(type(value))
-
-
-def _property(name: str, value: Any, level: int) -> Shape:
-    if name == MIXED and level == 0 and isinstance(value, list):
-        return lists(ANYTHING)
-    return shape_of(value, level + 1)
+            return objects(
+                {
+                    name: lists(ANYTHING)
+                    if name == MIXED and level == 0 and isinstance(each, list)
+                    else shape_of(each, level + 1)
+                    for name, each in value.items()
+                },
+                level,
+            )
+    return _SINGLE[type(value)]
 
 
 def integers(least: int, most: int) -> Shape:
@@ -195,17 +180,19 @@ def _parts(shape: Shape) -> _Parts:
 
 
 def _joined(parts: _Parts) -> Shape:
-    types = set(parts.types)
+    types, rank = set(parts.types), parts.rank
     # what neither a double nor a decimal of the lake can hold is kept as text
-    if parts.rank == _TEXT or ("number" in types and parts.rank >= _INT64):
+    if rank == _TEXT or ("number" in types and rank >= _INT64):
         types.add("string")
     if "number" in types:
         types.discard("integer")
     if len(parts.properties) > MAX_PROPERTIES:
         return ANYTHING
     shape: dict[str, Any] = {"type": sorted({*types, "null"}) if types else "null"}
-    if "integer" in types and "string" not in types and parts.rank:
-        shape |= _ranked(parts.rank)
+    if "integer" in types and "string" not in types and rank == _INT64:
+        shape["format"] = "int64"
+    elif "integer" in types and "string" not in types and rank:
+        shape |= {"minimum": 1 - _RANKS[rank], "maximum": _RANKS[rank] - 1}
     if "object" in types:
         shape |= {"properties": parts.properties, "additionalProperties": False}
     if "array" in types:
@@ -213,31 +200,21 @@ def _joined(parts: _Parts) -> Shape:
     return shape
 
 
-def _ranked(rank: int) -> dict[str, Any]:
-    if rank == _INT64:
-        return {"format": "int64"}
-    most = _RANKS[rank] - 1
-    return {"minimum": -most, "maximum": most}
-
-
 STRING = _joined(_Parts({"string"}))
 BOOLEAN = _joined(_Parts({"boolean"}))
 NUMBER = _joined(_Parts({"number"}))
 """Numbers that a double holds with all their digits."""
+# a double would lose digits of a decimal
 _EXACT = _joined(_Parts({"number", "string"}))
+_SINGLE = {type(None): NOTHING, str: STRING, float: NUMBER, Decimal: _EXACT}
 _INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1))
 
 
-# Takes a list of mixed values out of JSON texts without parsing them.
-#
 # Arrow reads JSON fast, but no list in which numbers and texts are mixed, as Datastream's
 # `sort_keys` are. Such a list is blanked in a copy of the texts, which stay JSON of the same
-# length, and handed on by itself. Only where no doubt is possible: what looks unusual is left to
-# the careful reader.
+# length, and handed on by itself; what looks unusual is left to the careful reader.
 
-Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
 _BLANK, _OPEN, _CLOSE, _COLON, _ESCAPE, _BRACE = b" []:\\{"
 # whole numbers, and texts of ASCII without escapes
 _VALUE = r'(?:"[ !#-\[\]-~]*"|-?(?:0|[1-9][0-9]*)|null)'
@@ -272,8 +249,7 @@ def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
     sure &= closed <= ends
     opened, closed = np.where(sure, opened, key_at), np.where(sure, closed, key_at)
     lists = slices(texts, opened, closed)
-    plain = pc.match_substring_regex(lists, _PLAIN).to_numpy(zero_copy_only=False)
-    sure &= plain
+    sure &= truths(pc.match_substring_regex(lists, _PLAIN))
     _blank(data, opened[sure] + 1, closed[sure] - 1)
     buffers = [None, texts.buffers()[1], pa.py_buffer(data)]
     masked = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
@@ -286,8 +262,8 @@ def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
 
 
 def _ends(
-    data: Bytes, starts: Places, key_at: Places, after: Places
-) -> tuple[Places, Places, Mask]:
+    data: Bytes, starts: Positions, key_at: Positions, after: Positions
+) -> tuple[Positions, Positions, Mask]:
     """Where lists begin and end behind their names, and which of them do, in the top object."""
     last = len(data) - 1
     opened = np.minimum(after + 1, last)
@@ -304,7 +280,7 @@ def _ends(
     return opened, closed + 1, sure
 
 
-def slices(texts: pa.BinaryArray, starts: Places, ends: Places) -> pa.BinaryArray:
+def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.BinaryArray:
     """Parts of the bytes of an array; the parts come one after the other."""
     offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
     count = len(offsets) - 1
@@ -313,7 +289,7 @@ def slices(texts: pa.BinaryArray, starts: Places, ends: Places) -> pa.BinaryArra
     return whole.take(pa.array(np.arange(0, count, 2)))
 
 
-def _blank(data: Bytes, starts: Places, ends: Places) -> None:
+def _blank(data: Bytes, starts: Positions, ends: Positions) -> None:
     lengths = ends - starts
     first = np.cumsum(lengths) - lengths
     places = np.arange(int(lengths.sum())) + np.repeat(starts - first, lengths)
@@ -329,7 +305,6 @@ _SAFE_DIGITS = 15
 """As many as every double keeps, unless it is tiny."""
 _TINY = 1e-307
 _WIDE = 2.0**53
-_NOTHING = pa.scalar(b"", pa.binary())
 
 
 def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
@@ -370,16 +345,16 @@ def _exact(texts: pa.BinaryArray) -> bool:
     numbers = slices(texts, first + start, last + start).cast(pa.string())
     short = numbers.cast(pa.float64()).cast(pa.string())
     doubtful = pc.or_(pc.not_equal(numbers, short), pa.array(powers))
-    where = first[doubtful.to_numpy(zero_copy_only=False)].tolist()
-    return all(_is_exact(data[place : place + 3 * _WINDOW].tobytes()) for place in where)
+    places = first[truths(doubtful)].tolist()
+    return all(_is_exact(data[place : place + 3 * _WINDOW].tobytes()) for place in places)
 
 
-def _digits(data: Bytes, places: Places, step: int) -> Places:
+def _digits(data: Bytes, places: Positions, step: int) -> Positions:
     """How many digits there are one after the other, up to some number of them."""
     window = places[:, None] + step * np.arange(_WINDOW + 1)
     near = data[np.clip(window, 0, len(data) - 1)] - np.uint8(ord("0")) < 10
     near[:, _WINDOW] = False
-    counts: Places = np.argmin(near, axis=1)
+    counts: Positions = np.argmin(near, axis=1)
     return counts
 
 
@@ -432,14 +407,10 @@ def _is_mixed(field: pa.Field, level: int) -> bool:
     return level == 0 and field.name == MIXED and kinds.is_list(field.type)
 
 
-__all__ = ["NOTHING", "Shape", "infer", "join", "names_of", "writer_schema"]
-
 MAX_DEPTH = 100
 _BYTES_AT_ONCE = 64 * 1024 * 1024
 _MANY = 10_000
 """Objects in one text, beyond which it is looked at by itself."""
-_PARTS = ("database", "schema", "table", "collection")
-_NAMES = pa.struct([("source_metadata", pa.struct([(part, pa.string()) for part in _PARTS]))])
 
 
 def infer(
@@ -456,36 +427,24 @@ def infer(
         shape = arrow_shape(texts) if len(texts) > 1 and not careful else None
         return None if shape is None or _is_too_wide(shape, parts=parts) else shape
 
+    array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
     shape = alone = NOTHING
-    for texts in reversed(_apart(_array(values))):
+    for texts in reversed(_apart(array.cast(pa.binary()))):
         for part, quick in by_halves(texts, quickly, most_bytes=_BYTES_AT_ONCE):
             if quick is not None:
                 shape = join(shape, quick)
                 continue
-            for value in _parsed(texts[part]):
-                own = shape_of(value)
+            for data in texts[part].to_pylist():
+                try:
+                    own = shape_of(parse(data, max_depth=MAX_DEPTH))
+                except RefusedError:
+                    continue
                 if _is_too_wide(own, parts=parts):
                     alone = join(alone, own)
                 else:
                     shape = join(shape, own)
     found = alone if shape == NOTHING else shape
     return None if found == NOTHING else found
-
-
-def names_of(values: pa.BinaryArray | Sequence[bytes]) -> list[str | None]:
-    """Which table each of Datastream's events belongs to, as `changes.claim` has it."""
-    array = _array(values)
-    claims: list[str | None] = []
-
-    def quickly(texts: pa.BinaryArray) -> pa.Array | None:
-        return read_texts(texts, _NAMES) if len(texts) > 1 else None
-
-    for part, found in by_halves(array, quickly, most_bytes=_BYTES_AT_ONCE):
-        if found is not None:
-            claims += _claims(found.flatten()[0])
-        else:
-            claims += [_claim(data) for data in array[part].to_pylist()]
-    return claims
 
 
 def writer_schema(shape: Shape, *, id: int = 0) -> WriterSchema:
@@ -498,15 +457,10 @@ def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
     return not shape or (parts and not all(shape.get("properties", {}).values()))
 
 
-def _array(values: pa.BinaryArray | Sequence[bytes]) -> pa.BinaryArray:
-    array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
-    return array if array.type == pa.binary() else array.cast(pa.binary())
-
-
 def _apart(texts: pa.BinaryArray) -> list[pa.BinaryArray]:
     """Texts of many objects each by itself: Arrow gives every object the columns of all others."""
-    long = pc.greater(pc.binary_length(texts), _MANY).to_numpy(zero_copy_only=False)
-    many = [i for i in np.flatnonzero(long).tolist() if _objects(texts[i].as_py()) > _MANY]
+    long = where(pc.greater(pc.binary_length(texts), _MANY))
+    many = [i for i in long if _objects(texts[i].as_py()) > _MANY]
     if not many:
         return [texts]
     usual = np.ones(len(texts), np.bool_)
@@ -517,33 +471,3 @@ def _apart(texts: pa.BinaryArray) -> list[pa.BinaryArray]:
 def _objects(text: bytes) -> int:
     """At least as many as there are objects in a text, also where they are null."""
     return text.count(b"{") + text.count(b"null")
-
-
-def _parsed(texts: pa.BinaryArray) -> Iterator[object]:
-    for data in texts.to_pylist():
-        try:
-            yield parse(data, max_depth=MAX_DEPTH)
-        except RefusedError:
-            continue
-
-
-def _claims(sources: pa.StructArray) -> list[str | None]:
-    """Claims of events, each worked out once."""
-    codes = np.zeros(len(sources), np.int64)
-    for child in sources.flatten():
-        coded = child.dictionary_encode(null_encoding="encode")
-        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-        # small again, however many different names there are
-        codes = np.unique(codes, return_inverse=True)[1]
-    _, rows, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    claims = [claim(sources[row].as_py() or {}) for row in rows.tolist()]
-    return [claims[number] for number in numbers.tolist()]
-
-
-def _claim(data: bytes) -> str | None:
-    try:
-        event = parse(data, max_depth=MAX_DEPTH)
-    except RefusedError:
-        return None
-    source = event.get("source_metadata") if isinstance(event, dict) else None
-    return claim(source) if isinstance(source, dict) else None

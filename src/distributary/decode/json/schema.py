@@ -76,9 +76,11 @@ class Value:
     @property
     def leaves_rest(self) -> bool:
         """Whether something in it can be left that has no place in its type."""
-        below = [m.value for m in self.members]
-        below += [self.item] if self.item is not None else []
-        return self.open or any(each.leaves_rest for each in below)
+        return self.open or any(each.leaves_rest for each in self.below())
+
+    def below(self) -> list[Value]:
+        """The values that it is made of."""
+        return [m.value for m in self.members] + ([self.item] if self.item is not None else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +104,6 @@ INSTANT = Value(Kind.INSTANT, TIMESTAMP)
 DATE = Value(Kind.DATE, pa.date32())
 TEXT = Value(Kind.TEXT, pa.string(), unit="JSON text")
 VOID = Value(Kind.VOID, pa.string())
-
-
-def integer_of(digits: int) -> Value:
-    """An integer of more than 64 bits."""
-    for most in (20, MAX_DECIMAL_DIGITS):
-        if digits <= most:
-            return Value(Kind.DECIMAL, pa.decimal128(most, 0))
-    return Value(Kind.DIGITS, pa.string(), unit="integer as text")
-
-
-def list_of(item: Value, *, plain: bool) -> Value:
-    """An array."""
-    return Value(Kind.LIST, pa.list_(item.type), item=item, plain=plain and item.plain)
-
-
-def map_of(item: Value) -> Value:
-    """An object whose properties are all alike."""
-    return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
 
 
 def struct_of(members: tuple[Member, ...], *, open: bool, plain: bool) -> Value:
@@ -146,7 +130,11 @@ def integer(facts: Sequence[Facts]) -> Value:
     bounds = [bound for f in facts for bound in _bounds(f)]
     if all(bound in _INT64 for bound in bounds):
         return replace(INTEGER, plain=unlisted(facts))
-    return integer_of(max(len(str(abs(bound))) for bound in bounds))
+    digits = max(len(str(abs(bound))) for bound in bounds)
+    for most in (20, MAX_DECIMAL_DIGITS):
+        if digits <= most:
+            return Value(Kind.DECIMAL, pa.decimal128(most, 0))
+    return Value(Kind.DIGITS, pa.string(), unit="integer as text")
 
 
 def _bounds(facts: Facts) -> Iterable[int]:
@@ -166,16 +154,13 @@ def string(facts: Sequence[Facts]) -> Value:
     if not unlisted(facts):
         listed = [f.values for f in facts]
         if len(facts) == 1 and listed[0] is not None:
-            return replace(STRING, allowed=_texts(listed[0]), plain=True)
+            texts = [t for t in map(json.loads, sorted(listed[0])) if isinstance(t, str)]
+            return replace(STRING, allowed=tuple(texts), plain=True)
         return STRING
     formats = {said for f in facts for _, said in f.words("format") if isinstance(said, str)}
     told = all(any(f.words("format")) for f in facts)
     known = _FORMATS.get(next(iter(formats))) if told and len(formats) == 1 else None
     return replace(known or STRING, plain=True)
-
-
-def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(text for text in map(json.loads, sorted(values)) if isinstance(text, str))
 
 
 # What the properties of an object are called in the lake.
@@ -235,39 +220,15 @@ _NO_LIMIT = 2**31
 _DESCRIPTION_CHARACTERS = 200
 _STRUCTURE = {"properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
 # asks for more than a type can show
-_ASKS = {
-    "additionalItems",
-    "contains",
-    "contentEncoding",
-    "contentMediaType",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "else",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "if",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "not",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "uniqueItems",
-    "$dynamicRef",
-    "$recursiveRef",
-}
+_ASKS = frozenset(
+    (
+        "additionalItems contains contentEncoding contentMediaType dependencies "
+        "dependentRequired dependentSchemas else exclusiveMaximum exclusiveMinimum if maxItems "
+        "maxLength maxProperties maximum minItems minLength minProperties minimum multipleOf not "
+        "pattern patternProperties prefixItems propertyNames then unevaluatedItems "
+        "unevaluatedProperties uniqueItems $dynamicRef $recursiveRef"
+    ).split()
+)
 
 Union = Sequence[tuple[Node, ...]]
 """A value that matches all schemas of at least one of these."""
@@ -359,11 +320,7 @@ class _Planner:
         return replace(value, nullable=nullable, plain=value.plain and _exact(facts))
 
     def _of_type(
-        self,
-        facts: Sequence[Facts],
-        types: frozenset[str],
-        path: Path,
-        level: int,
+        self, facts: Sequence[Facts], types: frozenset[str], path: Path, level: int
     ) -> Value:
         match sorted(types):
             case []:
@@ -387,7 +344,8 @@ class _Planner:
     def _list(self, facts: Sequence[Facts], path: Path, level: int) -> Value:
         if any(f.tuple_like or not f.items for f in facts):
             return TEXT
-        return list_of(self._value([f.items for f in facts], path, level), plain=True)
+        item = self._value([f.items for f in facts], path, level)
+        return Value(Kind.LIST, pa.list_(item.type), item=item, plain=item.plain)
 
     def _struct_or_map(self, facts: Sequence[Facts], path: Path, level: int) -> Value:
         if any(f.names for f in facts):
@@ -403,7 +361,10 @@ class _Planner:
                 for pattern in patterns
             ]
             union += [each.others] if not each.closed else []
-        return map_of(self._value(union, path, level)) if union else TEXT
+        if not union:
+            return TEXT
+        item = self._value(union, path, level)
+        return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
 
     def _struct(
         self, facts: Sequence[Facts], path: Path, level: int, *, top: bool = False

@@ -12,7 +12,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from distributary.decode.base import RefusedError
+from distributary.decode.base import RefusedError, printable_lines
 from distributary.errors import ErrorCode
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
@@ -53,11 +53,7 @@ _DECODER = json.JSONDecoder(
 
 
 def parse(data: bytes, *, max_depth: int) -> Any:
-    """The value that a payload holds; numbers that no double holds exactly are decimals.
-
-    Raises:
-        RefusedError: When it holds anything else.
-    """
+    """The value that a payload holds; numbers that no double holds exactly are decimals."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -65,9 +61,8 @@ def parse(data: bytes, *, max_depth: int) -> Any:
         raise RefusedError(ErrorCode.INVALID_UTF8, reason, error.start) from None
     if text.count("{") + text.count("[") > max_depth:
         _check_depth(text, max_depth)
-    start = _after_blank(text, 0)
     try:
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, _after_blank(text, 0))
     except json.JSONDecodeError as error:
         raise _syntax(text, error) from None
     except ValueError:
@@ -154,16 +149,7 @@ MAX_DEPTH = 100
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload, one value a line, or up to the byte that is wrong.
-
-    Args:
-        body: The compiled schema; JSON can be read without it.
-        message: What the payload is called.
-        payload: The bytes, whatever they are.
-
-    Returns:
-        Printable text; everything else in it is escaped.
-    """
+    """The payload, one value a line, or up to the byte that is wrong; no schema is needed."""
     try:
         content = parse(payload, max_depth=MAX_DEPTH)
         text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
@@ -174,5 +160,4 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
         text = f"{read[:MAX_CHARACTERS]}\n# stops to make sense{where}: {refused.reason}"
     if len(text) > MAX_CHARACTERS + 1_000:
         text = f"{text[:MAX_CHARACTERS]}\n# and more"
-    shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in f"{text}\n")
-    return "".join(shown)
+    return printable_lines(f"{text}\n")

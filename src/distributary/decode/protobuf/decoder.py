@@ -8,7 +8,7 @@ columns and is not strict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
@@ -27,49 +27,40 @@ from distributary.decode.base import (
     RefusedError,
     Rows,
     TwoSpeedDecoder,
-    without,
 )
-from distributary.decode.protobuf.columns import Columns, JsonText
-from distributary.decode.protobuf.descriptors import (
-    OFFICIAL_MAX_DEPTH,
-    find_message,
-    message_class,
-    open_pool,
-    replaces_nothing,
-    with_nothing_replaced,
-    with_open_enums,
+from distributary.decode.protobuf.engine import (
+    Columns,
+    Engine,
+    JsonText,
+    engine_supports,
+    has_engine,
 )
-from distributary.decode.protobuf.engine import Engine, engine_supports, has_engine
 from distributary.decode.protobuf.schema import (
+    OFFICIAL_MAX_DEPTH,
     Field,
     Kind,
     Value,
     can_nest_deeper,
     columns_of,
+    find_message,
+    message_class,
     microseconds,
+    open_pool,
     plan_message,
+    replaces_nothing,
+    with_nothing_replaced,
+    with_open_enums,
 )
-from distributary.decode.protobuf.wire import Fault, expansion_of, find_fault, find_foreign, judge
+from distributary.decode.protobuf.wire import expansion_of, find_fault, find_foreign, judge
 from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded, Failure
 
-# The careful decoder: one record at a time, with the official runtime.
-#
-# It takes what the engine cannot: messages with groups or very high field numbers, records in
-# which a oneof is set twice or a map key repeats, and whatever else the engine refuses.
-
-_ZERO_OF = {
-    pa.string(): "",
-    pa.binary(): b"",
-    pa.bool_(): False,
-    pa.float32(): 0.0,
-    pa.float64(): 0.0,
-}
+_ZERO_OF = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
 
 
 class RowReader:
-    """Reads payloads that the official parser accepts."""
+    """Reads payloads that the official parser accepts, one by one: what the engine refuses."""
 
     def __init__(self, body: bytes, message: Value, json_text: JsonText) -> None:
         pool = open_pool(body, message.message, change=with_open_enums)
@@ -92,27 +83,19 @@ class RowReader:
         return {f.name: self._field(given.get(f.number), f) for f in value.fields}
 
     def _field(self, content: Any, field: Field) -> Any:
+        value, label = field.value, field.label
         if field.key is not None:
-            return self._map(content or {}, field, field.key)
+            return [
+                (self._value(key, field.key, label), self._value(content[key], value, label))
+                for key in content or ()
+            ]
         if field.repeated:
-            return [self._value(each, field.value, field.label) for each in content or ()]
-        if content is None:
-            return None if field.presence else self._zero(field.value)
-        return self._value(content, field.value, field.label)
-
-    def _map(self, content: Any, field: Field, key_value: Value) -> list[tuple[Any, Any]]:
-        return [
-            (
-                self._value(key, key_value, field.label),
-                self._value(content[key], field.value, field.label),
-            )
-            for key in content
-        ]
-
-    def _zero(self, value: Value) -> Any:
-        if value.kind is Kind.ENUM:
-            return value.names.get(0, "0")
-        return _ZERO_OF.get(value.type, 0)
+            return [self._value(each, value, label) for each in content or ()]
+        if content is not None:
+            return self._value(content, value, label)
+        if field.presence:
+            return None
+        return value.names.get(0, "0") if value.names else _ZERO_OF.get(value.type, 0)
 
     def _value(self, content: Any, value: Value, label: str) -> Any:
         match value.kind:
@@ -126,14 +109,10 @@ class RowReader:
                 return ",".join(_utf8(path, label) for path in content.paths)
             case Kind.ENUM:
                 return value.names.get(content, str(content))
-            case _:
-                return _scalar(content.value if value.wrapped else content, value, label)
-
-
-def _scalar(content: Any, value: Value, label: str) -> Any:
-    if value.kind is Kind.UINT64:
-        return Decimal(content)
-    return _utf8(content, label) if pa.types.is_string(value.type) else content
+        content = content.value if value.wrapped else content
+        if value.kind is Kind.UINT64:
+            return Decimal(content)
+        return _utf8(content, label) if pa.types.is_string(value.type) else content
 
 
 def _micros(content: Any, value: Value, label: str) -> int:
@@ -174,24 +153,15 @@ class ProtobufDecoder(TwoSpeedDecoder):
         self._watch_depth = self._max_depth < OFFICIAL_MAX_DEPTH and can_nest_deeper(
             self._descriptor, self._max_depth
         )
-        self._plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
+        self.required = {f.name for f in self._descriptor.fields if f.is_required}
+        self.plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
         self._json = JsonText(pool)
-        self._finish = Columns(self._plan, self._json)
+        self._finish = Columns(self.plan, self._json)
         super().__init__(
-            columns_of(self._plan), self._finish.schema, expansion_of(self._plan), limits
+            columns_of(self.plan), self._finish.schema, expansion_of(self.plan), limits
         )
-        fits = has_engine() and engine_supports(self._plan)
-        self._engine = Engine(self._plan) if fits else None
-
-    @property
-    def message(self) -> Value:
-        """The plan by which the message is decoded."""
-        return self._plan
-
-    @property
-    def required(self) -> frozenset[str]:
-        """Fields of the message, at its top, without which a payload is none."""
-        return frozenset(f.name for f in self._descriptor.fields if f.is_required)
+        fits = has_engine() and engine_supports(self.plan)
+        self._engine = Engine(self.plan) if fits else None
 
     def accepts(self, payloads: pa.BinaryArray) -> bool:
         """Whether every payload is a message of this type, and nothing more than that."""
@@ -204,9 +174,11 @@ class ProtobufDecoder(TwoSpeedDecoder):
         refused, unknown = self._judged(array.to_pylist(), array.nbytes)
         for index in unknown:
             gathered.note_unknown(positions[index])
-        return _without_faults(refused, array, positions, gathered)
+        return gathered.refuse(refused, array, positions)
 
-    def _judged(self, data: Sequence[bytes], size: int) -> tuple[dict[int, Fault], list[int]]:
+    def _judged(
+        self, data: Sequence[bytes], size: int
+    ) -> tuple[dict[int, RefusedError], list[int]]:
         """Payloads that are refused, and others with fields that are left out of their rows."""
         rejected, foreign = judge(self._judge, data, size=size)
         refused = {index: self._fault(data[index]) for index in rejected}
@@ -233,11 +205,10 @@ class ProtobufDecoder(TwoSpeedDecoder):
                 refused[index] = number
         return refused, unknown
 
-    def _fault(self, payload: bytes) -> Fault:
+    def _fault(self, payload: bytes) -> RefusedError:
         found = find_fault(payload, self._descriptor, max_depth=self._max_depth)
-        name = self._descriptor.full_name
-        reason = f"the protobuf runtime does not accept it as {name}"
-        return found or Fault(ErrorCode.PAYLOAD_MISMATCH, reason, None)
+        reason = f"the protobuf runtime does not accept it as {self._descriptor.full_name}"
+        return found or RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
 
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
         raw = self._engine.decode(array)
@@ -264,11 +235,11 @@ class ProtobufDecoder(TwoSpeedDecoder):
             bad = self._engine.not_utf8(data, size=array.nbytes)
             faults = {index: self._fault(data[index]) for index in bad}
             not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
-            array, positions = _without_faults(not_text, array, positions, gathered)
+            array, positions = gathered.refuse(not_text, array, positions)
         super()._decode(array, positions, gathered)
 
     def _rows(self) -> Rows:
-        return Rows(self._reader.rows, self._plan.type)
+        return Rows(self._reader.rows, self.plan.type)
 
     @cached_property
     def _judge(self) -> Any:
@@ -280,25 +251,12 @@ class ProtobufDecoder(TwoSpeedDecoder):
 
     @cached_property
     def _reader(self) -> RowReader:
-        return RowReader(self._body, self._plan, self._json)
+        return RowReader(self._body, self.plan, self._json)
 
 
-def _without_faults(
-    faults: Mapping[int, Fault], array: pa.BinaryArray, positions: Positions, gathered: Gathered
-) -> tuple[pa.BinaryArray, Positions]:
-    """Payloads and their positions, less those that have failed."""
-    for index, fault in faults.items():
-        gathered.fail(positions[index], fault.code, fault.reason, at_byte=fault.position)
-    return without(faults, array, positions) if faults else (array, positions)
-
-
-# Payloads of several versions of a message in one call.
-#
 # A call costs as much as decoding a few hundred records, and a table gets records of several
-# versions in every batch. Where one version has every field of the others, exactly as they have
-# it, it reads their payloads as they would themselves: what it has beyond is left out of the
-# result again. As soon as anything is unusual, each version decodes its own, so that no record is
-# judged by another schema.
+# versions in every batch. A version that has every field of the others, exactly as they have it,
+# reads their payloads as well. As soon as anything is unusual, each version decodes its own.
 
 _MOST_COVERS = 50_000
 
@@ -351,18 +309,13 @@ def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:
     if not narrow.columns:
         # a batch without columns does not remember how many rows it has
         return False
-    ours, theirs = wide.message, narrow.message
-    by_name = {field.name: field for field in ours.fields}
-    shared = {field.name for field in theirs.fields}
-    if any(_unplaced(by_name.get(f.name)) != _unplaced(f) for f in theirs.fields):
+    ours, theirs = (
+        {f.name: replace(f, place=0) for f in decoder.plan.fields} for decoder in (wide, narrow)
+    )
+    if any(ours.get(name) != field for name, field in theirs.items()):
         return False
     # a new member of a oneof would take the place of an old one, a new required field be missed
-    for oneof in ours.oneofs:
-        members = {f.name for f in oneof}
-        if members & shared and members - shared:
+    for oneof in wide.plan.oneofs:
+        if len({f.name in theirs for f in oneof}) > 1:
             return False
-    return not (wide.required - narrow.required)
-
-
-def _unplaced(field: Field | None) -> Field | None:
-    return None if field is None else replace(field, place=0)
+    return wide.required <= narrow.required

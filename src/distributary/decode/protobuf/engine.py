@@ -2,30 +2,55 @@
 
 `ptars` differs from the official runtime in how it merges well-known types, names enum aliases and
 reads maps, recursion and timestamps out of range. The private copy holds none of these: it is flat,
-made of scalars, lists and plain messages, wire compatible with the original, and its names are
-ours, so that no name from outside reaches the engine. What is left to do is done on the arrays.
-
-Nothing else imports `ptars`. Where it is missing, no message is supported, and the official runtime
-decodes everything, one record at a time.
+wire compatible, and its names are ours. Nothing else imports `ptars`; where it is missing, the
+official runtime decodes everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from google.protobuf.descriptor import Descriptor
+import pyarrow.compute as pc
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError as ParseError
+from google.protobuf.message_factory import GetMessageClass
 
-from distributary.decode.base import attempt
-from distributary.decode.protobuf.descriptors import find_message, message_class
-from distributary.decode.protobuf.schema import TEXT_KINDS, Field, Kind, Value
+from distributary.decode.base import (
+    RefusedError,
+    attempt,
+    json_number,
+    offsets_of,
+    owners,
+    where,
+    with_repeated_keys,
+)
+from distributary.decode.protobuf.schema import (
+    OFFICIAL_MAX_DEPTH,
+    TEXT_KINDS,
+    Field,
+    Kind,
+    Value,
+    find_message,
+    is_map,
+    message_class,
+    microseconds,
+    wire_types,
+)
 from distributary.decode.protobuf.wire import judge
+from distributary.errors import ErrorCode
 
 try:
     import ptars
@@ -36,6 +61,10 @@ MAX_TAG_SLOTS = 100_000
 """The engine clears a table as long as the highest field number, for each message and call."""
 
 _PACKAGE = "lake"
+_PARTS: dict[Kind, list[int]] = {
+    **dict.fromkeys((Kind.TIMESTAMP, Kind.DURATION), wire_types("INT64", "INT32")),
+    Kind.FIELD_MASK: wire_types("STRING"),
+}
 
 
 class Engine:
@@ -73,9 +102,10 @@ def engine_supports(message: Value) -> bool:
 
 
 def _private_type(message: Value) -> Descriptor:
-    pool = DescriptorPool()
-    for file in _PrivateFiles(message).files():
-        pool.Add(file)
+    pool, files = DescriptorPool(), _PrivateFiles()
+    files.message(message)
+    pool.Add(files.enums)
+    pool.Add(files.messages)
     return find_message(pool, f"{_PACKAGE}.M0")
 
 
@@ -100,25 +130,21 @@ class _Labelled:
 class _PrivateFiles:
     """Writes the private types: enums in one file, messages in another that imports it."""
 
-    def __init__(self, message: Value) -> None:
+    def __init__(self) -> None:
         # proto2 lets an enum start with any number, proto3 has fields without presence
-        self._enums = FileDescriptorProto(name="e.proto", package=_PACKAGE, syntax="proto2")
-        self._messages = FileDescriptorProto(
+        self.enums = FileDescriptorProto(name="e.proto", package=_PACKAGE, syntax="proto2")
+        self.messages = FileDescriptorProto(
             name="m.proto", package=_PACKAGE, syntax="proto3", dependency=["e.proto"]
         )
-        self._message(message)
 
-    def files(self) -> tuple[FileDescriptorProto, FileDescriptorProto]:
-        return self._enums, self._messages
-
-    def _new(self) -> DescriptorProto:
-        return self._messages.message_type.add(name=f"M{len(self._messages.message_type)}")
-
-    def _message(self, value: Value) -> str:
+    def message(self, value: Value) -> str:
         message = self._new()
         for field in value.fields:
             self._add(message, field)
         return f".{_PACKAGE}.{message.name}"
+
+    def _new(self) -> DescriptorProto:
+        return self.messages.message_type.add(name=f"M{len(self.messages.message_type)}")
 
     def _add(self, message: DescriptorProto, field: Field) -> None:
         if field.key is not None:
@@ -155,28 +181,18 @@ class _PrivateFiles:
         if value.kind is Kind.ENUM:
             return FieldDescriptorProto.TYPE_ENUM, self._enum(value)
         if value.kind is Kind.STRUCT:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._message(value)
-        if value.wrapped:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts((value.wire, False))
-        if value.kind in (Kind.TIMESTAMP, Kind.DURATION):
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts(
-                (FieldDescriptorProto.TYPE_INT64, False), (FieldDescriptorProto.TYPE_INT32, False)
-            )
-        if value.kind is Kind.FIELD_MASK:
-            return FieldDescriptorProto.TYPE_MESSAGE, self._parts(
-                (FieldDescriptorProto.TYPE_STRING, True)
-            )
-        return value.wire, ""
-
-    def _parts(self, *types: tuple[int, bool]) -> str:
+            return FieldDescriptorProto.TYPE_MESSAGE, self.message(value)
+        parts = [value.wire] if value.wrapped else _PARTS.get(value.kind)
+        if parts is None:
+            return value.wire, ""
         message = self._new()
-        for number, (type_, repeated) in enumerate(types, start=1):
-            _declare(message, number, type_, repeated)
-        return f".{_PACKAGE}.{message.name}"
+        for number, type_ in enumerate(parts, start=1):
+            _declare(message, number, type_, value.kind is Kind.FIELD_MASK)
+        return FieldDescriptorProto.TYPE_MESSAGE, f".{_PACKAGE}.{message.name}"
 
     def _enum(self, value: Value) -> str:
         # value names live beside their enum, so each enum gets a message around it
-        around = self._enums.message_type.add(name=f"E{len(self._enums.message_type)}")
+        around = self.enums.message_type.add(name=f"E{len(self.enums.message_type)}")
         enum = around.enum_type.add(name="E")
         for number, name in value.names.items():
             enum.value.add(name=name, number=number)
@@ -190,3 +206,306 @@ def _declare(
     return message.field.add(
         name=f"f{number}", number=number, type=type_, label=label, type_name=type_name or None
     )
+
+
+# Messages without fixed columns are JSON text, as `google.protobuf.json_format` gives it, but an
+# `Any` whose type is not known, or whose value does not parse as that type, is kept: it becomes
+# `{"@type": ..., "value": <base64>}`.
+
+_ANY = "google.protobuf.Any"
+_OFFICIAL = {
+    f"google.protobuf.{name}"
+    for name in (
+        "BoolValue BytesValue DoubleValue Duration FieldMask FloatValue Int32Value Int64Value "
+        "ListValue StringValue Struct Timestamp UInt32Value UInt64Value Value"
+    ).split()
+}
+_TEXT_NUMBERS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+
+
+_TROUBLE: dict[type[Exception], tuple[ErrorCode, str]] = {
+    ParseError: (ErrorCode.PAYLOAD_MISMATCH, "does not parse"),
+    # from the keys of a map: those the runtime does not give as bytes
+    UnicodeDecodeError: (ErrorCode.INVALID_UTF8, "holds text that is not UTF-8"),
+    RecursionError: (ErrorCode.NESTING_TOO_DEEP, "nests too deep for JSON text"),
+}
+
+
+class JsonText:
+    """Renders messages of one descriptor set."""
+
+    def __init__(self, pool: DescriptorPool) -> None:
+        self._pool = pool
+        self._classes: dict[str, Any] = {}
+
+    def render(self, message: str, data: bytes) -> str:
+        """One serialized message as compact JSON; RefusedError where a value has no text."""
+        cls = self._classes.get(message)
+        if cls is None:
+            cls = self._classes[message] = message_class(find_message(self._pool, message))
+        try:
+            value = self._message(cls.FromString(data), 0)
+        except (*_TROUBLE,) as error:
+            code, what = next(each for kind, each in _TROUBLE.items() if isinstance(error, kind))
+            raise RefusedError(code, f"the {message} in it {what}") from error
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def _message(self, message: Any, depth: int) -> Any:
+        name = message.DESCRIPTOR.full_name
+        if name == _ANY:
+            return self._any(message, depth)
+        if name in _OFFICIAL:
+            return _official(message, name)
+        return self._fields(message, depth)
+
+    def _fields(self, message: Any, depth: int) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for field, value in message.ListFields():
+            name = f"[{field.full_name}]" if field.is_extension else field.name
+            if is_map(field):
+                item = field.message_type.fields_by_name["value"]
+                content[name] = {
+                    _key(field, key): self._item(item, value[key], depth) for key in value
+                }
+            elif field.is_repeated:
+                content[name] = [self._item(field, each, depth) for each in value]
+            else:
+                content[name] = self._item(field, value, depth)
+        return content
+
+    def _item(self, field: FieldDescriptor, value: Any, depth: int) -> Any:
+        is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+        return self._message(value, depth + 1) if is_message else _scalar(field, value)
+
+    def _any(self, message: Any, depth: int) -> dict[str, Any]:
+        if not message.ListFields():
+            return {}
+        url, data = _utf8(message.DESCRIPTOR.fields[0], message.type_url), message.value
+        content = self._unpacked(url, data) if depth < OFFICIAL_MAX_DEPTH else None
+        if content is None:
+            return {"@type": url, "value": b64encode(data).decode("ascii")}
+        name = content.DESCRIPTOR.full_name
+        if name == _ANY or name in _OFFICIAL:
+            return {"@type": url, "value": self._message(content, depth + 1)}
+        return {"@type": url, **self._fields(content, depth + 1)}
+
+    def _unpacked(self, url: str, data: bytes) -> Any | None:
+        try:
+            descriptor = self._pool.FindMessageTypeByName(url.rpartition("/")[2])
+            return GetMessageClass(descriptor).FromString(data)
+        except (KeyError, ParseError):
+            return None
+
+
+def _official(message: Any, name: str) -> Any:
+    try:
+        return json_format.MessageToDict(message, preserving_proto_field_name=True)
+    except RecursionError:
+        raise
+    except Exception as error:
+        # the runtime quotes the value in its message, which must not leave with the failure
+        reason = f"a {name} in it has a value that JSON text cannot hold"
+        raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from error
+
+
+def _key(field: FieldDescriptor, key: Any) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return str(_utf8(field, key))
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return b64encode(value).decode("ascii")
+    if field.enum_type is not None:
+        if field.enum_type.full_name == "google.protobuf.NullValue":
+            return None
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    if field.cpp_type in _TEXT_NUMBERS:
+        return str(value)
+    if isinstance(value, float):
+        return json_number(value, single=field.type == FieldDescriptor.TYPE_FLOAT)
+    return _utf8(field, value)
+
+
+def _utf8(field: FieldDescriptor, value: Any) -> Any:
+    # the parser checks the text of proto3 only; the runtime gives what is not UTF-8 as bytes
+    if isinstance(value, bytes):
+        reason = f"field {field.full_name} holds text that is not UTF-8"
+        raise RefusedError(ErrorCode.INVALID_UTF8, reason)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An element of an array that is not a row yet."""
+
+    index: int
+    code: ErrorCode | None
+    """None: nothing is wrong, but only the official runtime gets this record right."""
+    reason: str = ""
+
+
+class Columns:
+    """Finishes the batches of one planned message."""
+
+    def __init__(self, message: Value, json_text: JsonText) -> None:
+        self.schema = pa.schema(list(message.type))
+        self._message = message
+        self._json = json_text
+
+    def finish(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Problem]]:
+        """The lake's batch, and the rows in it that must not be used."""
+        problems: list[Problem] = []
+        if not self._message.fields:
+            return batch, problems
+        members = self._members(batch.columns, self._message, problems)
+        return pa.RecordBatch.from_arrays(members, schema=self.schema), problems
+
+    def _members(
+        self, arrays: list[pa.Array], message: Value, problems: list[Problem]
+    ) -> list[pa.Array]:
+        for oneof in message.oneofs:
+            problems.extend(_set_twice([(arrays[f.place], f) for f in oneof]))
+        return [
+            self._field(arrays[f.place], f, problems) if f.work else arrays[f.place]
+            for f in message.fields
+        ]
+
+    def _field(self, array: pa.Array, field: Field, problems: list[Problem]) -> pa.Array:
+        if field.key is not None:
+            return self._map(array, field, field.key, problems)
+        if field.repeated:
+            return self._list(array, field, problems)
+        return self._value(array, field.value, field.label, problems)
+
+    def _list(self, array: pa.ListArray, field: Field, problems: list[Problem]) -> pa.Array:
+        below: list[Problem] = []
+        if field.value.kind in TEXT_KINDS:
+            values = self._texts(([data] for data in array.values.to_pylist()), field.value, below)
+        else:
+            values = self._value(array.values, field.value, field.label, below)
+        return _nested(field.type, array, values, below, problems)
+
+    def _map(
+        self, array: pa.ListArray, field: Field, key: Value, problems: list[Problem]
+    ) -> pa.Array:
+        keys, items = array.values.field(0), array.values.field(1)
+        # the last entry of a key counts
+        problems.extend(Problem(index, None) for index in with_repeated_keys(array, keys))
+        if key.work:
+            keys = self._value(keys, key, field.label, problems)
+        below: list[Problem] = []
+        if field.value.kind in TEXT_KINDS:
+            items = self._texts(items.to_pylist(), field.value, below)
+        elif field.value.fields or field.value.work:
+            # an entry without a value holds the default of its message, not a null
+            items = self._value(_all_valid(items), field.value, field.label, below)
+        entry = pa.struct([field.type.key_field, field.type.item_field])
+        entries = pa.Array.from_buffers(entry, len(keys), [None], 0, children=[keys, items])
+        return _nested(field.type, array, entries, below, problems)
+
+    def _value(
+        self, array: pa.Array, value: Value, label: str, problems: list[Problem]
+    ) -> pa.Array:
+        if value.wrapped:
+            array = _unwrapped(array)
+        match value.kind:
+            case Kind.UINT32 | Kind.UINT64:
+                return array.cast(value.type)
+            case Kind.TIMESTAMP | Kind.DURATION:
+                return _instants(array, value, label, problems)
+            case Kind.FIELD_MASK:
+                joined = pc.binary_join(array.field(0), ",")
+                return pa.Array.from_buffers(
+                    joined.type, len(array), [array.buffers()[0], *joined.buffers()[1:]]
+                )
+            case Kind.JSON | Kind.EMPTY:
+                if len(array.values) == 0:
+                    return pa.nulls(len(array), pa.string())
+                occurrences = (list_ or None for list_ in array.to_pylist())
+                return self._texts(occurrences, value, problems)
+            case Kind.STRUCT if value.work:
+                arrays = [array.field(i) for i in range(len(value.fields))]
+                members = self._members(arrays, value, problems)
+                return pa.Array.from_buffers(
+                    value.type, len(array), [array.buffers()[0]], array.null_count, children=members
+                )
+        return array
+
+    def _texts(
+        self,
+        occurrences: Iterable[list[bytes] | None],
+        value: Value,
+        problems: list[Problem],
+    ) -> pa.Array:
+        known: dict[bytes, str] = {}
+        texts: list[str | None] = []
+        for index, parts in enumerate(occurrences):
+            if parts is None:
+                texts.append(None)
+                continue
+            # by the specification, several occurrences of a message merge as their bytes joined
+            data = b"".join(parts)
+            if data not in known:
+                try:
+                    known[data] = self._json.render(value.message, data)
+                except RefusedError as error:
+                    problems.append(Problem(index, error.code, error.reason))
+                    texts.append(None)
+                    continue
+            texts.append(known[data])
+        return pa.array(texts, pa.string())
+
+
+def _set_twice(members: list[tuple[pa.Array, Field]]) -> Iterable[Problem]:
+    """Elements with several members of a oneof: the last one on the wire counts, order is lost."""
+    given = []
+    for array, field in members:
+        if field.value.kind in TEXT_KINDS:
+            given.append(np.diff(offsets_of(array)) > 0)
+        elif array.null_count < len(array):
+            given.append(array.is_valid().to_numpy(zero_copy_only=False))
+    if len(given) < 2:
+        return ()
+    return [Problem(i, None) for i in where(np.sum(given, axis=0) > 1)]
+
+
+def _instants(array: pa.StructArray, value: Value, label: str, problems: list[Problem]) -> pa.Array:
+    seconds, nanos = (array.field(i).to_numpy() for i in (0, 1))
+    micros, outside = microseconds(value.kind, seconds, nanos)
+    if outside.any():
+        reason = f"field {label} is outside the range of {value.message}"
+        code = ErrorCode.VALUE_OUT_OF_RANGE
+        problems.extend(Problem(index, code, reason) for index in where(outside))
+    buffers = [array.buffers()[0], pa.py_buffer(micros)]
+    return pa.Array.from_buffers(value.type, len(array), buffers, array.null_count)
+
+
+def _unwrapped(array: pa.StructArray) -> pa.Array:
+    inner = array.field(0)
+    buffers = [array.buffers()[0], *inner.buffers()[1:]]
+    return pa.Array.from_buffers(inner.type, len(array), buffers, array.null_count)
+
+
+def _all_valid(array: pa.Array) -> pa.Array:
+    if array.null_count == 0 or not pa.types.is_struct(array.type):
+        return array
+    children = [array.field(i) for i in range(array.type.num_fields)]
+    return pa.Array.from_buffers(array.type, len(array), [None], 0, children=children)
+
+
+def _nested(
+    type_: pa.DataType,
+    like: pa.ListArray,
+    items: pa.Array,
+    below: list[Problem],
+    problems: list[Problem],
+) -> pa.Array:
+    """Lists of other items; the problems of the items become problems of the lists."""
+    lists = owners(offsets_of(like), [problem.index for problem in below])
+    problems.extend(
+        replace(problem, index=index) for index, problem in zip(lists, below, strict=True)
+    )
+    return pa.Array.from_buffers(type_, len(like), [None, like.buffers()[1]], 0, children=[items])

@@ -1,24 +1,154 @@
-"""From a message descriptor to the plan of its columns."""
+"""A serialized FileDescriptorSet, opened with the official runtime, and the plan of its columns."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FeatureSet,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError as ParseError
+from google.protobuf.message_factory import GetMessageClass
 
-from distributary.decode.protobuf.descriptors import is_map
+from distributary.decode.base import Mask, Positions
+from distributary.errors import DecodeError
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
 
-# The plan of a message: every field with its lake type and with the way it is decoded there.
+OFFICIAL_MAX_DEPTH = 100
+"""Submessages below a message that the official parser follows; fixed in its Python package."""
 
-UINT64_TYPE = pa.decimal128(20, 0)
+
+def open_pool(
+    body: bytes, message: str, *, change: Callable[[FileDescriptorProto], None] | None = None
+) -> DescriptorPool:
+    """The types of a descriptor set, apart from every other pool; `change` may alter its files."""
+    pool = DescriptorPool()
+    try:
+        for file in FileDescriptorSet.FromString(body).file:
+            if change is not None:
+                change(file)
+            pool.Add(file)
+    except (ParseError, TypeError, ValueError, KeyError) as error:
+        raise DecodeError(
+            "the compiled schema is not a usable FileDescriptorSet",
+            where=f"message {message!r}",
+            evidence=f"{type(error).__name__} from the protobuf runtime: {error}",
+            next_step="look at the schema in the registry; every import must be in the set, first",
+        ) from error
+    return pool
+
+
+def find_message(pool: DescriptorPool, message: str) -> Descriptor:
+    """The type with this full name."""
+    try:
+        return pool.FindMessageTypeByName(message)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecodeError(
+            "the schema does not define this message",
+            where=f"message {message!r}",
+            evidence=type(error).__name__,
+            next_step="compare the message name, or the message index, with the schema's text",
+        ) from error
+
+
+def message_class(descriptor: Descriptor) -> Any:
+    """The official runtime's class for a message."""
+    try:
+        return GetMessageClass(descriptor)
+    except RecursionError as error:
+        raise DecodeError(
+            "the protobuf runtime cannot follow the messages of this schema",
+            where=f"message {descriptor.full_name!r}",
+            evidence="a chain of several hundred messages, each a field of the one before",
+            next_step="ask the schema's author for fewer levels of messages",
+        ) from error
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is declared as `map<...>`."""
+    return bool(
+        field.type == FieldDescriptor.TYPE_MESSAGE
+        and field.is_repeated
+        and field.message_type.GetOptions().map_entry
+    )
+
+
+def with_open_enums(file: FileDescriptorProto) -> None:
+    """Enum fields as int32: numbers that a closed enum does not know are values, not unknown."""
+    for message in _messages(file):
+        for field in message.field:
+            if field.type == FieldDescriptor.TYPE_ENUM:
+                field.type = FieldDescriptor.TYPE_INT32
+                field.ClearField("type_name")
+                field.ClearField("default_value")
+
+
+def with_nothing_replaced(file: FileDescriptorProto) -> None:
+    """No oneofs, maps and lists of messages: what is merged into one keeps all unknown fields.
+
+    A message that takes the place of another, in a oneof or under a key, takes away the unknown
+    fields of the other; and many messages in a list take longer to look at than one.
+    """
+    with_open_enums(file)
+    for message in _messages(file):
+        entries = {nested.name for nested in message.nested_type if nested.options.map_entry}
+        is_entry = message.options.map_entry
+        message.options.ClearField("map_entry")
+        del message.oneof_decl[:]
+        for field in message.field:
+            field.ClearField("oneof_index")
+            field.ClearField("proto3_optional")
+            if field.type not in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP):
+                continue
+            field.label = FieldDescriptor.LABEL_OPTIONAL
+            if file.edition and (is_entry or field.type_name.rpartition(".")[2] in entries):
+                # a map is never made of groups, whatever its file says of messages
+                field.options.features.message_encoding = FeatureSet.LENGTH_PREFIXED
+
+
+def replaces_nothing(descriptor: Descriptor) -> bool:
+    """Whether a type is one `with_nothing_replaced` as it is, with all that it is made of."""
+    waiting, seen = [descriptor], {descriptor.full_name}
+    while waiting:
+        for field in waiting.pop().fields:
+            if field.enum_type is not None and field.enum_type.is_closed:
+                return False
+            below = field.message_type
+            if below is None:
+                continue
+            choice = field.containing_oneof
+            if field.is_repeated or (choice is not None and len(choice.fields) > 1):
+                return False
+            if below.full_name not in seen:
+                seen.add(below.full_name)
+                waiting.append(below)
+    return True
+
+
+def _messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
+    """The messages of a file, whether nested or not."""
+    waiting = list(file.message_type)
+    while waiting:
+        message = waiting.pop()
+        yield message
+        waiting += message.nested_type
+
+
+# The plan of a message: every field with its lake type and with the way it is decoded there.
 
 
 class Kind(Enum):
@@ -89,37 +219,6 @@ class Field:
     work: bool
 
 
-def plain(type_: pa.DataType, wire: int) -> Value:
-    """A scalar that needs no conversion."""
-    return Value(Kind.PLAIN, type_, type_, False, wire)
-
-
-def wrapped(inner: Value, message: str) -> Value:
-    """A scalar in a wrapper message: null when the message is absent."""
-    return Value(
-        inner.kind,
-        inner.type,
-        pa.struct([pa.field("value", inner.engine)]),
-        True,
-        inner.wire,
-        wrapped=True,
-        message=message,
-    )
-
-
-def instant(kind: Kind, message: str) -> Value:
-    """A Timestamp or a Duration: two numbers that become one."""
-    parts = pa.struct([pa.field("seconds", pa.int64()), pa.field("nanos", pa.int32())])
-    type_ = TIMESTAMP if kind is Kind.TIMESTAMP else pa.int64()
-    return Value(kind, type_, parts, True, message=message)
-
-
-def field_mask(message: str) -> Value:
-    """A FieldMask: its paths as one text."""
-    paths = pa.struct([pa.field("paths", pa.list_(pa.string()))])
-    return Value(Kind.FIELD_MASK, pa.string(), paths, True, message=message)
-
-
 def text(kind: Kind, message: str) -> Value:
     """A message kept as JSON text; the engine collects its bytes, one item per occurrence."""
     return Value(kind, pa.string(), pa.list_(pa.binary()), True, message=message)
@@ -142,22 +241,6 @@ def struct(message: str, fields: tuple[Field, ...]) -> Value:
         fields=fields,
         oneofs=tuple(map(tuple, members.values())),
     )
-
-
-def field_types(
-    value: Value, *, key: Value | None, repeated: bool
-) -> tuple[pa.DataType, pa.DataType]:
-    """The lake's and the engine's type of a field."""
-    if key is not None:
-        entry = pa.struct([pa.field("key", key.engine), pa.field("value", value.engine)])
-        return pa.map_(key.type, value.type), pa.list_(entry)
-    if repeated:
-        each = pa.binary() if value.kind in TEXT_KINDS else value.engine
-        return pa.list_(value.type), pa.list_(each)
-    return value.type, value.engine
-
-
-# What the fields of a message are called in the lake.
 
 
 def lake_names(descriptor: Descriptor, *, top: bool) -> dict[int, tuple[str, str]]:
@@ -190,60 +273,38 @@ MAX_FIELDS = 5_000
 MAX_LEVELS = 50
 """Of structs in structs."""
 
-_SCALARS: dict[int, Value] = {
-    FieldDescriptor.TYPE_BOOL: plain(pa.bool_(), FieldDescriptor.TYPE_BOOL),
-    FieldDescriptor.TYPE_BYTES: plain(pa.binary(), FieldDescriptor.TYPE_BYTES),
-    FieldDescriptor.TYPE_DOUBLE: plain(pa.float64(), FieldDescriptor.TYPE_DOUBLE),
-    FieldDescriptor.TYPE_FLOAT: plain(pa.float32(), FieldDescriptor.TYPE_FLOAT),
-    FieldDescriptor.TYPE_STRING: plain(pa.string(), FieldDescriptor.TYPE_STRING),
-    **{
-        wire: plain(pa.int32(), wire)
-        for wire in (
-            FieldDescriptor.TYPE_INT32,
-            FieldDescriptor.TYPE_SINT32,
-            FieldDescriptor.TYPE_SFIXED32,
-        )
-    },
-    **{
-        wire: plain(pa.int64(), wire)
-        for wire in (
-            FieldDescriptor.TYPE_INT64,
-            FieldDescriptor.TYPE_SINT64,
-            FieldDescriptor.TYPE_SFIXED64,
-        )
-    },
-    **{
-        wire: Value(Kind.UINT32, pa.int64(), pa.uint32(), True, wire)
-        for wire in (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED32)
-    },
-    **{
-        wire: Value(Kind.UINT64, UINT64_TYPE, pa.uint64(), True, wire)
-        for wire in (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
-    },
-}
 
-_INSTANT = [(1, FieldDescriptor.TYPE_INT64, False), (2, FieldDescriptor.TYPE_INT32, False)]
+def wire_types(*names: str) -> list[int]:
+    """The numbers of protobuf's types, such as `INT32`."""
+    return [FieldDescriptorProto.Type.Value(f"TYPE_{name}") for name in names]
+
+
+_SCALARS: dict[int, Value] = {
+    wire: Value(kind, type_, engine or type_, engine is not None, wire)
+    for kind, type_, engine, wires in (
+        (Kind.PLAIN, pa.bool_(), None, wire_types("BOOL")),
+        (Kind.PLAIN, pa.binary(), None, wire_types("BYTES")),
+        (Kind.PLAIN, pa.string(), None, wire_types("STRING")),
+        (Kind.PLAIN, pa.float64(), None, wire_types("DOUBLE")),
+        (Kind.PLAIN, pa.float32(), None, wire_types("FLOAT")),
+        (Kind.PLAIN, pa.int32(), None, wire_types("INT32", "SINT32", "SFIXED32")),
+        (Kind.PLAIN, pa.int64(), None, wire_types("INT64", "SINT64", "SFIXED64")),
+        (Kind.UINT32, pa.int64(), pa.uint32(), wire_types("UINT32", "FIXED32")),
+        (Kind.UINT64, pa.decimal128(20, 0), pa.uint64(), wire_types("UINT64", "FIXED64")),
+    )
+    for wire in wires
+}
+_OFFICIAL = "google.protobuf."
 _INSTANTS = {
-    "google.protobuf.Timestamp": Kind.TIMESTAMP,
-    "google.protobuf.Duration": Kind.DURATION,
+    f"{_OFFICIAL}Timestamp": (Kind.TIMESTAMP, TIMESTAMP),
+    f"{_OFFICIAL}Duration": (Kind.DURATION, pa.int64()),
 }
+_SECONDS_AND_NANOS = pa.struct([pa.field("seconds", pa.int64()), pa.field("nanos", pa.int32())])
 _WRAPPERS = {
-    "google.protobuf.DoubleValue": FieldDescriptor.TYPE_DOUBLE,
-    "google.protobuf.FloatValue": FieldDescriptor.TYPE_FLOAT,
-    "google.protobuf.Int64Value": FieldDescriptor.TYPE_INT64,
-    "google.protobuf.UInt64Value": FieldDescriptor.TYPE_UINT64,
-    "google.protobuf.Int32Value": FieldDescriptor.TYPE_INT32,
-    "google.protobuf.UInt32Value": FieldDescriptor.TYPE_UINT32,
-    "google.protobuf.BoolValue": FieldDescriptor.TYPE_BOOL,
-    "google.protobuf.StringValue": FieldDescriptor.TYPE_STRING,
-    "google.protobuf.BytesValue": FieldDescriptor.TYPE_BYTES,
+    f"{_OFFICIAL}{name}Value": wire_types(name.upper())[0]
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
-_SHAPELESS = {
-    "google.protobuf.Any",
-    "google.protobuf.Struct",
-    "google.protobuf.Value",
-    "google.protobuf.ListValue",
-}
+_SHAPELESS = {f"{_OFFICIAL}{name}" for name in ("Any", "Struct", "Value", "ListValue")}
 
 
 def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
@@ -266,7 +327,13 @@ def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
 def columns_of(message: Value) -> tuple[Column, ...]:
     """The lake columns of a planned message."""
     return tuple(
-        Column(f.name, f.type, comment=_comment(f), number=f.number, origin=Origin(f.label))
+        Column(
+            f.name,
+            f.type,
+            comment="; ".join(filter(None, (f"field {f.label} (#{f.number})", f.note))),
+            number=f.number,
+            origin=Origin(f.label),
+        )
         for f in message.fields
     )
 
@@ -278,11 +345,6 @@ def can_nest_deeper(descriptor: Descriptor, levels: int) -> bool:
         below = [f.message_type for d in reached.values() for f in d.fields]
         reached = {d.full_name: d for d in below if d is not None}
     return bool(reached)
-
-
-def _comment(field: Field) -> str:
-    text = f"field {field.label} (#{field.number})"
-    return f"{text}; {field.note}" if field.note else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +385,19 @@ class _Planner:
         self, field: FieldDescriptor, place: int, named: tuple[str, str], path: tuple[str, ...]
     ) -> Field:
         name, renamed = named
-        key, value = self._key_and_value(field, path)
+        key: Value | None = None
+        if is_map(field):
+            entry = field.message_type.fields_by_name
+            key, value = self._value(entry["key"], path), self._value(entry["value"], path)
+            both = pa.struct([pa.field("key", key.engine), pa.field("value", value.engine)])
+            type_, engine = pa.map_(key.type, value.type), pa.list_(both)
+        else:
+            value = self._value(field, path)
+            type_, engine = value.type, value.engine
         repeated = field.is_repeated and key is None
-        type_, engine = field_types(value, key=key, repeated=repeated)
+        if repeated:
+            each = pa.binary() if value.kind in TEXT_KINDS else engine
+            type_, engine = pa.list_(type_), pa.list_(each)
         oneof = field.containing_oneof
         shared = oneof is not None and len(oneof.fields) > 1
         return Field(
@@ -344,14 +416,6 @@ class _Planner:
             engine=engine,
             work=value.work or key is not None,
         )
-
-    def _key_and_value(
-        self, field: FieldDescriptor, path: tuple[str, ...]
-    ) -> tuple[Value | None, Value]:
-        if not is_map(field):
-            return None, self._value(field, path)
-        entry = field.message_type.fields_by_name
-        return self._value(entry["key"], path), self._value(entry["value"], path)
 
     def _value(self, field: FieldDescriptor, path: tuple[str, ...]) -> Value:
         if field.enum_type is not None:
@@ -382,12 +446,17 @@ def _well_known(descriptor: Descriptor) -> Value | None:
         return text(Kind.JSON, name)
     if not form:
         return text(Kind.EMPTY, name)
-    if name in _INSTANTS and form == _INSTANT:
-        return instant(_INSTANTS[name], name)
+    numbers = [(1, FieldDescriptor.TYPE_INT64, False), (2, FieldDescriptor.TYPE_INT32, False)]
+    if name in _INSTANTS and form == numbers:
+        kind, type_ = _INSTANTS[name]
+        return Value(kind, type_, _SECONDS_AND_NANOS, True, message=name)
     if name in _WRAPPERS and form == [(1, _WRAPPERS[name], False)]:
-        return wrapped(_SCALARS[_WRAPPERS[name]], name)
-    if name == "google.protobuf.FieldMask" and form == [(1, FieldDescriptor.TYPE_STRING, True)]:
-        return field_mask(name)
+        inner = _SCALARS[_WRAPPERS[name]]
+        engine = pa.struct([pa.field("value", inner.engine)])
+        return replace(inner, engine=engine, work=True, wrapped=True, message=name)
+    if name == f"{_OFFICIAL}FieldMask" and form == [(1, FieldDescriptor.TYPE_STRING, True)]:
+        paths = pa.struct([pa.field("paths", pa.list_(pa.string()))])
+        return Value(Kind.FIELD_MASK, pa.string(), paths, True, message=name)
     return None
 
 
@@ -415,8 +484,8 @@ _MAX_NANOS = 999_999_999
 
 
 def microseconds(
-    kind: Kind, seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    kind: Kind, seconds: Positions, nanos: npt.NDArray[np.int32]
+) -> tuple[Positions, Mask]:
     """Timestamps or durations in microseconds, and a mask of what is outside their range."""
     low, high = _SECONDS[kind]
     if len(seconds) and kind is Kind.TIMESTAMP:

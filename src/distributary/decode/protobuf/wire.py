@@ -13,98 +13,69 @@ from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError as ParseError
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.text_encoding import CEscape
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, width
-from distributary.decode.protobuf.descriptors import OFFICIAL_MAX_DEPTH, find_message, open_pool
-from distributary.decode.protobuf.schema import TEXT_KINDS, Kind, Value
+from distributary.decode.base import (
+    JSON_GROWTH,
+    TEXT,
+    Expansion,
+    RefusedError,
+    printable_lines,
+    width,
+)
+from distributary.decode.protobuf.schema import (
+    OFFICIAL_MAX_DEPTH,
+    TEXT_KINDS,
+    Kind,
+    Value,
+    find_message,
+    open_pool,
+    wire_types,
+)
 from distributary.errors import DecodeError, ErrorCode
 
 VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
 _MAX_TAG = 0xFFFF_FFFF
 _PACKED = {
-    **dict.fromkeys(
-        (
-            FieldDescriptor.TYPE_FIXED64,
-            FieldDescriptor.TYPE_SFIXED64,
-            FieldDescriptor.TYPE_DOUBLE,
-        ),
-        8,
-    ),
-    **dict.fromkeys(
-        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT),
-        4,
-    ),
+    **dict.fromkeys(wire_types("FIXED64", "SFIXED64", "DOUBLE"), 8),
+    **dict.fromkeys(wire_types("FIXED32", "SFIXED32", "FLOAT"), 4),
 }
 _NEVER_PACKED = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_GROUP)
 _WIRE_NAMES = ("a varint", "8 bytes", "a length and bytes", "a group", "a group's end", "4 bytes")
 _WIRES = {
     FieldDescriptor.TYPE_GROUP: START_GROUP,
     **{type_: FIXED64 if width == 8 else FIXED32 for type_, width in _PACKED.items()},
-    **dict.fromkeys(
-        (
-            FieldDescriptor.TYPE_BYTES,
-            FieldDescriptor.TYPE_STRING,
-            FieldDescriptor.TYPE_MESSAGE,
-        ),
-        BYTES,
-    ),
+    **dict.fromkeys(wire_types("BYTES", "STRING", "MESSAGE"), BYTES),
 }
 """How a field of a type is written; all others as a varint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong with a payload, and where."""
-
-    code: ErrorCode
-    reason: str
-    position: int | None
-
-
-class StoppedAtError(Exception):
+class StoppedAtError(RefusedError):
     """The walk cannot go on."""
 
     def __init__(
         self, position: int, reason: str, code: ErrorCode = ErrorCode.PAYLOAD_MISMATCH
     ) -> None:
-        super().__init__(reason)
-        self.fault = Fault(code, reason, position)
+        super().__init__(code, reason, position)
 
 
-def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> Fault | None:
+def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> RefusedError | None:
     """The first thing in a payload that keeps it from being a message of this type, if any."""
-    try:
-        _Walk(payload, max_depth).message(0, len(payload), descriptor, 0)
-    except StoppedAtError as stopped:
-        return stopped.fault
-    return None
+    return _Walk(payload, max_depth).fault(descriptor)
 
 
-class Foreign(NamedTuple):
-    """What a payload holds that its type does not account for; None: nothing of the kind."""
-
-    wire: Fault | None
-    """A field of the type, written as a field of its type never is."""
-    number: Fault | None
-    """A field that the type does not have."""
-
-
-def find_foreign(payload: bytes, descriptor: Descriptor) -> Foreign:
-    """The first fields of a payload that parses which are not those of the type.
+def find_foreign(
+    payload: bytes, descriptor: Descriptor
+) -> tuple[RefusedError | None, RefusedError | None]:
+    """The first field that is written as its type never is, and the first that no type has.
 
     Numbers that a message keeps free for extensions are nobody's fault.
     """
     walk = _Walk(payload, OFFICIAL_MAX_DEPTH, judges=True)
-    try:
-        walk.message(0, len(payload), descriptor, 0)
-    except StoppedAtError as stopped:
-        return Foreign(stopped.fault, walk.unknown)
-    return Foreign(None, walk.unknown)
+    return walk.fault(descriptor), walk.unknown
 
 
 def read_varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
@@ -149,7 +120,16 @@ class _Walk:
         self._payload = payload
         self._max_depth = max_depth
         self._judges = judges
-        self.unknown: Fault | None = None
+        self.unknown: RefusedError | None = None
+
+    def fault(self, descriptor: Descriptor) -> RefusedError | None:
+        """Where the payload stops to be a message of a type, if it does."""
+        try:
+            self.message(0, len(self._payload), descriptor, 0)
+        except StoppedAtError as stopped:
+            # without the frames of the walk, because there may be one for each payload
+            return stopped.with_traceback(None)
+        return None
 
     def message(
         self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
@@ -168,7 +148,8 @@ class _Walk:
             if self._judges and descriptor is not None:
                 self._judge(position, number, wire, field, descriptor)
             if wire == START_GROUP:
-                below = _group_type(field)
+                is_group = field is not None and field.type == FieldDescriptor.TYPE_GROUP
+                below = field.message_type if field is not None and is_group else None
                 position = self.message(after, end, below, depth + 1, number)
             else:
                 start, position = read_span(self._payload, wire, after, end)
@@ -197,23 +178,20 @@ class _Walk:
                 raise StoppedAtError(position, reason)
         elif self.unknown is None and not may_be_extended(descriptor, number):
             reason = f"{descriptor.full_name} has no field #{number}"
-            self.unknown = Fault(ErrorCode.PAYLOAD_MISMATCH, reason, position)
+            self.unknown = StoppedAtError(position, reason)
 
     def _content(self, start: int, end: int, field: FieldDescriptor, depth: int) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             self.message(start, end, field.message_type, depth + 1)
         elif field.type == FieldDescriptor.TYPE_STRING:
-            self._text(start, end, field)
+            try:
+                self._payload[start:end].decode("utf-8")
+            except UnicodeDecodeError as error:
+                reason = f"field {field.full_name} holds text that is not UTF-8"
+                position = start + error.start
+                raise StoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
         elif field.is_repeated and field.type not in _NEVER_PACKED:
             self._packed(start, end, field)
-
-    def _text(self, start: int, end: int, field: FieldDescriptor) -> None:
-        try:
-            self._payload[start:end].decode("utf-8")
-        except UnicodeDecodeError as error:
-            reason = f"field {field.full_name} holds text that is not UTF-8"
-            position = start + error.start
-            raise StoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
 
     def _packed(self, start: int, end: int, field: FieldDescriptor) -> None:
         width = _PACKED.get(field.type)
@@ -223,12 +201,6 @@ class _Walk:
         elif (end - start) % width:
             reason = f"field {field.full_name} has {end - start} bytes of items of {width} bytes"
             raise StoppedAtError(start, reason)
-
-
-def _group_type(field: FieldDescriptor | None) -> Descriptor | None:
-    if field is not None and field.type == FieldDescriptor.TYPE_GROUP:
-        return field.message_type
-    return None
 
 
 def may_be_extended(descriptor: Descriptor, number: int) -> bool:
@@ -389,12 +361,9 @@ class Judged(NamedTuple):
 
 
 def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: int) -> Judged:
-    """Parse payloads, without looking at what comes out of it.
+    """Parse payloads of about `size` bytes together, without looking at what comes out of it.
 
-    Args:
-        new_message: Makes an empty message of the type, or of one `with_nothing_replaced`.
-        payloads: What to parse.
-        size: About how many bytes they are together.
+    `new_message` makes an empty message of the type, or of one `with_nothing_replaced`.
     """
     # one message takes many payloads, which is several times faster than a message for each, but
     # it keeps the memory of all of them
@@ -463,45 +432,20 @@ _FIXED = {
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload in protobuf's text format, or field by field up to the byte that is wrong.
-
-    Args:
-        body: The compiled schema, where there is one that can be used.
-        message: The full name of the payload's type.
-        payload: The bytes, whatever they are.
-
-    Returns:
-        Printable text; everything else in it is escaped.
-    """
-    pool, descriptor = _type(body, message)
-    text = _official(pool, descriptor, payload) if descriptor is not None else None
-    if text is None:
+    """The payload in protobuf's text format, or field by field up to the byte that is wrong."""
+    descriptor: Descriptor | None = None
+    try:
+        pool = open_pool(body or b"", message)
+        descriptor = find_message(pool, message)
+        parsed = GetMessageClass(descriptor).FromString(payload)
+        text: str = text_format.MessageToString(
+            parsed, as_utf8=False, descriptor_pool=pool, print_unknown_fields=True
+        )
+    except (DecodeError, ParseError, RecursionError, ValueError, TypeError):
         text = _fields(descriptor, payload)
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]}\n# {len(text) - MAX_CHARACTERS} more characters\n"
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _type(body: bytes | None, message: str) -> tuple[DescriptorPool | None, Descriptor | None]:
-    if body is None:
-        return None, None
-    try:
-        pool = open_pool(body, message)
-        return pool, find_message(pool, message)
-    except DecodeError:
-        return None, None
-
-
-def _official(pool: DescriptorPool | None, descriptor: Descriptor, payload: bytes) -> str | None:
-    try:
-        parsed = GetMessageClass(descriptor).FromString(payload)
-        return str(
-            text_format.MessageToString(
-                parsed, as_utf8=False, descriptor_pool=pool, print_unknown_fields=True
-            )
-        )
-    except (ParseError, RecursionError, ValueError, TypeError):
-        return None
+    return printable_lines(text)
 
 
 def _fields(descriptor: Descriptor | None, payload: bytes) -> str:
@@ -509,8 +453,7 @@ def _fields(descriptor: Descriptor | None, payload: bytes) -> str:
     try:
         dump.message(0, len(payload), descriptor, 0)
     except StoppedAtError as stopped:
-        fault = stopped.fault
-        dump.lines.append(f"# stops to make sense at byte {fault.position}: {fault.reason}")
+        dump.lines.append(f"# stops to make sense at byte {stopped.position}: {stopped.reason}")
     return "".join(f"{line}\n" for line in dump.lines)
 
 

@@ -14,111 +14,77 @@ import pyarrow.compute as pc
 
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.avro.schema import MAX_FIELDS
-from distributary.decode.base import DecodeLimits, Expansion, Gathered
+from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
-from distributary.decode.change.base import Events, column_names
-from distributary.decode.change.values import (
-    MAX_DIMENSIONS,
-    TOO_DEEP,
-    Mask,
-    Read,
-    arrays,
-    json_texts,
+from distributary.decode.change.base import (
+    AVRO_KINDS,
+    NAMED,
+    PRIMITIVES,
+    Events,
+    column_names,
+    named_type,
+    with_full_names,
 )
+from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays, json_texts
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
 
-# The Avro schema of Datastream events, and a private copy of it for the decoder inside.
-#
-# The copy is the same on the wire, but has names of our own, because a source's names need not be
-# Avro's, and none of the logical types that refuse a value: what a value means is decided
-# afterwards, where one that the lake cannot hold is kept beside the row. Datastream also writes
-# logical types where Avro does not look for them, on the field instead of its type.
+# The private copy is the same on the wire, but has names of our own, because a source's names need
+# not be Avro's, and none of the logical types that refuse a value. Datastream also writes logical
+# types where Avro does not look for them, on the field instead of its type.
 
-PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-_NAMED = ("record", "error", "enum", "fixed")
 _LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ANNOTATIONS = ("logicalType", "precision", "scale")
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """A type with the namespace around it, in which its names are to be found."""
-
-    json: Any
-    space: str = ""
-
-    @property
-    def logical(self) -> str:
-        """Its logical type, if it has one."""
-        name = self.json.get("logicalType") if isinstance(self.json, dict) else None
-        return name if isinstance(name, str) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a record."""
-
-    name: str
-    type: Typed
-
-
 class Schema:
-    """A schema's text with all types that it names."""
+    """A schema's JSON with all types that it names."""
 
     def __init__(self, body: bytes) -> None:
+        self._named: dict[str, Any] = {}
         try:
-            self.top = Typed(json.loads(body))
-            self._named = dict(_definitions(self.top.json, ""))
+            self.top = with_full_names(json.loads(body), self._named)
         except (ValueError, RecursionError, KeyError) as error:
             raise _unusable(type(error).__name__) from error
 
-    def resolved(self, typed: Typed) -> Typed:
+    def resolved(self, given: Any) -> Any:
         """A type itself, where it is only named or wrapped; what is not known stays a name."""
         for _ in range(100):
-            given = typed.json
-            if isinstance(given, dict) and isinstance(given.get("type"), dict | list):
-                typed = Typed(given["type"], typed.space)
-            elif isinstance(given, dict) and not _is_known(given.get("type")):
-                typed = Typed(given.get("type"), typed.space)
+            if isinstance(given, dict) and given.get("type") not in AVRO_KINDS:
+                given = given.get("type")
             elif isinstance(given, str) and given not in PRIMITIVES:
-                found = self._named.get(_full(given, typed.space)) or self._named.get(given)
+                found = named_type(given, self._named)
                 if found is None:
-                    return typed
-                typed = found
+                    return given
+                given = found
             else:
-                return _inside(typed)
-        return typed
+                return given
+        return given
 
-    def kind(self, typed: Typed) -> str:
+    def kind(self, given: Any) -> str:
         """`record`, `array`, `union`, `long` and so on; a name if that is all there is."""
-        given = self.resolved(typed).json
+        given = self.resolved(given)
         if isinstance(given, list):
             return "union"
         kind = given.get("type") if isinstance(given, dict) else given
         return kind if isinstance(kind, str) else ""
 
-    def fields(self, typed: Typed) -> list[Field]:
-        """The fields of a record."""
-        record = self.resolved(typed)
-        fields = [Field(str(f["name"]), _annotated(f, record.space)) for f in record.json["fields"]]
-        if len({f.name for f in fields}) < len(fields):
+    def fields(self, given: Any) -> list[tuple[str, Any]]:
+        """The fields of a record, each with its type."""
+        fields = [(str(f["name"]), _annotated(f)) for f in self.resolved(given)["fields"]]
+        if len({name for name, _ in fields}) < len(fields):
             raise _unusable("a record has two fields of one name")
         return fields
 
-    def branches(self, typed: Typed) -> list[Typed]:
-        """The branches of a union."""
-        union = self.resolved(typed)
-        return [Typed(each, union.space) for each in union.json]
-
-    def only(self, typed: Typed) -> Typed:
+    def only(self, given: Any) -> Any:
         """A type without the null beside it."""
-        if self.kind(typed) != "union":
-            return typed
-        real = [each for each in self.branches(typed) if self.kind(each) != "null"]
-        return real[0] if len(real) == 1 else typed
+        union = self.resolved(given)
+        if not isinstance(union, list):
+            return given
+        real = [each for each in union if self.kind(each) != "null"]
+        return real[0] if len(real) == 1 else given
 
 
 class PrivateCopy:
@@ -134,33 +100,32 @@ class PrivateCopy:
         fields = [{"name": f"f{index}", "type": each} for index, each in enumerate(types)]
         return {"type": "record", "name": self._name(), "fields": fields}
 
-    def beside_null(self, typed: Typed, inner: Any) -> Any:
+    def beside_null(self, given: Any, inner: Any) -> Any:
         """What a type without null becomes, with the null where the type has it."""
-        if self._schema.kind(typed) != "union":
+        union = self._schema.resolved(given)
+        if not isinstance(union, list):
             return inner
-        branches = self._schema.branches(typed)
-        return ["null" if self._schema.kind(b) == "null" else inner for b in branches]
+        return ["null" if self._schema.kind(each) == "null" else inner for each in union]
 
-    def bare(self, typed: Typed) -> Any:
+    def bare(self, given: Any) -> Any:
         """A type as it is, but for logical types at the top of it."""
-        only = self._schema.only(typed)
+        only = self._schema.only(given)
         kind = self._schema.kind(only)
         inner = kind if kind in PRIMITIVES else self.whole(only)
-        return self.beside_null(typed, inner) if only is not typed else inner
+        return self.beside_null(given, inner) if only is not given else inner
 
-    def whole(self, typed: Typed) -> Any:
+    def whole(self, given: Any) -> Any:
         """A type as it is, everything in it included."""
-        resolved = self._schema.resolved(typed)
-        given = resolved.json
+        given = self._schema.resolved(given)
         if isinstance(given, list):
-            return [self.whole(Typed(each, resolved.space)) for each in given]
+            return [self.whole(each) for each in given]
         if not isinstance(given, dict):
             return given
         kind = given.get("type")
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
-            return {"type": kind, part: self.whole(Typed(given.get(part), resolved.space))}
-        if kind not in _NAMED:
+            return {"type": kind, part: self.whole(given.get(part))}
+        if kind not in NAMED:
             return given
         if id(given) in self._written:
             return self._written[id(given)]
@@ -169,8 +134,8 @@ class PrivateCopy:
         copy["name"] = name
         if kind in ("record", "error"):
             copy["fields"] = [
-                {"name": _legal(f.name, i), "type": self.whole(f.type)}
-                for i, f in enumerate(self._schema.fields(resolved))
+                {"name": n if _LEGAL.fullmatch(n) else f"field{i}", "type": self.whole(type_)}
+                for i, (n, type_) in enumerate(self._schema.fields(given))
             ]
         return copy
 
@@ -190,61 +155,23 @@ def size(given: Any) -> int:
     return len(fields) + sum(map(size, inner))
 
 
-def _definitions(given: Any, space: str) -> Iterator[tuple[str, Typed]]:
-    """Every named type in a schema's JSON, by its full name."""
-    if isinstance(given, list):
-        for each in given:
-            yield from _definitions(each, space)
-    if not isinstance(given, dict):
-        return
-    if given.get("type") in _NAMED and isinstance(given.get("name"), str):
-        yield _full(given["name"], str(given.get("namespace") or space)), Typed(given, space)
-        space = _inside(Typed(given, space)).space
-    for part in ("type", "items", "values"):
-        yield from _definitions(given.get(part), space)
-    fields = given.get("fields")
-    for field in fields if isinstance(fields, list) else ():
-        if isinstance(field, dict):
-            yield from _definitions(field.get("type"), space)
-
-
-def _full(name: str, space: str) -> str:
-    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
-
-
-def _inside(typed: Typed) -> Typed:
-    """A named type with the namespace that holds inside it."""
-    given = typed.json
-    if not isinstance(given, dict) or given.get("type") not in _NAMED:
-        return typed
-    name = str(given.get("name"))
-    space = name.rpartition(".")[0] if "." in name else str(given.get("namespace") or typed.space)
-    return Typed(given, space)
-
-
-def _legal(name: str, index: int) -> str:
-    return name if _LEGAL.fullmatch(name) else f"field{index}"
-
-
-def _is_known(kind: Any) -> bool:
-    return kind in PRIMITIVES or kind in _NAMED or kind in ("array", "map")
-
-
-def _annotated(field: dict[str, Any], space: str) -> Typed:
+def _annotated(field: dict[str, Any]) -> Any:
     """A field's type with the logical type that stands on the field."""
     given = field.get("type")
     if not isinstance(field.get("logicalType"), str):
-        return Typed(given, space)
+        return given
     more = {key: field[key] for key in _ANNOTATIONS if key in field}
-    if isinstance(given, str) and given in PRIMITIVES:
-        return Typed({"type": given, **more}, space)
-    if isinstance(given, list):
-        branches = [
-            {"type": b, **more} if isinstance(b, str) and b in PRIMITIVES - {"null"} else b
-            for b in given
-        ]
-        return Typed(branches, space)
-    return Typed(given, space)
+
+    def annotated(type_: Any) -> Any:
+        plain = isinstance(type_, str) and type_ in PRIMITIVES and type_ != "null"
+        return {"type": type_, **more} if plain else type_
+
+    return [annotated(each) for each in given] if isinstance(given, list) else annotated(given)
+
+
+def _logical(given: Any) -> str:
+    name = given.get("logicalType") if isinstance(given, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _unusable(evidence: str) -> DecodeError:
@@ -256,23 +183,7 @@ def _unusable(evidence: str) -> DecodeError:
     )
 
 
-# What each of Datastream's unified types becomes in the lake.
-#
-# | in the file | lake |
-# |---|---|
-# | boolean, int, long, float, double, bytes, string, enum | as they are |
-# | string as `json`, `number`, `varchar` | text |
-# | record `varchar`, `year` | its value |
-# | bytes as `decimal` | decimal; text beyond 38 digits |
-# | int as `date`, record `calendarDate` | date |
-# | long as `timestamp-*`, `local-timestamp-*`, record `datetime` | timestamp in UTC |
-# | record `timestampTz` | timestamp in UTC; the clock's offset stays in the envelope |
-# | `time-micros`, `time-millis` | text `HH:MM:SS.ffffff` |
-# | record `timeTz` | text `HH:MM:SS.ffffff+HH:MM` |
-# | long as `time-interval-micros` | text `[-]HH:MM:SS.ffffff` |
-# | record `interval` | text, ISO 8601 |
-# | record `multidimensionalArray_*` | text, a JSON array |
-# | anything else | as for any Avro payload |
+# What each of Datastream's unified types becomes in the lake is told in docs/change-data.md.
 
 _INTEGERS = ("int", "long")
 _MOST_DIGITS = 4_000
@@ -320,72 +231,63 @@ _RECORDS: Mapping[str, tuple[tuple[str, ...], _Made]] = {
         (values.intervals, pa.string(), "ISO 8601 duration"),
     ),
     "calendardate": (("year", "month", "day"), (values.calendar_dates, pa.date32(), "")),
+    "varchar": (("value",), (values.member(0), pa.string(), "")),
+    "year": (("year",), (values.member(0), pa.int32(), "")),
 }
 _ARRAY = ("nestedArray", "elementValue")
 
 
-class Planner:
+class Planner(PrivateCopy):
     """Plans the values of one schema."""
 
-    def __init__(self, schema: Schema, copy: PrivateCopy) -> None:
-        self._schema = schema
-        self._copy = copy
-
-    def plan(self, typed: Typed) -> Plan | None:
+    def plan(self, given: Any) -> Plan | None:
         """How values of a type are read; None for one that is only ever null."""
-        schema, copy = self._schema, self._copy
-        only = schema.only(typed)
+        schema, only = self._schema, self._schema.only(given)
         kind = schema.kind(only)
-        if kind == "null" or (kind == "union" and not self._real(only)):
+        branches = schema.resolved(only) if kind == "union" else [only]
+        if all(schema.kind(each) == "null" for each in branches):
             return None
         plan = self._record(only) if kind == "record" else self._leaf(only, kind)
         if plan is None:
-            return Plan(copy.whole(typed))
-        return Plan(copy.beside_null(typed, plan.wire), plan.read, plan.type, plan.note)
+            return Plan(self.whole(given))
+        return replace(plan, wire=self.beside_null(given, plan.wire))
 
-    def _real(self, union: Typed) -> bool:
-        return any(self._schema.kind(each) != "null" for each in self._schema.branches(union))
-
-    def _leaf(self, typed: Typed, kind: str) -> Plan | None:
-        resolved = self._schema.resolved(typed)
-        logical = typed.logical or resolved.logical
+    def _leaf(self, given: Any, kind: str) -> Plan | None:
+        resolved = self._schema.resolved(given)
+        logical = _logical(given) or _logical(resolved)
         if kind == "bytes" and logical == "decimal":
-            return _decimal(resolved.json)
+            return _decimal(resolved)
         made = _LOGICAL.get((kind, logical))
         return Plan(kind, *made) if made else None
 
-    def _record(self, typed: Typed) -> Plan | None:
-        resolved = self._schema.resolved(typed).json
+    def _record(self, given: Any) -> Plan | None:
+        resolved = self._schema.resolved(given)
         name = str(resolved.get("name")).rpartition(".")[2].replace("_", "").lower()
-        fields = self._schema.fields(typed)
-        names = tuple(f.name for f in fields)
+        fields = self._schema.fields(resolved)
+        names = tuple(name for name, _ in fields)
         if name.startswith("multidimensionalarray") and names == _ARRAY:
-            return self._array(fields[1].type)
-        kinds = [self._schema.kind(f.type) for f in fields]
-        if name == "varchar" and names[:1] == ("value",) and kinds[0] == "string":
-            return self._member(kinds, pa.string())
-        if name == "year" and names == ("year",) and kinds[0] == "int":
-            return self._member(kinds, pa.int32())
+            return self._array(fields[1][1])
+        kinds = [self._schema.kind(type_) for _, type_ in fields]
         wanted, made = _RECORDS.get(name, ((), None))
-        if made is None or names != wanted or not all(kind in _INTEGERS for kind in kinds):
-            return None
-        return Plan(self._copy.record(list(kinds)), *made)
+        fits = names == wanted and all(kind in _INTEGERS for kind in kinds)
+        if name == "varchar":
+            # its length may come after the value
+            fits = names[:1] == wanted and kinds[0] == "string"
+            fits = fits and all(kind in (*_INTEGERS, "string") for kind in kinds)
+        elif name == "year":
+            fits = fits and kinds == ["int"]
+        return Plan(self.record(kinds), *made) if made is not None and fits else None
 
-    def _member(self, kinds: list[str], type_: pa.DataType) -> Plan | None:
-        if any(kind not in ("int", "long", "string") for kind in kinds):
-            return None
-        return Plan(self._copy.record(list(kinds)), values.member(0), type_)
-
-    def _array(self, element: Typed) -> Plan | None:
+    def _array(self, element: Any) -> Plan | None:
         plan = self.plan(element)
         if plan is None:
             return None
         # the type of an array does not say how many dimensions it has: a level for each that
         # PostgreSQL allows, and one for seeing that there are more
-        wire: Any = self._copy.record([["null", "long"], plan.wire])
+        wire: Any = self.record([["null", "long"], plan.wire])
         for _ in range(MAX_DIMENSIONS):
-            wire = self._copy.record([["null", {"type": "array", "items": wire}], plan.wire])
-        is_json = self._schema.only(element).logical == "json"
+            wire = self.record([["null", {"type": "array", "items": wire}], plan.wire])
+        is_json = _logical(self._schema.only(element)) == "json"
         return Plan(wire, arrays(plan.read, is_json=is_json), pa.string(), "JSON array")
 
 
@@ -415,48 +317,44 @@ class _Payload:
     column: Column
 
 
-class _Layout:
+class _Layout(Planner):
     """Where everything is in the private copy of a schema."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, self._copy = schema, PrivateCopy(schema)
+        super().__init__(schema)
         self.top: dict[str, str] = {}
         self.records: dict[str, str] = {}
         self.metadata: dict[str, str] = {}
         self.plans: list[tuple[str, str, Plan]] = []
         """Name, field in the private copy, and type of the payload's columns."""
         self.unit = 1_000
-        wires = [self._wire(f, f"f{i}") for i, f in enumerate(schema.fields(schema.top))]
-        self.private = self._copy.record(wires)
+        fields = enumerate(schema.fields(schema.top))
+        self.private = self.record([self._wire(n, type_, f"f{i}") for i, (n, type_) in fields])
 
-    def _wire(self, field: Field, place: str) -> Any:
-        schema, copy = self._schema, self._copy
-        only = schema.only(field.type)
-        if field.name in ("source_metadata", "payload"):
-            if schema.kind(only) != "record":
-                return copy.bare(field.type)
-            self.records[field.name] = place
-            build = self._metadata_wire if field.name == "source_metadata" else self._payload_wire
-            return copy.beside_null(field.type, build(only))
-        self.top[field.name] = place
-        if field.name == "source_timestamp" and only.logical in _MICROS:
-            self.unit = 1
-        return copy.bare(field.type)
+    def _wire(self, name: str, given: Any, place: str) -> Any:
+        only = self._schema.only(given)
+        if name not in ("source_metadata", "payload"):
+            self.top[name] = place
+            if name == "source_timestamp" and _logical(only) in _MICROS:
+                self.unit = 1
+            return self.bare(given)
+        if self._schema.kind(only) != "record":
+            return self.bare(given)
+        self.records[name] = place
+        fields = self._schema.fields(only)
+        if name == "payload":
+            wires = [self._column(n, type_, f"f{i}") for i, (n, type_) in enumerate(fields)]
+        else:
+            self.metadata = {n: f"f{i}" for i, (n, _) in enumerate(fields)}
+            wires = [self.bare(type_) for _, type_ in fields]
+        return self.beside_null(given, self.record(wires))
 
-    def _metadata_wire(self, record: Typed) -> Any:
-        fields = self._schema.fields(record)
-        self.metadata = {f.name: f"f{i}" for i, f in enumerate(fields)}
-        return self._copy.record([self._copy.bare(f.type) for f in fields])
-
-    def _payload_wire(self, record: Typed) -> Any:
-        planner = Planner(self._schema, self._copy)
-        wires = []
-        for index, field in enumerate(self._schema.fields(record)):
-            plan = planner.plan(field.type)
-            wires.append(self._copy.bare(field.type) if plan is None else plan.wire)
-            if plan is not None:
-                self.plans.append((field.name, f"f{index}", plan))
-        return self._copy.record(wires)
+    def _column(self, name: str, given: Any, place: str) -> Any:
+        plan = self.plan(given)
+        if plan is None:
+            return self.bare(given)
+        self.plans.append((name, place, plan))
+        return plan.wire
 
 
 class AvroEvents:
@@ -473,29 +371,12 @@ class AvroEvents:
         self._inner = AvroDecoder(private, layout.private["name"], limits)
         self._top, self._records, self._metadata = layout.top, layout.records, layout.metadata
         self._unit = layout.unit
-        self._names = column_names(name for name, _, _ in layout.plans)
+        self.names = column_names(name for name, _, _ in layout.plans)
         self._inside = {c.name: c.type for c in self._inner.columns}
         self._payload = tuple(self._columns(layout))
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source's table."""
-        return tuple(each.column for each in self._payload)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What the columns are called, by their names in the source."""
-        return self._names
-
-    @property
-    def metadata(self) -> frozenset[str]:
-        """What the events say about their source."""
-        return frozenset(self._metadata)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self.columns = tuple(each.column for each in self._payload)
+        self.metadata = frozenset(self._metadata)
+        self.expansion = self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""
@@ -511,7 +392,7 @@ class AvroEvents:
         for name, place, plan in layout.plans:
             type_ = plan.type or struct.field(place).type
             comment = "; ".join(filter(None, (f"column {printable(name)}", plan.note)))
-            column = Column(self._names[name], type_, comment, origin=Origin(name))
+            column = Column(self.names[name], type_, comment, origin=Origin(name))
             yield _Payload(place, plan.read, column)
 
     def _events(self, batch: pa.RecordBatch, positions: Any) -> Events:
@@ -542,14 +423,12 @@ class AvroEvents:
 
     def _without_too_deep(self, events: Events, gathered: Gathered) -> Events:
         deep = {row for rows in events.lost.values() for row, v in rows.items() if v is TOO_DEEP}
-        if not deep:
-            return events
         kept = np.ones(len(events), np.bool_)
-        kept[list(deep)] = False
         for row in deep:
+            kept[row] = False
             reason = "an array has more dimensions than PostgreSQL allows"
             gathered.fail(int(events.positions[row]), ErrorCode.NESTING_TOO_DEEP, reason)
-        return events.only(kept)
+        return events.only(kept) if deep else events
 
 
 def _unfit(evidence: str) -> DecodeError:
@@ -566,18 +445,15 @@ def _parts(batch: pa.RecordBatch, place: str | None) -> tuple[Mask, dict[str, pa
     if place is None or place not in batch.schema.names:
         return np.zeros(batch.num_rows, np.bool_), {}
     array = batch.column(place)
-    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    if not pa.types.is_struct(array.type):
-        # a record of which nothing is ever set
-        return valid, {}
-    return valid, {f.name: c for f, c in zip(array.type, array.flatten(), strict=True)}
+    # no struct is a record of which nothing is ever set
+    names = [f.name for f in array.type] if pa.types.is_struct(array.type) else []
+    return ~nulls(array), dict(zip(names, array.flatten(), strict=True)) if names else {}
 
 
 def sort_keys_json(array: pa.Array) -> pa.Array:
     """Lists of texts and numbers as JSON."""
-    type_ = array.type
-    mixed = pa.types.is_list(type_) and pa.types.is_struct(type_.value_type)
-    if not mixed or {f.name for f in type_.value_type} != {"string", "long"}:
+    mixed = pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type)
+    if not mixed or {f.name for f in array.type.value_type} != {"string", "long"}:
         return json_texts(array)
     # few different texts, many numbers
     texts = array.values.field("string").dictionary_encode()

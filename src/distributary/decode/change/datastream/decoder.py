@@ -6,22 +6,36 @@ be read, and every column of its key. Whatever else is strange about it is kept 
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
 
-from distributary.decode.base import DecodeLimits, Expansion, Gathered
-from distributary.decode.change.base import ROW_ID, Events, content_hashes
-from distributary.decode.change.datastream.avro import AvroEvents
-from distributary.decode.change.datastream.envelope import (
-    Facts,
+from distributary.decode.avro.reader import MICROS
+from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, nulls, truths, where
+from distributary.decode.change.base import (
+    ROW_ID,
+    SKIPPED,
+    Events,
     Keys,
-    envelopes,
-    facts_of,
-    keys_of,
-    texts_of,
+    Place,
+    content_hashes,
+    datastream_places,
+    is_backfill,
+    kind_of,
+    sequence,
+    with_halves_together,
+    with_members,
 )
+from distributary.decode.change.datastream.avro import AvroEvents
 from distributary.decode.change.datastream.json import JsonEvents
-from distributary.decode.change.values import Mask
+from distributary.decode.change.values import json_texts
+from distributary.decode.json import columns
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, ChangeSettings
 from distributary.model.deadletter import Decoded
@@ -29,6 +43,10 @@ from distributary.model.record import TIMESTAMP, Format, WriterSchema
 from distributary.model.table import Column
 
 _ROW_ID = Column(ROW_ID, pa.string(), "the source's own id of the row")
+_DELETES = pa.array(["DELETE", "UPDATE-DELETE"])
+_UPDATES = pa.array(["UPDATE", "UPDATE-INSERT"])
+_WORDS = pa.array(["insert", "update", "read", "delete"])
+_TEXTS = pa.list_(pa.string())
 
 
 class DatastreamDecoder:
@@ -39,33 +57,20 @@ class DatastreamDecoder:
         schema: WriterSchema,
         settings: ChangeSettings,
         limits: DecodeLimits,
-        keys: WriterSchema | None = None,
+        *,
+        key: WriterSchema | None = None,
     ) -> None:
         """Events of Datastream have their keys in them: a schema of others has no use."""
-        del keys
+        del key
         self._settings = settings
         self._inner = _taken_apart(schema, limits)
         numbered = (_ROW_ID,) if "row_id" in self._inner.metadata else ()
-        self._columns = (*CHANGE_COLUMNS, *self._inner.columns, *numbered)
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of model/change.py, then those of the source's table."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self.columns = (*CHANGE_COLUMNS, *self._inner.columns, *numbered)
+        self.expansion = self._inner.expansion
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        """Decode events without nulls; what cannot be a row is in `failed`.
-
-        Args:
-            payloads: The events.
-            raw: The records that they came in; Datastream's events say all there is to know.
-        """
+        """Decode events without nulls; what cannot be a row is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
         hashes: pa.Array | None = None
@@ -83,49 +88,63 @@ class DatastreamDecoder:
         self, events: Events, array: pa.BinaryArray, hashes: pa.Array, gathered: Gathered
     ) -> None:
         """Add events that have a source and a payload, as far as they can be put in order."""
-        facts = facts_of(events, self._settings)
+        count, settings, told = len(events), self._settings, frozenset(events.metadata)
+        methods = _texts_of(events.top.get("read_method"), count)
+        coded = pc.dictionary_encode(methods, null_encoding="encode")
+        codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
+        backfilled: Mask = np.array([is_backfill(name) for name in names])[codes]
+        # Oracle's log was read again for these, after a rollback
+        supplied: Mask = np.array(["supplementation" in (n or "").lower() for n in names])[codes]
+        change = pc.utf8_upper(_texts_of(events.metadata.get("change_type"), count))
+        micros, untimed = moments(events.top.get("source_timestamp"), count, unit=events.unit)
+        ts = with_halves_together(events, micros // 1_000, change)
+        place = _placed(events, codes, [kind_of(name, settings, told) for name in names], ts)
+        deleted = truths(pc.is_in(change, _DELETES))
+        deleted = deleted | _flags(events.metadata.get("is_deleted"), count)
         keys = keys_of(events, self._inner.names)
-        judge = _Judge(events, gathered)
-        judge.refuse(facts.untimed, ErrorCode.BAD_SOURCE_TIME, "its source time is no time")
-        judge.refuse(facts.place.bad, ErrorCode.BAD_POSITION, "its position is no position")
-        reason = "a column of its key is not in its payload"
         null = self._null_in_key(events, keys)
-        missing = keys.missing() | self._left_out(events, keys, array, null)
+        missing = keys.where(lambda names: names is None)
+        judge = _Judge(events, gathered)
+        judge.refuse(untimed, ErrorCode.BAD_SOURCE_TIME, "its source time is no time")
+        judge.refuse(place.bad, ErrorCode.BAD_POSITION, "its position is no position")
+        reason = "a column of its key is not in its payload"
+        missing |= self._left_out(events, keys, array, null)
         judge.refuse(missing, ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
-        # rolled back in Oracle and read again, without what made it this row
-        judge.refuse(facts.supplied & null, ErrorCode.NULL_KEY, "a column of its key is null")
-        batch = self._batch(events, facts, keys, hashes)
+        # read again without what made it this row
+        judge.refuse(supplied & null, ErrorCode.NULL_KEY, "a column of its key is null")
+        operations = np.where(truths(pc.is_in(change, _UPDATES)), 1, 0)
+        operations = np.where(deleted, 3, np.where(backfilled, 2, operations))
+        uuid = _texts_of(events.top.get("uuid"), count).fill_null("")
+        later = ~backfilled & (settings.backfill == "before_cdc")
+        half = ~truths(pc.is_in(change, _DELETES[1:]))
+        arrays = [
+            _WORDS.take(pa.array(operations)),
+            pa.array(deleted),
+            keys.array(),
+            sequence(place, phase=later, ts=ts, half=half, tie=uuid),
+            pa.array(micros).view(TIMESTAMP),
+            pa.array(backfilled),
+            uuid,
+            hashes if count == len(hashes) else hashes.take(pa.array(events.positions)),
+            # nothing is left unchanged: empty lists
+            pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], "str")),
+            envelopes(events),
+            *events.payload,
+        ]
+        if self.columns[-1] is _ROW_ID:
+            arrays.append(_texts_of(events.metadata.get("row_id"), count))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if judge.good.all():
             gathered.add(batch, events.positions)
         else:
             gathered.add(batch.filter(pa.array(judge.good)), events.positions[judge.good])
 
-    def _batch(self, events: Events, facts: Facts, keys: Keys, hashes: pa.Array) -> pa.RecordBatch:
-        count = len(events)
-        columns = [
-            facts.operation,
-            pa.array(facts.deleted),
-            keys.array(),
-            facts.sequence,
-            pa.array(facts.micros).view(TIMESTAMP),
-            pa.array(facts.backfilled),
-            facts.uuid,
-            hashes if count == len(hashes) else hashes.take(pa.array(events.positions)),
-            _empty_lists(count),
-            envelopes(events),
-            *events.payload,
-        ]
-        if self._columns[-1] is _ROW_ID:
-            columns.append(texts_of(events.metadata.get("row_id"), count))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
     def _null_in_key(self, events: Events, keys: Keys) -> Mask:
         place = {column.name: index for index, column in enumerate(self._inner.columns)}
         found = np.zeros(len(events), np.bool_)
-        for code, names in enumerate(keys.columns):
+        for code, names in enumerate(keys.names):
             for index in (place[name] for name in names or () if name in place):
-                nulls = events.payload[index].is_null().to_numpy(zero_copy_only=False)
-                found |= (keys.codes == code) & nulls
+                found |= (keys.codes == code) & nulls(events.payload[index])
         return found
 
     def _left_out(self, events: Events, keys: Keys, array: pa.BinaryArray, null: Mask) -> Mask:
@@ -135,9 +154,9 @@ class DatastreamDecoder:
         """
         found = np.zeros(len(events), np.bool_)
         if isinstance(self._inner, JsonEvents):
-            for row in np.flatnonzero(null).tolist():
+            for row in where(null):
                 text = array[int(events.positions[row])].as_py()
-                wanted = keys.columns[int(keys.codes[row])] or ()
+                wanted = keys.names[int(keys.codes[row])] or ()
                 found[row] = not self._inner.given(text).issuperset(wanted)
         return found
 
@@ -165,17 +184,262 @@ class _Judge:
     """Refuses events, each for the first reason there is."""
 
     def __init__(self, events: Events, gathered: Gathered) -> None:
-        self._positions = events.positions
-        self._gathered = gathered
+        self._positions, self._gathered = events.positions, gathered
         self.good: Mask = np.ones(len(events), np.bool_)
 
     def refuse(self, bad: Mask, code: ErrorCode, reason: str) -> None:
-        if bad.any():
-            for row in np.flatnonzero(bad & self.good).tolist():
-                self._gathered.fail(int(self._positions[row]), code, reason)
-            self.good &= ~bad
+        for row in where(bad & self.good):
+            self._gathered.fail(int(self._positions[row]), code, reason)
+        self.good &= ~bad
 
 
-def _empty_lists(count: int) -> pa.Array:
-    offsets = pa.array(np.zeros(count + 1, np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
+def _texts_of(array: pa.Array | None, count: int) -> pa.StringArray:
+    """An array as text; null where it holds something else."""
+    is_text = array is not None and kinds.is_string(array.type)
+    return array if is_text else pa.nulls(count, pa.string())
+
+
+def _flags(array: pa.Array | None, count: int) -> Mask:
+    if array is not None and kinds.is_string(array.type):
+        array = pc.equal(pc.utf8_lower(array), "true")
+    elif array is not None and kinds.is_integer(array.type):
+        array = pc.not_equal(array, 0)
+    is_flag = array is not None and kinds.is_boolean(array.type)
+    return truths(array) if is_flag else np.zeros(count, np.bool_)
+
+
+def _placed(events: Events, codes: Positions, databases: list[str], ts: Positions) -> Place:
+    """Positions, each read as the kind of its database has them."""
+    first, *others = dict.fromkeys(databases)
+    place = datastream_places(events, first, ts)
+    for kind in others:
+        other = datastream_places(events, kind, ts)
+        chosen = np.array([each == kind for each in databases])[codes]
+        place = Place(*(np.where(chosen, new, old) for new, old in zip(other, place, strict=True)))
+    return place
+
+
+# When the source made a change: the ways in which Datastream writes it.
+#
+# Milliseconds since 1970, or ISO 8601 with `T` or a blank, with or without seconds, fraction and
+# offset; without an offset it is UTC.
+
+_CLOCK = r"(\d\d:\d\d)(:\d\d(?:\.\d+)?)?"
+_ZONE = r"(?:[Zz]|UTC|([+-]\d\d):?(\d\d)?)?"
+_MOMENT = re.compile(rf"\s*(\d{{4}}-\d\d-\d\d)[Tt ]{_CLOCK}\s*{_ZONE}\s*", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)
+# what Arrow reads in the same way, once the Z is gone
+_USUAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
+
+
+def moment(text: str, *, unit: int = 1_000) -> int | None:
+    """Microseconds since 1970; None for what is no moment, or number of units, up to 9999."""
+    found = _MOMENT.fullmatch(text)
+    if found is not None:
+        day, minutes, seconds, hours_east, minutes_east = found.groups()
+        zone = f"{hours_east}:{minutes_east or '00'}" if hours_east else "Z"
+        return columns.microseconds(f"{day}T{minutes}{seconds or ':00'}{zone}")
+    if _NUMBER.fullmatch(text):
+        micros = int(text) * unit
+        return micros if MICROS[0] <= micros <= MICROS[1] else None
+    return None
+
+
+def moments(array: pa.Array | None, count: int, *, unit: int = 1_000) -> tuple[Positions, Mask]:
+    """Microseconds since 1970 for a whole array, and where there are none."""
+    if array is None:
+        return np.zeros(count, np.int64), np.ones(count, np.bool_)
+    if kinds.is_integer(array.type):
+        numbers: Positions = array.cast(pa.int64()).fill_null(MICROS[0] - 1).to_numpy()
+        bad = (numbers < MICROS[0] // unit) | (numbers > MICROS[1] // unit)
+        return np.where(bad, 0, numbers) * unit, bad
+    if not kinds.is_string(array.type):
+        return np.zeros(count, np.int64), np.ones(count, np.bool_)
+    usual = _usual(array)
+    if usual is not None:
+        return usual, np.zeros(count, np.bool_)
+    coded = array.dictionary_encode()
+    found = [moment(text, unit=unit) for text in coded.dictionary.to_pylist()]
+    micros = pa.array(found, pa.int64()).take(coded.indices)
+    nulls: Mask = micros.is_null().to_numpy(zero_copy_only=False)
+    return micros.fill_null(0).to_numpy(), nulls
+
+
+def _usual(array: pa.StringArray) -> Positions | None:
+    """The moments, if all are there and written as Datastream writes them."""
+    if array.null_count:
+        return None
+    if not pc.all(pc.match_substring_regex(array, _USUAL), min_count=0).as_py():
+        return None
+    try:
+        found = pc.utf8_rtrim(array, "Z").cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    inside = len(found) == 0 or (found.min() >= MICROS[0] and found.max() <= MICROS[1])
+    return found if inside else None
+
+
+# The key of each event: which columns, as the source says, under their names in the log.
+
+_MARK = "\x1f"
+
+
+def keys_of(events: Events, names: Mapping[str, str]) -> Keys:
+    """The key of each event; `names` are the columns in the log by their names in the source."""
+    folded = {name.casefold(): column for name, column in reversed(list(names.items()))}
+    lists = [events.metadata.get(part) for part in ("primary_keys", "replication_index")]
+    codes, found = _distinct([_names(each) for each in lists if each is not None], len(events))
+    columns: list[tuple[str, ...] | None] = [_resolved(each, names, folded) for each in found]
+    row_ids = events.metadata.get("row_id")
+    if row_ids is not None and kinds.is_string(row_ids.type) and () in columns:
+        keyless = np.array([each == () for each in columns], np.bool_)[codes]
+        chosen = keyless & truths(pc.greater(pc.binary_length(row_ids), 0))
+        codes = np.where(chosen, len(columns), codes)
+        columns.append((ROW_ID,))
+    return Keys(codes, tuple(columns))
+
+
+def _resolved(
+    wanted: tuple[str | None, ...], names: Mapping[str, str], folded: Mapping[str, str]
+) -> tuple[str, ...] | None:
+    columns: list[str] = []
+    for name in wanted:
+        # the very name first: a source may have two columns that differ by case only
+        column = None if name is None else names.get(name, folded.get(name.casefold()))
+        if column is None:
+            return None
+        columns += [] if column in columns else [column]
+    return tuple(columns)
+
+
+def _names(array: pa.Array) -> pa.ListArray:
+    """Lists of names; what is something else names no column."""
+    if pa.types.is_list(array.type) and pa.types.is_string(array.type.value_type):
+        return array
+    return pa.array([[None] if valid else None for valid in array.is_valid().to_pylist()], _TEXTS)
+
+
+def _distinct(lists: list[pa.Array], count: int) -> tuple[Positions, list[tuple[str | None, ...]]]:
+    """Which list of names each event has, the first that is not empty, and the different ones."""
+    texts: pa.Array = pa.repeat(pa.scalar("", pa.string()), count)
+    for each in reversed(lists):
+        joined = marked(each)
+        filled = pc.fill_null(pc.greater(pc.binary_length(joined), 0), False)
+        texts = pc.if_else(filled, joined, texts)
+    codes = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
+    _, rows = np.unique(codes, return_index=True)
+    found = []
+    for row in rows.tolist():
+        values = (each[row].as_py() for each in lists)
+        found.append(tuple(next(filter(None, values), ())))
+    return codes, found
+
+
+def marked(lists: pa.ListArray) -> pa.StringArray:
+    """Lists of texts, each as one text that no other list becomes."""
+    texts = lists.values
+    if pc.any(pc.match_substring(texts, _MARK), min_count=0).as_py():
+        texts = pc.replace_substring(texts, _MARK, f"{_MARK}0")
+    ended = pc.binary_join_element_wise(texts.fill_null(f"{_MARK}2"), f"{_MARK}1", "")
+    array = pa.Array.from_buffers(
+        _TEXTS, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [ended]
+    )
+    return pc.binary_join(array, "")
+
+
+# What came with a row beside the row, as JSON text. Most of it is the same in thousands of events:
+# parts that have few different values are written once for each combination of them.
+
+MAX_DIFFERENT = 64
+"""Values of a part that has few of them."""
+_COMBINATIONS = 2**40
+
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_Few = tuple[str, Positions, Sequence[str]]
+"""Name, number of the value by row, and the values as JSON."""
+
+
+def envelopes(events: Events) -> pa.StringArray:
+    """The envelope of each event, without what has a column of its own."""
+    text, count = events.envelope, len(events)
+    if text is None:
+        top = {name: array for name, array in events.top.items() if name not in SKIPPED}
+        parts: list[Any] = [*_members(top, count, opening="{")]
+        if events.sort_keys is not None:
+            start = "," if parts else "{"
+            parts += [f'{start}"sort_keys":', pc.fill_null(events.sort_keys, "null")]
+        if events.metadata:
+            start = "," if parts else "{"
+            parts += _members(events.metadata, count, opening=f'{start}"source_metadata":{{')
+            parts.append("}")
+        text = pc.binary_join_element_wise(*(parts or ["{"]), "}", "")
+        text = pa.repeat(text, count) if isinstance(text, pa.Scalar) else text
+    beside = (("rescued", events.lost), ("offsets", events.offsets))
+    return with_members(text, [((p, column), v[column]) for p, v in beside for column in v])
+
+
+def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
+    """The number of each value and the values as JSON, if there are few."""
+    type_ = array.type
+    if kinds.is_string(type_) or kinds.is_boolean(type_):
+        values = array
+    elif kinds.is_list(type_) and kinds.is_string(type_.value_type):
+        values = marked(array)
+    else:
+        return None
+    # a look at the first tells of most that are all different
+    head = values[: 4 * MAX_DIFFERENT]
+    if len(head) < len(values) and pc.count_distinct(head, mode="all").as_py() > MAX_DIFFERENT:
+        return None
+    coded = pc.dictionary_encode(values, null_encoding="encode")
+    if len(coded.dictionary) > MAX_DIFFERENT:
+        return None
+    codes = coded.indices.to_numpy().astype(np.int64)
+    _, rows = np.unique(codes, return_index=True)
+    return codes, [_dumps(array[row].as_py()) for row in rows.tolist()]
+
+
+def _members(members: Mapping[str, pa.Array], count: int, *, opening: str) -> Iterable[Any]:
+    """The members of an object as parts of a text, without the bracket at its end."""
+    coded = {name: _coded(array) for name, array in members.items()}
+    first = opening
+    for few in _manageable([(name, *each) for name, each in coded.items() if each is not None]):
+        yield _combined(few, count, first)
+        first = ","
+    for name, array in members.items():
+        if coded[name] is None:
+            yield f"{first}{json.dumps(name)}:"
+            is_integer = kinds.is_integer(array.type)
+            text = array.cast(pa.string()) if is_integer else json_texts(array)
+            yield pc.fill_null(text, "null")
+            first = ","
+
+
+def _manageable(
+    few: Sequence[_Few],
+) -> Iterable[list[_Few]]:
+    """Members in groups that do not have too many combinations to be counted."""
+    group: list[_Few] = []
+    combinations = 1
+    for each in few:
+        combinations *= len(each[2])
+        if combinations > _COMBINATIONS:
+            yield group
+            group, combinations = [], len(each[2])
+        group.append(each)
+    if group:
+        yield group
+
+
+def _combined(few: Sequence[_Few], count: int, opening: str) -> pa.Array:
+    """Several members as one text for each combination of their values."""
+    codes: Positions = np.zeros(count, np.int64)
+    for _, numbers, texts in few:
+        codes = codes * len(texts) + numbers
+    coded = pa.array(codes).dictionary_encode()
+    _, rows = np.unique(coded.indices.to_numpy(), return_index=True)
+    combined = [
+        opening + ",".join(f"{json.dumps(n)}:{texts[numbers[row]]}" for n, numbers, texts in few)
+        for row in rows.tolist()
+    ]
+    return pa.array(combined, pa.string()).take(coded.indices)

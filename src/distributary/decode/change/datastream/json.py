@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from distributary.decode.base import (
     DecodeLimits,
-    Expansion,
     Gathered,
+    Mask,
     Positions,
     RefusedError,
+    nulls,
     origins,
 )
 from distributary.decode.change.base import SKIPPED, Events, column_names
-from distributary.decode.change.values import Mask
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import mask_list
 from distributary.decode.json.text import parse, render
@@ -31,65 +31,12 @@ from distributary.model.names import printable
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.json_documents import Documents
 
-# From the inferred schema of JSON events to the two schemas that they are decoded with.
-
 SOURCE, PAYLOAD = "source_metadata", "payload"
 _SCALARS = {"boolean", "integer", "number", "string"}
 _BOUNDS = {"minimum", "maximum"}
-_EXPECTED = {
-    "is_deleted": "boolean",
-    "log_position": "integer",
-    "scn": "integer",
-    "ssn": "integer",
-}
+_EXPECTED = {"is_deleted": "boolean"} | dict.fromkeys(("log_position", "scn", "ssn"), "integer")
 _NAMES: dict[str, Any] = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
 _TEXT: dict[str, Any] = {"type": ["string", "null"]}
-
-
-class Shapes:
-    """What is known about the events of one table."""
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            content = Documents.of(body).content
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DecodeError(
-                "the compiled schema is not a usable JSON Schema",
-                where="schema of change events",
-                evidence=type(error).__name__,
-                next_step="look at the schema of the table",
-            ) from error
-        self._top = _properties(content)
-        self._source = _properties(self._top.get(SOURCE))
-        self._payload = {n: _flat(s) for n, s in _properties(self._top.get(PAYLOAD)).items()}
-        self.void = tuple(n for n, s in self._payload.items() if _types(s) == {"null"})
-        """Columns that were never anything but null: they do not exist yet."""
-        self.columns = tuple(n for n in self._payload if n not in self.void)
-        """The others, in the order of the payload."""
-        self.every = tuple(self._payload)
-        self.metadata = tuple(self._source)
-        self.top = tuple(self._top)
-        """The parts of an event, in the order of the quick schema."""
-
-    def careful(self) -> dict[str, Any]:
-        """A schema that knows the payload and lets everything else pass."""
-        if PAYLOAD not in self._top:
-            # something must be named, so that the rest is the rest
-            return {"type": "object", "properties": {"\x00": {"type": "null"}}}
-        return {"type": "object", "properties": {PAYLOAD: _closed(self._payload)}}
-
-    def quick(self) -> dict[str, Any] | None:
-        """A schema that Arrow can follow; None where the events are not simple enough."""
-        if not self.columns or not self._source or not all(map(_simple, self._payload.values())):
-            return None
-        top = {name: _expected(name, each) for name, each in self._top.items()}
-        source = {name: _expected(name, each) for name, each in self._source.items()}
-        payload = {n: _TEXT if n in self.void else s for n, s in self._payload.items()}
-        if not all(source.values()) or any(
-            each is None for name, each in top.items() if name not in (SOURCE, PAYLOAD)
-        ):
-            return None
-        return _closed({**top, SOURCE: _closed(source), PAYLOAD: _closed(payload)}, null=False)
 
 
 def _properties(schema: Any) -> dict[str, Any]:
@@ -136,11 +83,8 @@ def _expected(name: str, schema: Any) -> dict[str, Any] | None:
     scalars = types & _SCALARS
     if types and not scalars:
         return None
-    wanted = _EXPECTED.get(name)
-    for each in (wanted, "string", "integer", "boolean", "number"):
-        if each in scalars:
-            return {"type": [each, "null"]}
-    return _TEXT
+    order = (_EXPECTED.get(name), "string", "integer", "boolean", "number")
+    return {"type": [next((each for each in order if each in scalars), "string"), "null"]}
 
 
 KEYS = "sort_keys"
@@ -153,32 +97,34 @@ class JsonEvents:
     """Decodes the events of one table."""
 
     def __init__(self, body: bytes, limits: DecodeLimits) -> None:
-        shapes = Shapes(body)
-        self._shapes = shapes
-        self._careful = _decoder(shapes.careful(), limits)
-        quick = shapes.quick()
+        try:
+            top = _properties(Documents.of(body).content)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DecodeError(
+                "the compiled schema is not a usable JSON Schema",
+                where="schema of change events",
+                evidence=type(error).__name__,
+                next_step="look at the schema of the table",
+            ) from error
+        source = _properties(top.get(SOURCE))
+        payload = {n: _flat(s) for n, s in _properties(top.get(PAYLOAD)).items()}
+        self._top, self._metadata, self._payload = tuple(top), tuple(source), tuple(payload)
+        # columns that were never anything but null do not exist yet
+        self._void = tuple(n for n, s in payload.items() if _types(s) == {"null"})
+        # something must be named, so that the rest is the rest
+        known = {PAYLOAD: _closed(payload)} if PAYLOAD in top else {"\x00": {"type": "null"}}
+        self._careful = _decoder({"type": "object", "properties": known}, limits)
+        quick = _quick(top, source, payload)
         self._quick = None if quick is None else _decoder(quick, limits)
-        self._names = column_names(shapes.columns)
-        types = _payload_types(self._careful, len(shapes.columns))
-        self._columns = tuple(
-            Column(self._names[name], type_, f"column {printable(name)}", origin=Origin(name))
-            for name, type_ in zip(shapes.columns, types, strict=True)
+        columns = tuple(n for n in payload if n not in self._void)
+        self.names = column_names(columns)
+        fields = self._careful.columns[0].type if columns else ()
+        self.columns = tuple(
+            Column(self.names[name], field.type, f"column {printable(name)}", origin=Origin(name))
+            for name, field in zip(columns, fields, strict=True)
         )
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source's table."""
-        return self._columns
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What the columns are called, by their names in the source."""
-        return self._names
-
-    @property
-    def metadata(self) -> frozenset[str]:
-        """What the events say about their source."""
-        return frozenset(self._shapes.metadata)
+        self.metadata = frozenset(source)
+        self.expansion = (self._quick or self._careful).expansion
 
     def given(self, event: bytes) -> set[str]:
         """The columns that the payload of one event names, under their names in the log."""
@@ -186,12 +132,7 @@ class JsonEvents:
             payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
         except RefusedError:
             return set()
-        return {self._names[name] for name in payload or () if name in self._names}
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return (self._quick or self._careful).expansion
+        return {self.names[name] for name in payload or () if name in self.names}
 
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
         """Take events apart; what cannot be read has failed."""
@@ -214,20 +155,20 @@ class JsonEvents:
         self, decoded: Decoded, positions: Positions, lists: pa.StringArray
     ) -> tuple[Events, Mask]:
         """The events, and which of them have nothing where there was never anything before."""
-        shapes, batch = self._shapes, decoded.ok
-        top = dict(zip(shapes.top, batch.columns, strict=True))
-        told, metadata = _members(top.pop(SOURCE, None), shapes.metadata, batch.num_rows)
-        filled, payload = _members(top.pop(PAYLOAD, None), shapes.every, batch.num_rows)
+        batch = decoded.ok
+        top = dict(zip(self._top, batch.columns, strict=True))
+        told, metadata = _members(top.pop(SOURCE, None), self._metadata, batch.num_rows)
+        filled, payload = _members(top.pop(PAYLOAD, None), self._payload, batch.num_rows)
         top.pop(KEYS, None)
         good = np.ones(batch.num_rows, np.bool_)
-        for name in shapes.void:
-            good &= payload[name].is_null().to_numpy(zero_copy_only=False)
+        for name in self._void:
+            good &= nulls(payload.pop(name))
         events = Events(
             positions=positions,
             top=top,
             sort_keys=lists.take(pa.array(positions)) if lists.null_count < len(lists) else None,
             metadata=metadata,
-            payload=tuple(payload[name] for name in shapes.columns),
+            payload=tuple(payload.values()),
             told=told,
             filled=filled,
         )
@@ -252,7 +193,7 @@ class JsonEvents:
             payload=payload,
             told=np.array([isinstance(source, dict) for source in sources], np.bool_),
             filled=filled,
-            envelope=pa.array([_envelope(rest) for rest in rests], pa.string()),
+            envelope=_strings([{n: v for n, v in r.items() if n not in SKIPPED} for r in rests]),
         )
 
     def _careful_payload(self, batch: pa.RecordBatch) -> tuple[Mask, tuple[pa.Array, ...]]:
@@ -260,19 +201,27 @@ class JsonEvents:
             # no event had one when the schema was inferred
             return np.zeros(batch.num_rows, np.bool_), ()
         array = batch.column(0)
-        valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-        return valid, tuple(array.flatten()) if self._columns else ()
+        return ~nulls(array), tuple(array.flatten()) if self.columns else ()
+
+
+def _quick(
+    top: dict[str, Any], source: dict[str, Any], payload: dict[str, Any]
+) -> dict[str, Any] | None:
+    """A schema that Arrow can follow; None where the events are not simple enough."""
+    columns = {n: _TEXT if _types(s) == {"null"} else s for n, s in payload.items()}
+    told = {name: _expected(name, each) for name, each in source.items()}
+    parts = {n: _expected(n, each) for n, each in top.items() if n not in (SOURCE, PAYLOAD)}
+    some = any(_types(each) != {"null"} for each in payload.values())
+    simple = some and told and all(map(_simple, payload.values()))
+    if not simple or not all(told.values()) or not all(parts.values()):
+        return None
+    # in the order of the events' own parts
+    known = dict.fromkeys(top) | parts | {SOURCE: _closed(told), PAYLOAD: _closed(columns)}
+    return _closed(known, null=False)
 
 
 def _decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
-    documents = Documents(schema, draft=7, references={})
-    return JsonDecoder(documents.body, "value", limits)
-
-
-def _payload_types(decoder: JsonDecoder, count: int) -> list[pa.DataType]:
-    if not count:
-        return []
-    return [field.type for field in decoder.columns[0].type]
+    return JsonDecoder(Documents(schema, draft=7, references={}).body, "value", limits)
 
 
 def _members(
@@ -280,8 +229,7 @@ def _members(
 ) -> tuple[Mask, dict[str, pa.Array]]:
     if array is None or not pa.types.is_struct(array.type):
         return np.zeros(count, np.bool_), {}
-    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid, dict(zip(names, array.flatten(), strict=True))
+    return ~nulls(array), dict(zip(names, array.flatten(), strict=True))
 
 
 def _metadata(sources: list[dict[str, Any]]) -> dict[str, pa.Array]:
@@ -315,7 +263,3 @@ def _names(value: Any) -> list[str | None]:
     if not isinstance(value, list):
         return [None]
     return [each if isinstance(each, str) else None for each in value]
-
-
-def _envelope(rest: dict[str, Any]) -> str:
-    return render({name: value for name, value in rest.items() if name not in SKIPPED})

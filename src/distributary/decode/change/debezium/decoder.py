@@ -1,9 +1,7 @@
 """Events of Debezium, in JSON or Avro, with an envelope or flattened, as rows of a log table.
 
-An event is a row if it says what happened to which row. A delete has the image of the row before
-it, which tells the columns of the key and, unless the source keeps whole images, makes up the rest:
-all but the key's columns are therefore named as unchanged. A truncate is a row of nulls. What tells
-nothing about any row, a message of PostgreSQL or a tombstone behind a delete, gives no row.
+A delete has the image of the row before it, of which only the key is known for sure. A truncate is
+a row of nulls. What tells nothing about any row, such as a tombstone behind a delete, gives no row.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +22,9 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from distributary.decode.avro.decoder import AvroDecoder
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions
+from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, truths
 from distributary.decode.change.base import (
+    Keys,
     Place,
     column_names,
     content_hashes,
@@ -39,7 +38,6 @@ from distributary.decode.change.debezium.messages import (
     NECK,
     Events,
     KeyReader,
-    Keys,
     fill,
     keyed,
     say_nothing,
@@ -54,7 +52,6 @@ from distributary.decode.change.debezium.schema import (
     TRUNCATE,
     Parts,
     Shape,
-    Type,
     avro_type,
     connect_type,
     unusable,
@@ -70,7 +67,6 @@ from distributary.decode.change.debezium.values import (
     plan,
     source_times,
 )
-from distributary.decode.change.values import Ints, Mask
 from distributary.errors import ErrorCode
 from distributary.evolve.types import compact
 from distributary.evolve.unified import rest_as_json
@@ -91,20 +87,9 @@ class ConnectAvro:
         self._inner = AvroDecoder(bare, message, limits)
         if len(self._inner.columns) != len(self.type.fields):
             raise unusable("it is no record, or nests too deep")
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-        return tuple(column.type for column in self._inner.columns)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls; what cannot be read is in `failed`."""
-        return self._inner.decode(payloads)
+        self.raw = tuple(column.type for column in self._inner.columns)
+        self.expansion = self._inner.expansion
+        self.decode = self._inner.decode
 
 
 # Which columns an event says nothing about: `_unchanged` of model/change.py.
@@ -118,16 +103,11 @@ def left_out(
     *,
     deletes: Mask,
     keys: Keys,
-    key_columns: Sequence[Sequence[str]],
 ) -> pa.Array:
     """Names of columns by row; null for most.
 
-    Args:
-        names: Of all columns.
-        masks: For each column the rows in which its value was not sent.
-        deletes: Rows of which nothing but the key is known for sure.
-        keys: The key of each row.
-        key_columns: The columns of each different key.
+    The masks tell for each column the rows in which its value was not sent; of deletes nothing but
+    the key is known for sure.
     """
     count = len(deletes)
     some = [(name, mask) for name, mask in zip(names, masks, strict=True) if mask is not None]
@@ -140,7 +120,7 @@ def left_out(
         kinds, inverse = np.unique(matrix, axis=0, return_inverse=True)
         lists = [[some[i][0] for i in np.flatnonzero(each)] or None for each in kinds]
         codes = inverse.reshape(-1).astype(np.int64)
-    for code, columns in enumerate(key_columns):
+    for code, columns in enumerate(keys.names):
         rows = deletes & (keys.codes == code)
         if columns and rows.any():
             codes[rows] = len(lists)
@@ -148,11 +128,8 @@ def left_out(
     return pa.array(lists, _NAMES).take(pa.array(codes))
 
 
-# Values that PostgreSQL did not send, because they are large and were not changed.
-#
-# Debezium writes a text in their place, and what comes nearest to it where a column holds no
-# texts: its bytes, its bytes as numbers of a list, a list or a map of it, an identifier made of
-# it.
+# Values that PostgreSQL did not send, because they are large and were not changed: Debezium writes
+# a text in their place, or what comes nearest to it where a column holds no texts.
 
 PLACEHOLDER = "__debezium_unavailable_value"
 _BYTES = PLACEHOLDER.encode()
@@ -171,77 +148,49 @@ _TEXTS = pa.array(
     ],
     pa.string(),
 )
-_ITEMS = pa.array([PLACEHOLDER, _BASE64, _UUID], pa.string())
+_ITEMS = {
+    pa.string(): pa.array([PLACEHOLDER, _BASE64, _UUID], pa.string()),
+    pa.binary(): pa.array([_BYTES], pa.binary()),
+}
 
 
 def unchanged(array: pa.Array) -> Mask | None:
     """Which values stand for one that was not sent; None for none of them."""
-    type_ = array.type
-    if len(array) == 0 or array.null_count == len(array):
+    type_, rows = array.type, np.arange(len(array))
+    if array.null_count == len(array):
         return None
     if kinds.is_string(type_):
-        return _some(pc.is_in(array, _TEXTS))
-    if kinds.is_binary(type_):
-        return _some(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
-    if kinds.is_list(type_):
-        return _lists(array)
-    return _maps(array) if kinds.is_map(type_) else None
-
-
-def _some(flags: pa.Array) -> Mask | None:
-    found: Mask = flags.fill_null(False).to_numpy(zero_copy_only=False)
+        flags = truths(pc.is_in(array, _TEXTS))
+    elif kinds.is_binary(type_):
+        flags = truths(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
+    elif kinds.is_map(type_):
+        maps = compact(array)
+        # one that is null has no entries
+        rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
+        keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
+        flags = truths(pc.equal(keys, PLACEHOLDER))
+    elif kinds.is_list(type_) and kinds.is_integer(type_.value_type):
+        rows, items = _of_length(array, len(_BYTES))
+        numbers = items.cast(pa.int64()).fill_null(-1).to_numpy().reshape(-1, len(_BYTES))
+        flags = (numbers == np.frombuffer(_BYTES, np.uint8)).all(axis=1)
+    elif kinds.is_list(type_) and type_.value_type in _ITEMS:
+        rows, items = _of_length(array, 1)
+        flags = truths(pc.is_in(items, _ITEMS[type_.value_type]))
+    else:
+        return None
+    found = np.zeros(len(array), np.bool_)
+    found[rows] = flags
     return found if found.any() else None
 
 
-def _lists(array: pa.ListArray) -> Mask | None:
-    items = array.type.value_type
-    lengths = pc.list_value_length(array)
-    if kinds.is_integer(items):
-        return _numbers(array, lengths)
-    if not (kinds.is_string(items) or kinds.is_binary(items)):
-        return None
-    single = _some(pc.equal(lengths, 1))
-    if single is None:
-        return None
-    rows = np.flatnonzero(single)
-    first = array.take(pa.array(rows)).flatten()
-    wanted = _ITEMS if kinds.is_string(items) else pa.array([_BYTES], pa.binary())
-    return _at(rows, pc.is_in(first, wanted), len(array))
-
-
-def _numbers(array: pa.ListArray, lengths: pa.Array) -> Mask | None:
-    as_long = _some(pc.equal(lengths, len(_BYTES)))
-    if as_long is None:
-        return None
-    rows = np.flatnonzero(as_long)
-    items = array.take(pa.array(rows)).flatten().cast(pa.int64()).fill_null(-1).to_numpy()
-    same = (items.reshape(-1, len(_BYTES)) == np.frombuffer(_BYTES, np.uint8)).all(axis=1)
-    return _at(rows, pa.array(same), len(array))
-
-
-def _maps(array: pa.MapArray) -> Mask | None:
-    maps = compact(array)
-    # one that is null has no entries
-    rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
-    keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
-    return _at(rows, pc.equal(keys, PLACEHOLDER), len(array))
-
-
-def _at(
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]], flags: pa.Array, count: int
-) -> Mask | None:
-    found = np.zeros(count, np.bool_)
-    found[rows] = flags.fill_null(False).to_numpy(zero_copy_only=False)
-    return found if found.any() else None
-
-
-# The key that a row had before, in the words of the log's columns.
-#
-# A header has it as the connector shows it: a date may be a number, and a decimal its bytes.
+def _of_length(array: pa.ListArray, length: int) -> tuple[Positions, pa.Array]:
+    """The lists of one length, and their items."""
+    rows = np.flatnonzero(truths(pc.equal(pc.list_value_length(array), length)))
+    return rows, array.take(pa.array(rows)).flatten()
 
 
 class OldKeys:
-    """Reads old keys of the messages of one table."""
+    """Reads the keys that rows had before, which a header has as the connector shows them."""
 
     def __init__(
         self, columns: Mapping[str, tuple[pa.DataType, Plan]], names: Mapping[str, str]
@@ -298,13 +247,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-# What makes an event of Debezium the same event when it comes again.
-#
-# A connector that is started again sends some events once more: the same change of the source,
-# with other times of its own. An event is told by its position in the source's log, its key, what
-# happened and the row, all of them; the position comes first, so that ids go up with the log.
-# That is only done where each change has a position of its own: elsewhere a row may truly have
-# changed twice in the same way at one position, and one of these events would be lost.
+# A connector that is started again sends some events once more, with other times of its own. Such
+# an event is known by its position in the source's log, its key, what happened and the row. That is
+# only done where each change has a position of its own: elsewhere a row may truly have changed
+# twice in the same way at one position.
 
 _OWN_POSITIONS = (("file", "pos", "row"), ("change_lsn", "event_serial_no"), ("lsn",))
 """MySQL and MariaDB, SQL Server and Db2, PostgreSQL."""
@@ -319,18 +265,14 @@ def identities(
 ) -> tuple[pa.StringArray, pa.Int64Array]:
     """The id of each event, empty for those that have none, and a hash of what it says.
 
-    Args:
-        events: The events.
-        place: Their positions.
-        names: The columns of their rows.
-        keyed: Which of them have a key.
-        flat: They have no envelope: what times they tell may be the connector's own.
+    `names` are the columns of the rows. What is `flat` has no envelope: the times that it tells may
+    be the connector's own.
     """
     known = keyed & ((place.a != 0) | (place.b != 0) | (place.c != 0))
     kind = _own_positions(events.parts.source)
     if not known.any() or not kind:
         none = pa.repeat(pa.scalar("", pa.string()), len(events))
-        return none, content_hashes(events.own_payloads())
+        return none, content_hashes(events.own(events.payloads))
     begin = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=2 * _HALF)
     digests = bytearray()
     for said in _said(events, () if flat else _TIMES).to_pylist():
@@ -341,12 +283,13 @@ def identities(
     hashes = halves[:, 1].copy()
     if not known.all():
         others = np.flatnonzero(~known)
-        hashes[others] = content_hashes(events.own_payloads().take(pa.array(others))).to_numpy()
+        unknown = events.own(events.payloads).take(pa.array(others))
+        hashes[others] = content_hashes(unknown).to_numpy()
     numbers = (place.a, place.b, place.c) if len(kind) > 1 else (place.a,)
     return _ids(numbers, halves[:, 0], known), pa.array(hashes)
 
 
-def _ids(numbers: Sequence[Ints], digests: Ints, known: Mask) -> pa.StringArray:
+def _ids(numbers: Sequence[Positions], digests: Positions, known: Mask) -> pa.StringArray:
     """Positions as texts that sort as they do, and digests."""
     texts = [pc.utf8_lpad(pa.array(each).cast(pa.string()), 19, "0") for each in numbers]
     words = pa.array(digests.view(np.uint64)).cast(pa.string())
@@ -375,29 +318,8 @@ def _said(events: Events, times: Sequence[str]) -> pa.BinaryArray:
 _WORDS = pa.array(["insert", "update", "delete", "read", "truncate"])
 
 
-class _Inner(Protocol):
-    """Reads the bytes of events of one schema."""
-
-    type: Type
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-
-    def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls."""
-
-
 class DebeziumDecoder:
-    """Decodes the events of one table that were written with one schema.
-
-    The schema is Avro's, the text of one of Kafka Connect's, or one that was inferred from events
-    that have none. A payload without bytes, and JSON that is null, is a tombstone.
-    """
+    """Decodes the events of one table: the schema is Avro's, Kafka Connect's, or inferred."""
 
     def __init__(
         self,
@@ -413,45 +335,30 @@ class DebeziumDecoder:
         self._frame = HEAD + schema.body + NECK
         self._shape = Shape(self._inner.type, self._inner.raw)
         self._keys = KeyReader(key, limits)
-        fields = self._shape.row
-        self._kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
-        self._names = column_names(fields[i].name for i in self._kept)
-        self._plans = [plan(fields[i].type, self._shape.raw[i]) for i in self._kept]
-        self._columns = CHANGE_COLUMNS + tuple(
+        fields, raw = self._shape.row, self._shape.raw
+        kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
+        self._plans = {i: plan(fields[i].type, raw[i]) for i in kept}
+        self._names = column_names(fields[i].name for i in kept)
+        self.columns = CHANGE_COLUMNS + tuple(
             Column(
                 self._names[fields[i].name],
                 each.type,
-                _comment(fields[i].name, each.note),
+                "; ".join(filter(None, (f"column {printable(fields[i].name)}", each.note))),
                 origin=Origin(fields[i].name),
             )
-            for i, each in zip(self._kept, self._plans, strict=True)
+            for i, each in self._plans.items()
         )
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._columns])
-        readers = zip(self._kept, self._plans, strict=True)
-        self._old_keys = OldKeys(
-            {fields[i].name: (self._shape.raw[i], each) for i, each in readers}, self._names
-        )
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of model/change.py, then those of the source's table."""
-        return self._columns
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self.expansion = self._inner.expansion
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self.columns])
+        read_as = {fields[i].name: (raw[i], each) for i, each in self._plans.items()}
+        self._old_keys = OldKeys(read_as, self._names)
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
-        """Decode events without frames; what cannot be a row is in `failed`.
-
-        Args:
-            payloads: The events.
-            raw: The messages that they came in: keys, headers, offsets.
-        """
+        """Decode events without frames; what cannot be a row is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
-        bare = self._bare(array)
+        # they may carry their schema
+        bare = without_schema(array, self._frame) if self._is_json else array
         silent = tombstones(bare, is_json=self._is_json)
         rows = np.flatnonzero(~silent)
         decoded = self._inner.decode(bare.take(pa.array(rows)) if silent.any() else bare)
@@ -461,10 +368,6 @@ class DebeziumDecoder:
         if silent.any():
             self._add_tombstones(np.flatnonzero(silent), array, raw, gathered)
         return gathered.decoded()
-
-    def _bare(self, array: pa.BinaryArray) -> pa.BinaryArray:
-        """Payloads without the schema that they may carry."""
-        return without_schema(array, self._frame) if self._is_json else array
 
     def _add_tombstones(
         self, positions: Positions, array: pa.BinaryArray, raw: pa.Table, gathered: Gathered
@@ -492,8 +395,8 @@ class DebeziumDecoder:
         if place.bad.any():
             events.fail(place.bad, ErrorCode.BAD_POSITION, "its position is none", gathered)
             good = ~place.bad
-            events, keys = events.only(good), keys.only(good)
-            place = debezium_places(events.parts.source, len(events), ordered=events.parts.ordered)
+            events, keys = events.only(good), Keys(keys.codes[good], keys.names)
+            place = Place(place.a[good], place.b[good], place.c[good], place.bad[good])
         if len(events):
             rows, gone, lost = self._rows(events)
             batch = self._changes(events, keys, place, gone, lost) + rows
@@ -504,7 +407,7 @@ class DebeziumDecoder:
         columns: list[pa.Array] = []
         gone: list[Mask | None] = []
         lost: dict[str, Any] = {}
-        for index, each in zip(self._kept, self._plans, strict=True):
+        for index, each in self._plans.items():
             array = events.parts.row[index]
             mask = unchanged(array)
             if mask is not None:
@@ -530,8 +433,7 @@ class DebeziumDecoder:
         headers = events.message("headers")
         new_keys, old_keys = headers_of(headers, NEW_KEY), headers_of(headers, OLD_KEY)
         old = self._old_keys.read(contents(old_keys)) if old_keys else {}
-        key_columns = keys.columns(self._names)
-        names = [column.name for column in self._columns[len(CHANGE_COLUMNS) :]]
+        names = [column.name for column in self.columns[len(CHANGE_COLUMNS) :]]
         phase = np.where(reads, 0, 1) * (self._settings.backfill == "before_cdc")
         seq = sequence(
             place,
@@ -543,7 +445,7 @@ class DebeziumDecoder:
         return [
             _WORDS.take(pa.array(parts.codes)),
             pa.array(deletes | (parts.codes == TRUNCATE)),
-            pa.array(key_columns, pa.list_(pa.string())).take(pa.array(keys.codes)),
+            keys.array(),
             seq,
             source_times(parts, events.message("timestamp")),
             pa.array(reads),
@@ -551,15 +453,15 @@ class DebeziumDecoder:
                 events,
                 place,
                 [field.name for field in self._shape.row],
-                keyed=np.array([bool(each) for each in key_columns], np.bool_)[keys.codes],
+                keyed=keys.where(bool),
                 flat=self._shape.flat,
             ),
-            left_out(names, gone, deletes=deletes, keys=keys, key_columns=key_columns),
+            left_out(names, gone, deletes=deletes, keys=keys),
             envelopes(parts, new_keys=contents(new_keys), old_keys=old, lost=lost),
         ]
 
 
-def _inner(schema: WriterSchema, limits: DecodeLimits) -> _Inner:
+def _inner(schema: WriterSchema, limits: DecodeLimits) -> ConnectAvro | ConnectJson | InferredJson:
     if schema.format is Format.AVRO:
         return ConnectAvro(schema.body, schema.message, limits)
     if schema.format is not Format.JSON:
@@ -571,7 +473,3 @@ def _inner(schema: WriterSchema, limits: DecodeLimits) -> _Inner:
     if isinstance(content, dict) and content.get("type") == "struct":
         return ConnectJson(connect_type(content), limits)
     return InferredJson(schema.body, limits)
-
-
-def _comment(name: str, note: str) -> str:
-    return "; ".join(filter(None, (f"column {printable(name)}", note)))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import DecodeLimits, Expansion, Gathered, Positions, origins
+from distributary.decode.base import DecodeLimits, Gathered, Positions, nulls, origins, truths
 from distributary.decode.change.debezium.schema import (
     DECIMAL,
     OTHER,
@@ -38,12 +38,9 @@ _FLOATS = ("float32", "float64")
 _EXACT = Context(prec=10_000)
 _SIMPLE = {
     "boolean": "boolean",
-    "int32": "integer",
-    "int64": "integer",
-    "float32": "number",
-    "float64": "number",
-    "string": "string",
-    "bytes": "string",
+    **dict.fromkeys(("int32", "int64"), "integer"),
+    **dict.fromkeys(_FLOATS, "number"),
+    **dict.fromkeys(("string", "bytes"), "string"),
 }
 
 
@@ -58,23 +55,14 @@ class ConnectJson:
         self._floats = _has(type_, lambda each: each.kind in _FLOATS)
         self._odd = self._floats or _has(type_, _is_odd)
         self._schema = pa.schema([pa.field(c.name, c.type) for c in self._strict.columns])
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-        return tuple(self._schema.types)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._strict.expansion
+        self.raw = tuple(self._schema.types)
+        self.expansion = self._strict.expansion
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""
         odd = np.zeros(len(payloads), np.bool_)
         if self._floats:
-            found = pc.match_substring_regex(payloads, _NO_NUMBER)
-            odd = found.to_numpy(zero_copy_only=False)
+            odd = truths(pc.match_substring_regex(payloads, _NO_NUMBER))
         usual = np.flatnonzero(~odd)
         decoded = self._strict.decode(payloads.take(pa.array(usual)) if odd.any() else payloads)
         if not odd.any() and not (decoded.failed and self._odd):
@@ -183,11 +171,8 @@ def _decimal(number: Any, type_: Type) -> str | None:
     return base64.b64encode(whole.to_bytes(size, "big", signed=True)).decode()
 
 
-# Events in JSON without a schema: with the one that was inferred from them.
-#
-# The columns of a row are what either of its images has. A column that was never anything but
-# null does not exist yet: an event that has a value there says more than its schema, and is
-# refused.
+# Events in JSON without a schema: with the one that was inferred from them. A column that was never
+# anything but null does not exist yet: an event that has a value there is refused.
 
 IMAGES = ("before", "after")
 _TEXT: Shape = {"type": ["null", "string"]}
@@ -213,19 +198,10 @@ class InferredJson:
             raise unusable("it has no properties")
         self._void = _void_paths(members)
         self.type = _type(members)
-        inner = decoder(_closed({n: _filled(s) for n, s in members.items()}), limits)
-        self._inner = inner
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in inner.columns])
-
-    @property
-    def raw(self) -> tuple[pa.DataType, ...]:
-        """The types of the decoded fields, in the schema's order."""
-        return tuple(self._schema.types)
-
-    @property
-    def expansion(self) -> Expansion:
-        """How large events become."""
-        return self._inner.expansion
+        self._inner = decoder(_closed({n: _filled(s) for n, s in members.items()}), limits)
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in self._inner.columns])
+        self.raw = tuple(self._schema.types)
+        self.expansion = self._inner.expansion
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """Decode an array without nulls; what cannot be read is in `failed`."""
@@ -236,8 +212,7 @@ class InferredJson:
             array = batch.column(path[0])
             for index in path[1:]:
                 array = array.flatten()[index]
-            if array.null_count < len(array):
-                full |= array.is_valid().to_numpy(zero_copy_only=False)
+            full |= ~nulls(array)
         if not full.any():
             return decoded
         gathered = Gathered(self._schema, len(payloads))

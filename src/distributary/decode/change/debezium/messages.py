@@ -16,13 +16,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.decoder import AvroDecoder
-from distributary.decode.base import DecodeLimits, Gathered, Positions, RefusedError, by_halves
-from distributary.decode.change.base import claim
+from distributary.decode.base import (
+    DecodeLimits,
+    Gathered,
+    Mask,
+    Positions,
+    RefusedError,
+    by_halves,
+    nulls,
+    origins,
+    truths,
+    where,
+)
+from distributary.decode.change.base import Keys, claim, with_values_at
 from distributary.decode.change.debezium.schema import (
     DELETE,
     MESSAGE,
@@ -34,17 +44,14 @@ from distributary.decode.change.debezium.schema import (
     connect_type,
     unusable,
 )
-from distributary.decode.change.values import Mask
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.text import parse
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.wire import payloads, split
 
-# JSON of Kafka Connect that carries its schema: `{"schema":...,"payload":...}`.
-#
-# Thousands of messages begin with the same kilobytes of schema. Of each different one the text is
-# looked at once; the others are known by their first bytes, compared for whole arrays at a time.
+# JSON of Kafka Connect may carry its schema: `{"schema":...,"payload":...}`. Thousands of messages
+# begin with the same kilobytes; of each different schema the text is looked at once.
 
 HEAD, NECK = b'{"schema":', b',"payload":'
 NONE = -1
@@ -52,14 +59,13 @@ _MANY = 32
 """Schemas of one array, from which on each message is looked at by itself."""
 _MOST_NECKS = 20
 _NULL, _END = b"null", b"}"
-Codes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
     """Messages, taken apart."""
 
-    codes: Codes
+    codes: Positions
     """For each message the number of its schema, or NONE."""
     schemas: tuple[bytes, ...]
     """The texts of the different schemas."""
@@ -96,24 +102,21 @@ def without_schema(values: pa.BinaryArray, frame: bytes) -> pa.BinaryArray:
     return pc.if_else(pa.array(framed), pc.binary_slice(values, len(frame), -1), values)
 
 
-def _framed(values: pa.BinaryArray, frame: bytes) -> npt.NDArray[np.bool_]:
+def _framed(values: pa.BinaryArray, frame: bytes) -> Mask:
     """Which messages begin so, end as an object does, and have something in between."""
-    found = pc.starts_with(values, frame).fill_null(False).to_numpy(zero_copy_only=False)
+    found = truths(pc.starts_with(values, frame))
     if found.any():
-        long = pc.greater(pc.binary_length(values), len(frame) + 1).fill_null(False)
-        closed = pc.ends_with(values, _END).fill_null(False)
-        found = found & pc.and_(long, closed).to_numpy(zero_copy_only=False)
-    framed: npt.NDArray[np.bool_] = found
-    return framed
+        long = pc.greater(pc.binary_length(values), len(frame) + 1)
+        found = found & truths(pc.and_(long, pc.ends_with(values, _END)))
+    return found
 
 
-def tombstones(payloads: pa.BinaryArray, *, is_json: bool) -> npt.NDArray[np.bool_]:
+def tombstones(payloads: pa.BinaryArray, *, is_json: bool) -> Mask:
     """Which messages have no value: Connect writes `null` where there is a schema for it."""
     lengths = pc.fill_null(pc.binary_length(payloads), 0)
-    silent: npt.NDArray[np.bool_] = pc.equal(lengths, 0).to_numpy(zero_copy_only=False)
+    silent = truths(pc.equal(lengths, 0))
     if is_json and pc.any(pc.equal(lengths, len(_NULL)), min_count=0).as_py():
-        written = pc.fill_null(pc.equal(payloads, _NULL), False)
-        silent = silent | written.to_numpy(zero_copy_only=False)
+        silent = silent | truths(pc.equal(payloads, _NULL))
     return silent
 
 
@@ -140,21 +143,19 @@ def _is_schema(text: bytes) -> bool:
         return False
 
 
-def _payloads(array: pa.BinaryArray, codes: Codes, schemas: tuple[bytes, ...]) -> pa.BinaryArray:
-    if not schemas:
+def _payloads(
+    array: pa.BinaryArray, codes: Positions, schemas: tuple[bytes, ...]
+) -> pa.BinaryArray:
+    bare = np.flatnonzero(codes == NONE)
+    if len(bare) == len(array):
         return array
-    if len(schemas) == 1 and (codes == 0).all():
-        return pc.binary_slice(array, len(HEAD) + len(schemas[0]) + len(NECK), -1)
-    parts: list[pa.Array] = []
-    places: list[Codes] = []
-    for code in range(NONE, len(schemas)):
-        rows = np.flatnonzero(codes == code)
-        if len(rows):
-            some = array.take(pa.array(rows))
-            if code != NONE:
-                some = pc.binary_slice(some, len(HEAD) + len(schemas[code]) + len(NECK), -1)
-            parts.append(some)
-            places.append(rows)
+    parts, places = [array.take(pa.array(bare))], [bare]
+    for code, schema in enumerate(schemas):
+        start, rows = len(HEAD) + len(schema) + len(NECK), np.flatnonzero(codes == code)
+        if len(rows) == len(array):
+            return pc.binary_slice(array, start, -1)
+        parts.append(pc.binary_slice(array.take(pa.array(rows)), start, -1))
+        places.append(rows)
     order = np.argsort(np.concatenate(places), kind="stable")
     return pa.concat_arrays(parts).take(pa.array(order))
 
@@ -204,16 +205,10 @@ _BY_NAME = {
 class Looked:
     """What some messages are."""
 
-    kinds: npt.NDArray[np.int64]
+    kinds: Positions
     """Positions in KINDS."""
     claims: pa.StringArray
     """The table, as `changes.claim` has it; null for what is about none."""
-
-
-def kind_of(topic: str, value: bytes | None) -> Kind:
-    """What one message in JSON is, without the schema that it may carry."""
-    looked = look(pa.array([topic]), pa.array([value], pa.binary()))
-    return KINDS[int(looked.kinds[0])]
 
 
 def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = False) -> Looked:
@@ -222,17 +217,15 @@ def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = Fal
     With `by_topic`, what has no envelope is named after its topic, as a tombstone has to be. A text
     that is no JSON counts as a change: whoever decodes it will say what is wrong with it.
     """
-    kinds: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    claims: list[pa.Array] = [pa.array([], pa.string())]
+    found = [Looked(np.zeros(0, np.int64), pa.array([], pa.string()))]
     quick = partial(read_texts, type_=_LOOKED_AT)
     for part, read in by_halves(pc.fill_null(values, b"null"), quick):
         some = values[part]
         if read is None:
             read = pa.array([_peeked(each) for each in some.to_pylist()], _LOOKED_AT)
-        found = _looked(topics[part], some, read, by_topic=by_topic)
-        kinds.append(found.kinds)
-        claims.append(found.claims)
-    return Looked(np.concatenate(kinds), pa.concat_arrays(claims))
+        found.append(_looked(topics[part], some, read, by_topic=by_topic))
+    claims = pa.concat_arrays([each.claims for each in found])
+    return Looked(np.concatenate([each.kinds for each in found]), claims)
 
 
 def _looked(
@@ -257,20 +250,19 @@ def _looked(
 
 def _kinds(
     topics: pa.StringArray, values: pa.BinaryArray, operation: pa.Array, connector: pa.Array
-) -> npt.NDArray[np.int64]:
-    wrapped = _flags(connector.is_valid())
+) -> Positions:
+    bare = nulls(connector)
     kinds = np.full(len(values), KINDS.index(Kind.CHANGE), np.int64)
-    kinds[wrapped & _flags(operation.is_null())] = KINDS.index(Kind.SCHEMA_CHANGE)
-    kinds[wrapped & _flags(pc.equal(operation, "m"))] = KINDS.index(Kind.MESSAGE)
-    if not wrapped.all():
+    kinds[~bare & nulls(operation)] = KINDS.index(Kind.SCHEMA_CHANGE)
+    kinds[~bare & truths(pc.equal(operation, "m"))] = KINDS.index(Kind.MESSAGE)
+    if bare.any():
         for pattern, kind in ((_BEAT, Kind.HEARTBEAT), (_TRANSACTION, Kind.TRANSACTION)):
-            found = _flags(pc.match_substring_regex(values, pattern))
-            kinds[found & ~wrapped] = KINDS.index(kind)
+            kinds[bare & truths(pc.match_substring_regex(values, pattern))] = KINDS.index(kind)
         # a connector's own history of schemas has no word about the connector
-        for row in np.flatnonzero(_flags(pc.match_substring(values, _HISTORY)) & ~wrapped).tolist():
+        for row in where(bare & truths(pc.match_substring(values, _HISTORY))):
             if _is_history(values[row].as_py()):
                 kinds[row] = KINDS.index(Kind.SCHEMA_CHANGE)
-    kinds[_flags(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(Kind.HEARTBEAT)
+    kinds[truths(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(Kind.HEARTBEAT)
     kinds[tombstones(values, is_json=True)] = KINDS.index(Kind.TOMBSTONE)
     return kinds
 
@@ -281,11 +273,6 @@ def _is_history(value: bytes) -> bool:
     except RefusedError:
         return False
     return isinstance(event, dict) and event.keys() >= {"source", "databaseName", "ddl"}
-
-
-def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:
-    flags: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
-    return flags
 
 
 def _peeked(value: bytes | None) -> dict[str, Any] | None:
@@ -351,22 +338,12 @@ def type_of(schema: WriterSchema) -> Type:
         raise unusable(type(error).__name__) from error
 
 
-def connect_schema(text: bytes, *, id: int) -> WriterSchema:
-    """The schema that messages carry as one to decode them with."""
-    schema = WriterSchema(id, Format.JSON, text, "event")
-    type_of(schema)
-    return schema
-
-
 def connect_guid(text: bytes) -> bytes:
     """16 bytes that stand for the schema that messages carry."""
     return hashlib.sha256(text).digest()[:16]
 
 
-# The key of a change: which columns, as the key of its message says, and what they hold.
-#
-# A message's key is JSON, with a schema or without, or Avro in the registry's frame; a table
-# without a key has messages without one.
+# The key of a message is JSON, with a schema or without, or Avro in the registry's frame.
 
 Names = tuple[str, ...]
 _MANY_KEYS = 16
@@ -374,41 +351,8 @@ _MANY_KEYS = 16
 _VALUE = r'(?:"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null)'
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys by number: the messages of a table have few different ones."""
-
-    codes: npt.NDArray[np.int64]
-    names: tuple[Names | None, ...]
-    """By number: the columns in the source; None for a key that says none."""
-
-    def unreadable(self) -> Mask:
-        """Which messages have a key of which nobody can say the columns."""
-        return self._where([names is None for names in self.names])
-
-    def foreign(self, columns: Mapping[str, str]) -> Mask:
-        """Which keys name something that is no column."""
-        return self._where([any(n not in columns for n in each or ()) for each in self.names])
-
-    def columns(self, columns: Mapping[str, str]) -> list[list[str]]:
-        """By number: what the key's columns are called in the log."""
-        return [[columns[n] for n in each or () if n in columns] for each in self.names]
-
-    def only(self, kept: Mask) -> Keys:
-        """Those that a mask selects."""
-        return Keys(self.codes[kept], self.names)
-
-    def without(self, rows: Mask) -> Keys:
-        """The same, but no key for some."""
-        return Keys(np.where(rows, len(self.names), self.codes), (*self.names, ()))
-
-    def _where(self, flags: list[bool]) -> Mask:
-        mask: Mask = np.array(flags, np.bool_)[self.codes]
-        return mask
-
-
 class KeyReader:
-    """Reads the keys of the messages of one table."""
+    """Reads the keys of the messages of one table: the columns in the source."""
 
     def __init__(self, schema: WriterSchema | None, limits: DecodeLimits) -> None:
         self._names: Names | None = None
@@ -421,8 +365,7 @@ class KeyReader:
     def read(self, keys: pa.BinaryArray) -> Keys:
         """The columns of each key."""
         if self._names is not None or keys.null_count == len(keys):
-            missing = keys.is_null().to_numpy(zero_copy_only=False)
-            return Keys(missing.astype(np.int64), (self._names or (), ()))
+            return Keys(nulls(keys).astype(np.int64), (self._names or (), ()))
         frames = split_connect(keys)
         by_schema = [_names_in(text) for text in frames.schemas]
         if (frames.codes != NONE).all():
@@ -438,12 +381,12 @@ class KeyReader:
         if self._decoder is None or self._names is None:
             return [_object(key) for key in split_connect(keys).payloads.to_pylist()]
         found: list[dict[str, Any] | None] = [None] * len(keys)
-        there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        there = np.flatnonzero(~nulls(keys))
         some = keys.take(pa.array(there))
         bodies = payloads(some, split(some, None, protobuf=False).payload_start)
         decoded = self._decoder.decode(bodies)
-        rows = there if decoded.origin is None else there[decoded.origin.to_numpy()]
-        for row, each in zip(rows.tolist(), decoded.ok.to_pylist(), strict=True):
+        rows = origins(decoded, there).tolist()
+        for row, each in zip(rows, decoded.ok.to_pylist(), strict=True):
             found[row] = dict(zip(self._names, each.values(), strict=True))
         return found
 
@@ -452,13 +395,13 @@ def _grouped(keys: pa.BinaryArray) -> Keys:
     """Keys in JSON by their names: one is read, and the others that look like it are not."""
     codes = np.zeros(len(keys), np.int64)
     found: dict[Names | None, int] = {(): 0}
-    left = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+    left = np.flatnonzero(~nulls(keys))
     while len(left) and len(found) <= _MANY_KEYS:
         names = _names_of(keys[int(left[0])].as_py())
         if not names:
             break
         same = pc.match_substring_regex(keys.take(pa.array(left)), _pattern(names))
-        alike = same.to_numpy(zero_copy_only=False).copy()
+        alike = truths(same).copy()
         alike[0] = True
         codes[left[alike]] = found.setdefault(names, len(found))
         left = left[~alike]
@@ -484,9 +427,7 @@ def _names_in(schema: bytes) -> Names | None:
     return tuple(field.name for field in type_.fields) if type_.kind == "struct" else None
 
 
-def _names_of(key: bytes | None) -> Names | None:
-    if key is None:
-        return ()
+def _names_of(key: bytes) -> Names | None:
     content = _object(key)
     return None if content is None else tuple(content)
 
@@ -505,9 +446,7 @@ def fill(column: pa.Array, rows: Sequence[int], values: Sequence[Any]) -> pa.Arr
         some = pa.array(values, column.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    places = np.arange(len(column))
-    places[list(rows)] = len(column) + np.arange(len(rows))
-    return pa.concat_arrays([column, some]).take(pa.array(places))
+    return with_values_at(column, rows, some)
 
 
 # Events with the messages that they came in, and which of them can be rows.
@@ -531,20 +470,18 @@ class Events:
     def message(self, column: str) -> pa.Array:
         """A column of the messages, one value for each event."""
         chunks = self.raw.column(column).chunks
-        whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-        return self._own(whole)
+        return self.own(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
 
-    def own_payloads(self) -> pa.BinaryArray:
-        """The payloads of the events."""
-        return self._own(self.payloads)
-
-    def _own(self, array: pa.Array) -> pa.Array:
+    def own(self, array: pa.Array) -> pa.Array:
+        """What of an array with one element for each payload belongs to the events."""
         # positions go up: as many as there are means all of them
         whole = len(self.positions) == len(array)
         return array if whole else array.take(pa.array(self.positions))
 
     def only(self, kept: Mask) -> Events:
         """Those that a mask selects."""
+        if kept.all():
+            return self
         return replace(self, parts=self.parts.only(kept), positions=self.positions[kept])
 
     def fail(self, bad: Mask, code: ErrorCode, reason: str, gathered: Gathered) -> None:
@@ -562,8 +499,7 @@ def sound(events: Events, schema: pa.Schema, gathered: Gathered) -> Events:
     events.fail(empty, ErrorCode.NO_PAYLOAD, "it has no row", gathered)
     if silent.any():
         say_nothing(int(np.count_nonzero(silent)), schema, gathered)
-    kept = ~(unknown | silent | empty)
-    return events if kept.all() else events.only(kept)
+    return events.only(~(unknown | silent | empty))
 
 
 def say_nothing(count: int, schema: pa.Schema, gathered: Gathered) -> None:
@@ -575,17 +511,19 @@ def say_nothing(count: int, schema: pa.Schema, gathered: Gathered) -> None:
 def keyed(
     events: Events, reader: KeyReader, columns: Mapping[str, str], gathered: Gathered
 ) -> tuple[Events, Keys]:
-    """Those whose key is among their columns."""
+    """Those whose key is among their columns, and the key as the log calls it."""
     keys = reader.read(events.message("key"))
-    truncates = events.parts.codes == TRUNCATE
-    if truncates.any():
-        keys = keys.without(truncates)
-    unreadable, foreign = keys.unreadable(), keys.foreign(columns)
+    # a truncate has no key
+    codes = np.where(events.parts.codes == TRUNCATE, len(keys.names), keys.codes)
+    keys = Keys(codes, (*keys.names, ()))
+    unreadable = keys.where(lambda names: names is None)
+    foreign = keys.where(lambda names: not columns.keys() >= {*(names or ())})
     code = ErrorCode.KEY_NOT_IN_PAYLOAD
     events.fail(unreadable, code, "the key of its message names no columns", gathered)
     events.fail(foreign, code, "a column of its key is not in its row", gathered)
     kept = ~(unreadable | foreign)
-    return (events, keys) if kept.all() else (events.only(kept), keys.only(kept))
+    in_log = (tuple(columns[n] for n in names or () if n in columns) for names in keys.names)
+    return events.only(kept), Keys(codes[kept], tuple(in_log))
 
 
 def with_keys_for_rows(
@@ -605,7 +543,7 @@ def with_keys_for_rows(
     events = replace(events, parts=replace(events.parts, row=tuple(row)))
     reason = "it has neither a row nor a key that could be one"
     events.fail(bad, ErrorCode.NO_PAYLOAD, reason, gathered)
-    return (events.only(~bad), keys.only(~bad)) if bad.any() else (events, keys)
+    return events.only(~bad), Keys(keys.codes[~bad], keys.names)
 
 
 def _filled(column: pa.Array, told: Sequence[tuple[int, Any]], bad: Mask) -> pa.Array:

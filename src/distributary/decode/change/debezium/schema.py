@@ -1,23 +1,22 @@
 """What Kafka Connect says about the values of an event: its own schemas, in JSON or within Avro.
 
 Both are read into the same tree. Avro's is also copied, without the logical types that refuse a
-value: what a value means is decided afterwards, where one that the lake cannot hold is kept beside
-the row.
+value: what the lake cannot hold is kept beside the row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.change.values import Mask
+from distributary.decode.base import Mask, Positions, nulls, truths
+from distributary.decode.change.base import named_type, with_full_names
 from distributary.errors import DecodeError
 
 MAX_LEVELS = 50
@@ -25,14 +24,8 @@ MAX_LEVELS = 50
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 PRECISION = "connect.decimal.precision"
 
-_CONNECT = {
-    "int8": "int32",
-    "int16": "int32",
-    "float": "float32",
-    "double": "float64",
-    "float32": "float32",
-    "float64": "float64",
-    **{kind: kind for kind in ("boolean", "int32", "int64", "string", "bytes")},
+_CONNECT = {"int8": "int32", "int16": "int32", "float": "float32", "double": "float64"} | {
+    kind: kind for kind in ("boolean", "int32", "int64", "float32", "float64", "string", "bytes")
 }
 _AVRO = {
     "boolean": "boolean",
@@ -117,51 +110,44 @@ def connect_type(given: Any, level: int = 0) -> Type:
 
 def avro_type(body: bytes) -> tuple[Type, bytes]:
     """The tree of a compiled Avro schema, and the schema without the logical types in it."""
+    named: dict[str, Any] = {}
     try:
         top = json.loads(body)
-        found = _AvroReader(dict(_definitions(top, ""))).type(top, "", 0) or OTHER
+        found = _avro_type(with_full_names(top, named), named, 0) or OTHER
         return found, json.dumps(_bare(top), separators=(",", ":")).encode()
     except (ValueError, RecursionError) as error:
         raise unusable(type(error).__name__) from error
 
 
-class _AvroReader:
-    def __init__(self, named: Mapping[str, tuple[Any, str]]) -> None:
-        self._named = named
-
-    def type(self, given: Any, space: str, level: int) -> Type | None:
-        """None for what is only ever null, and has no column."""
-        if level > MAX_LEVELS:
-            return OTHER
-        if isinstance(given, list):
-            real = [each for each in given if each != "null"]
-            if len(real) > 1:
-                return OTHER
-            return self.type(real[0], space, level) if real else None
-        if given == "null":
-            return None
-        if isinstance(given, str) and given not in _AVRO:
-            named = self._named.get(_full(given, space)) or self._named.get(given)
-            return self.type(named[0], named[1], level) if named else OTHER
-        told = given if isinstance(given, dict) else {"type": given}
-        match told.get("type"):
-            case "record":
-                return self._record(told, space, level)
-            case "array":
-                return Type("array", item=self.type(told.get("items"), space, level + 1))
-            case "map":
-                return Type("map", item=self.type(told.get("values"), space, level + 1))
-            case str(kind) if kind in _AVRO:
-                return _primitive(_AVRO[kind], told)
+def _avro_type(given: Any, named: Mapping[str, Any], level: int) -> Type | None:
+    """None for what is only ever null, and has no column."""
+    if level > MAX_LEVELS:
         return OTHER
-
-    def _record(self, told: dict[str, Any], space: str, level: int) -> Type:
-        full = _full(_text(told.get("name")), _text(told.get("namespace")) or space)
-        inner = full.rpartition(".")[0]
-        types = [self.type(each.get("type"), inner, level + 1) for each in told.get("fields", ())]
-        names = [_text(each.get("name")) for each in told.get("fields", ())]
-        fields = tuple(Field(n, t) for n, t in zip(names, types, strict=True) if t is not None)
-        return Type("struct", full, fields=fields)
+    if isinstance(given, list):
+        real = [each for each in given if each != "null"]
+        if len(real) > 1:
+            return OTHER
+        return _avro_type(real[0], named, level) if real else None
+    if given == "null":
+        return None
+    if isinstance(given, str) and given not in _AVRO:
+        known = named_type(given, named)
+        return _avro_type(known, named, level) if known else OTHER
+    told = given if isinstance(given, dict) else {"type": given}
+    match told.get("type"):
+        case "record":
+            fields = told.get("fields", ())
+            types = [_avro_type(each.get("type"), named, level + 1) for each in fields]
+            names = [_text(each.get("name")) for each in fields]
+            made = [Field(n, t) for n, t in zip(names, types, strict=True) if t is not None]
+            return Type("struct", _text(told.get("name")), fields=tuple(made))
+        case "array":
+            return Type("array", item=_avro_type(told.get("items"), named, level + 1))
+        case "map":
+            return Type("map", item=_avro_type(told.get("values"), named, level + 1))
+        case str(kind) if kind in _AVRO:
+            return _primitive(_AVRO[kind], told)
+    return OTHER
 
 
 def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
@@ -173,23 +159,6 @@ def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
             known = {"scale": str(told.get("scale", 0)), PRECISION: str(told.get("precision"))}
             return Type(kind, name, known)
     return Type(kind, name, parameters)
-
-
-def _definitions(given: Any, space: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Every named type in a schema's JSON, by its full name, with the namespace around it."""
-    if isinstance(given, list):
-        for each in given:
-            yield from _definitions(each, space)
-    if not isinstance(given, dict):
-        return
-    if isinstance(given.get("name"), str) and given.get("type") in ("record", "enum", "fixed"):
-        full = _full(given["name"], _text(given.get("namespace")) or space)
-        yield full, (given, space)
-        space = full.rpartition(".")[0]
-    for part in ("type", "items", "values"):
-        yield from _definitions(given.get(part), space)
-    for each in given.get("fields", ()):
-        yield from _definitions(each.get("type"), space)
 
 
 def _bare(given: Any) -> Any:
@@ -207,10 +176,6 @@ def _bare(given: Any) -> Any:
         fields = [{k: v for k, v in each.items() if k != "default"} for each in kept["fields"]]
         kept["fields"] = list(map(_bare, fields))
     return kept
-
-
-def _full(name: str, space: str) -> str:
-    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
 
 
 def _text(given: Any) -> str:
@@ -240,7 +205,6 @@ def unusable(evidence: str) -> DecodeError:
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
 CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = range(6)
 UNKNOWN = -1
-Codes = npt.NDArray[np.int64]
 
 _PREFIX = "__"
 _TOLD = frozenset(
@@ -258,7 +222,7 @@ _TOLD_PREFIXES = ("source_", "transaction_")
 class Parts:
     """Events, taken apart; every array has one element for each."""
 
-    codes: Codes
+    codes: Positions
     """Numbers of OPERATIONS, or UNKNOWN."""
     row: tuple[pa.Array, ...]
     """The columns of the source's table, as they were decoded."""
@@ -331,7 +295,7 @@ class Shape:
             both = pa.concat_arrays([row, before])
             chosen = np.arange(len(codes)) + np.where(deletes, len(codes), 0)
             row = both.take(pa.array(chosen))
-        absent = row.is_null().to_numpy(zero_copy_only=False) & ~np.isin(codes, (TRUNCATE, MESSAGE))
+        absent = nulls(row) & ~np.isin(codes, (TRUNCATE, MESSAGE))
         rest = [(name, a) for name, a in columns.items() if name not in ("before", "after", "op")]
         if before is not None:
             # an image of the row as it was before an update; that of a delete is the row
@@ -379,20 +343,18 @@ def is_told(name: str) -> bool:
     return word in _TOLD or word.startswith(_TOLD_PREFIXES)
 
 
-def _codes(operations: pa.Array) -> Codes:
+def _codes(operations: pa.Array) -> Positions:
     if not pa.types.is_string(operations.type):
         return np.full(len(operations), UNKNOWN)
     found = pc.index_in(operations, value_set=pa.array(OPERATIONS, pa.string()))
-    codes: Codes = found.fill_null(UNKNOWN).to_numpy().astype(np.int64)
+    codes: Positions = found.fill_null(UNKNOWN).to_numpy().astype(np.int64)
     return codes
 
 
 def _truths(array: pa.Array | None, count: int) -> Mask:
     if array is None:
         return np.zeros(count, np.bool_)
-    texts = pc.utf8_lower(array.cast(pa.string()))
-    truths: Mask = pc.equal(texts, "true").fill_null(False).to_numpy(zero_copy_only=False)
-    return truths
+    return truths(pc.equal(pc.utf8_lower(array.cast(pa.string())), "true"))
 
 
 def _members(source: pa.StructArray) -> dict[str, pa.Array]:

@@ -1,21 +1,4 @@
-"""What each of the types of Debezium and Kafka Connect becomes in the lake.
-
-| in the event | lake |
-|---|---|
-| boolean, string, bytes, float, double, int64 | as they are |
-| int8, int16, int32, `Year` | int |
-| `Date` of both, `IsoDate` | date |
-| `Timestamp` of both, `MicroTimestamp`, `NanoTimestamp`, `IsoTimestamp` | timestamp in UTC |
-| `ZonedTimestamp` | timestamp in UTC |
-| `Time` of both, `MicroTime`, `NanoTime`, `IsoTime` | text `HH:MM:SS.ffffff` |
-| `ZonedTime` | text, with `Z` |
-| `MicroDuration`, `NanoDuration` | text `[-]HH:MM:SS.ffffff`, of as many hours as needed |
-| `Decimal` | decimal, of 38 digits if none are told; text beyond |
-| `VariableScaleDecimal` | text with every digit |
-| `Json`, `Xml`, `Uuid`, `Enum`, `EnumSet`, `Ltree`, `Tsvector`, `Interval` | text |
-| `Bits` | text of 0 and 1 |
-| `geometry.*`, `SparseVector`, maps with other keys than texts | JSON text |
-| array, map, other structs | list, map, struct |
+"""What types of Debezium and Kafka Connect become in the lake; `_NAMED` has those with a meaning.
 
 A value that its column cannot hold, such as PostgreSQL's infinity, is null in the column and given
 back beside it.
@@ -28,26 +11,23 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
+from distributary.decode.base import Mask, nulls, owners, truths, where
 from distributary.decode.change import values
-from distributary.decode.change.base import Place
+from distributary.decode.change.base import Place, with_members
 from distributary.decode.change.debezium.schema import DECIMAL, PRECISION, Parts, Type
-from distributary.decode.change.values import Mask, Read, Reading, json_texts
+from distributary.decode.change.values import Read, Reading, json_texts
 from distributary.decode.json import columns
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import rest_as_json
 from distributary.model.record import TIMESTAMP
-
-# Values of Debezium's and Kafka Connect's types as the lake holds them: whole arrays at a time.
-#
-# What the lake cannot hold is null in the column and given back beside it.
 
 _LONGEST_BITS = 100_000
 _LONGEST_NUMBER = 60_000
@@ -60,15 +40,8 @@ def binary(array: pa.Array) -> Reading:
     """Bytes; JSON has them in base64."""
     if pa.types.is_binary(array.type):
         return Reading(array)
-    found: list[bytes | None] = []
-    lost: dict[int, Any] = {}
-    for row, text in enumerate(array.to_pylist()):
-        try:
-            found.append(None if text is None else binascii.a2b_base64(text, strict_mode=True))
-        except (binascii.Error, ValueError):
-            found.append(None)
-            lost[row] = text
-    return Reading(pa.array(found, pa.binary()), lost)
+    read = partial(binascii.a2b_base64, strict_mode=True)
+    return values.one_by_one(array, read, pa.binary())
 
 
 def after_binary(read: Read) -> Read:
@@ -89,20 +62,13 @@ def cast(type_: pa.DataType) -> Read:
         try:
             return Reading(array if array.type == type_ else array.cast(type_))
         except pa.ArrowInvalid:
-            fits = [_fits(each, type_) for each in array.to_pylist()]
-        kept = pc.if_else(pa.array(fits), array, pa.scalar(None, array.type))
-        lost = {row: array[row].as_py() for row in np.flatnonzero(~np.array(fits)).tolist()}
-        return Reading(kept.cast(type_), lost)
+
+            def fitting(value: Any) -> Any:
+                return pa.scalar(value, array.type).cast(type_).as_py()
+
+            return values.one_by_one(array, fitting, type_)
 
     return read
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    try:
-        pa.scalar(value).cast(type_)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
@@ -112,21 +78,11 @@ def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
         whole = array.cast(pa.int64())
         if parts > 1:
             # of moments before 1970 as well the one below
-            whole = pa.array(_floored(whole, parts), mask=_nulls(array))
+            whole = pa.array(whole.fill_null(0).to_numpy() // parts, mask=nulls(array))
         done = read(pc.multiply(whole, by) if by > 1 else whole)
         return Reading(done.array, {row: array[row].as_py() for row in done.lost})
 
     return reading
-
-
-def _floored(array: pa.Array, parts: int) -> npt.NDArray[np.int64]:
-    floored: npt.NDArray[np.int64] = array.fill_null(0).to_numpy() // parts
-    return floored
-
-
-def _nulls(array: pa.Array) -> Mask:
-    nulls: Mask = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
 
 
 def instants(*, factor: int = 1, parts: int = 1) -> Read:
@@ -145,8 +101,8 @@ def moments(read: Callable[[pa.Array], pa.Array], *, suffix: str = "") -> Read:
 
     def reading(array: pa.Array) -> Reading:
         found = read(pc.utf8_rtrim(array, suffix) if suffix else array)
-        rows = np.flatnonzero(_nulls(found) & ~_nulls(array)).tolist()
-        return Reading(found, {row: array[row].as_py() for row in rows})
+        bad = nulls(found) & ~nulls(array)
+        return Reading(found, {row: array[row].as_py() for row in where(bad)})
 
     return reading
 
@@ -312,9 +268,9 @@ def _collection(item: Type, raw: pa.DataType) -> Plan:
             entries = [made.key_field, made.item_field]
             content = pa.StructArray.from_arrays([lists.keys, content], fields=entries)
         found = with_values(lists, made, content)
-        rows = np.searchsorted(lists.offsets.to_numpy(), [*reading.lost], side="right") - 1
+        rows = owners(lists.offsets.to_numpy(), [*reading.lost])
         lost: dict[int, Any] = {}
-        for row, value in zip(rows.tolist(), reading.lost.values(), strict=True):
+        for row, value in zip(rows, reading.lost.values(), strict=True):
             lost.setdefault(row, []).append(value)
         return Reading(found, lost)
 
@@ -383,7 +339,7 @@ def headers_of(headers: pa.ListArray, name: str) -> Headers:
     if headers.null_count == len(headers):
         return {}
     keys, values = headers.flatten().flatten()
-    found = np.flatnonzero(pc.equal(keys, name).fill_null(False).to_numpy(zero_copy_only=False))
+    found = np.flatnonzero(truths(pc.equal(keys, name)))
     if not len(found):
         return {}
     rows = pc.list_parent_indices(headers).to_numpy()[found]
@@ -404,14 +360,8 @@ def envelopes(
     if members:
         batch = pa.RecordBatch.from_arrays([*members.values()], names=[*members])
         texts = pc.fill_null(rest_as_json(batch, [*members]), "{}")
-    more: dict[int, dict[str, Any]] = {}
-    for part, headers in (("new_key", new_keys), ("old_key", old_keys)):
-        for row, value in headers.items():
-            more.setdefault(row, {})[part] = value
-    for column, rows in lost.items():
-        for row, value in rows.items():
-            more.setdefault(row, {}).setdefault("rescued", {})[column] = value
-    return _with_more(texts, more) if more else texts
+    keys = [(("new_key",), new_keys), (("old_key",), old_keys)]
+    return with_members(texts, keys + [(("rescued", column), lost[column]) for column in lost])
 
 
 def contents(headers: Headers) -> dict[int, Any]:
@@ -426,18 +376,6 @@ def _content(value: bytes | None) -> Any:
         return (value or b"").decode("utf-8", "replace")
     framed = isinstance(content, dict) and content.keys() == {"schema", "payload"}
     return content["payload"] if framed else content
-
-
-def _with_more(texts: pa.StringArray, more: Mapping[int, Mapping[str, Any]]) -> pa.StringArray:
-    rows = sorted(more)
-    added: list[str] = []
-    for row, text in zip(rows, texts.take(pa.array(rows)).to_pylist(), strict=True):
-        words = json.dumps(more[row], ensure_ascii=False, separators=(",", ":"))
-        words = words.encode("utf-8", "replace").decode()
-        added.append(words if text == "{}" else f"{text[:-1]},{words[1:]}")
-    places = np.arange(len(texts))
-    places[rows] = len(texts) + np.arange(len(rows))
-    return pa.concat_arrays([texts, pa.array(added, pa.string())]).take(pa.array(places))
 
 
 def halves(deletes: Mask, new_keys: Headers, place: Place) -> Any:
