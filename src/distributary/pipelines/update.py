@@ -47,6 +47,11 @@ from distributary.supervise.process import hold_tether
 
 _OURS = re.compile(r"distributary\.errors\.(\w+): ([A-Z_]+): (.*)")
 _MOST = 500
+# what Spark's program says before it reads definitions, and when it has read all of them
+_READING = ("Registering graph elements...", "Importing ", "Registering SQL file ")
+_READ = "Starting run..."
+# the server went away, which is no fault of a definition
+_CONNECTION = ("pyspark.errors.exceptions.connect.SparkConnectGrpcException", "grpc.")
 
 
 def failure(
@@ -63,6 +68,14 @@ def failure(
     ours = _raised(lines)
     if ours is not None:
         return ours
+    last = _last_words(lines)[:_MOST]
+    if _defining(lines) and not last.startswith(_CONNECTION):
+        return ConfigError(
+            "a definition of the project failed",
+            where=project,
+            evidence=last,
+            next_step="mend it; the lines before this one say where it is",
+        )
     news = grown(book)
     if news:
         return SchemaGrewError(
@@ -75,7 +88,7 @@ def failure(
         "the update failed",
         code=ErrorCode.SPARK_FAILED,
         where=project,
-        evidence=_last_words(lines)[:_MOST],
+        evidence=last,
         next_step=f"read {log}" if log else "read the log of the Spark Connect server",
     )
 
@@ -93,6 +106,12 @@ def _raised(lines: Sequence[str]) -> DistributaryError | None:
         error.next_step = parts.get("next", "")
         return error if isinstance(error, DistributaryError) else None
     return None
+
+
+def _defining(lines: Sequence[str]) -> bool:
+    """Whether the program ended while it read the definitions."""
+    said = "\n".join(lines)
+    return _READ not in said and any(words in said for words in _READING)
 
 
 def _last_words(lines: Sequence[str]) -> str:
