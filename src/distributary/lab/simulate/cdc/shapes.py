@@ -340,6 +340,14 @@ def canonical(value: Any) -> Any:
             return value
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def days(value: date) -> int:
+    """A day as the number of days since 1970."""
+    return (value - EPOCH.date()).days
+
+
 def micros(value: timedelta) -> int:
     """A span of time in microseconds."""
     return value // timedelta(microseconds=1)
