@@ -9,14 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.errors import ConfigError
 from distributary.lab.simulate.base import DEFAULT_KINDS, HOSTILE_NAMES, BadKind
 from distributary.lab.simulate.dice import (
     CHANGED_NUMBER,
@@ -36,20 +35,20 @@ from distributary.lab.simulate.dice import (
     user_names,
     varint,
 )
+from distributary.lab.simulate.plan import Plan, some_start
 
 # What the games simulator is asked to send: counts and order follow from the plan alone.
 
-_FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
-_MINUTES_OF_A_YEAR = 365 * 24 * 60
-
 
 @dataclass(frozen=True, kw_only=True)
-class GamesPlan:
+class GamesPlan(Plan):
     """Exactly `games * rounds * records` good messages, and `bad` bad ones between them.
 
     A record is known by its index: `(round * records + row) * games + game`, rounds counted from
     version 1, so that a later plan with a higher `start_version` goes on where this one ends.
     """
+
+    refusal = "these games cannot be simulated"
 
     games: int = 5
     versions: int = 5
@@ -89,15 +88,6 @@ class GamesPlan:
         self._need(aware and self.start_millis > 0, "start", "a time with a zone, after 1970")
         self._need(self.oversize_bytes >= 1, "oversize_bytes", "at least 1")
 
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these games cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
-
     @property
     def last_version(self) -> int:
         """The newest version that is sent."""
@@ -126,9 +116,7 @@ class GamesPlan:
     @property
     def start_millis(self) -> int:
         """Time of the first event of version 1, in milliseconds since 1970."""
-        minutes = seed_for(self.seed, "start") % _MINUTES_OF_A_YEAR
-        start = self.start or _FIRST_START + timedelta(minutes=minutes)
-        return int(start.timestamp() * 1000)
+        return int((self.start or some_start(self.seed)).timestamp() * 1000)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

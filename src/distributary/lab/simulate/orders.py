@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +21,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from distributary.errors import ConfigError, ErrorCode
-from distributary.lab.simulate.base import MESSAGES, Registry, Round, Sent, Sink, Tally, deliver
+from distributary.errors import ErrorCode
+from distributary.lab.simulate.base import Registry, Round, Sent, Sink, deliver, message_batch
 from distributary.lab.simulate.dice import roll, seed_for
+from distributary.lab.simulate.plan import Plan
 from distributary.model.record import Format
 from distributary.registry.compile.protobuf import compile_proto
 
@@ -259,8 +262,10 @@ class OrderKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrdersPlan:
+class OrdersPlan(Plan):
     """Exactly `versions * records` messages, and `empty` lists without an order between them."""
+
+    refusal = "these orders cannot be simulated"
 
     kind: OrderKind = OrderKind.ORDERS
     versions: int = 1
@@ -286,15 +291,6 @@ class OrdersPlan:
         self._need(self.empty >= 0 and (lists or not self.empty), "empty", "0, or more for orders")
         self._need(self.bare >= 0, "bare", "0 or more")
         self._need(self.start.tzinfo is not None, "start", "a time with a zone")
-
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these orders cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
 
     @property
     def subject(self) -> str:
@@ -396,56 +392,44 @@ def _round(
     position: int,
     most: int = _ROWS_PER_BATCH,
 ) -> Round:
-    tally, version = Tally(first_position=position), max(ids)
+    version = max(ids)
     return Round(
-        _batches(plan, dated, schema_id=ids[version], version=version, tally=tally, most=most),
+        partial(_batches, plan, dated, ids[version] if plan.framed else None, most),
         number=version - 1,
         version=version,
-        tally=tally,
-        schema_ids={plan.type: dict(ids)},
+        first_position=position,
+        schema_ids={plan.type: ids},
         columns={plan.type: columns(plan.type)},
-        type_changes={},
     )
 
 
 def _batches(
     plan: OrdersPlan,
     dated: Iterable[tuple[int, Any]],
-    *,
-    schema_id: int,
-    version: int,
-    tally: Tally,
+    schema_id: int | None,
     most: int,
+    round: Round,
 ) -> Iterator[pa.RecordBatch]:
-    lists = plan.kind is OrderKind.ORDERS
-    text = orders(version) if lists else either_in_full()
-    encode = avro_serializer(text, schema_id=schema_id if plan.framed else None)
-    rows: list[tuple[str | None, bytes, int, bytes]] = []
-    position = tally.first_position
-    for moment, value in dated:
-        encoded = encode(value if lists else (plan.type, value))
-        _count(plan, tally, value, encoded, version=version, position=position)
-        tally.add_times(moment, moment)
-        kind = plan.type if plan.framed else None
-        rows.append((kind, encoded, moment, b"%d" % position))
-        position += 1
-        if len(rows) == most:
-            yield _batch(rows)
-            rows = []
-    if rows:
-        yield _batch(rows)
-
-
-def _count(
-    plan: OrdersPlan, tally: Tally, value: Any, encoded: bytes, *, version: int, position: int
-) -> None:
-    if not plan.framed:
-        tally.add_bad(_reason(encoded), position=position)
-        return
-    tally.good[plan.type, version] += 1
-    tally.framed += 1
-    if plan.kind is OrderKind.ORDERS:
-        tally.extra_rows += len(value) - 1
+    lists, source = plan.kind is OrderKind.ORDERS, iter(enumerate(dated, round.first_position))
+    version = round.version
+    encode = avro_serializer(orders(version) if lists else either_in_full(), schema_id=schema_id)
+    while rows := list(islice(source, most)):
+        values = []
+        for position, (moment, value) in rows:
+            values.append(encode(value if lists else (plan.type, value)))
+            round.add_times(moment, moment)
+            if not plan.framed:
+                round.add_bad(_reason(values[-1]), position=position)
+                continue
+            round.good[plan.type, version] += 1
+            round.framed += 1
+            round.extra_rows += len(value) - 1 if lists else 0
+        yield message_batch(
+            [plan.type if plan.framed else None] * len(rows),
+            values,
+            pa.array([moment for _, (moment, _) in rows]),
+            [b"%d" % position for position, _ in rows],
+        )
 
 
 def _reason(bare: bytes) -> ErrorCode:
@@ -454,15 +438,3 @@ def _reason(bare: bytes) -> ErrorCode:
         return ErrorCode.BAD_MAGIC
     # it looks like a header, if it is long enough, and then its id is no schema's
     return ErrorCode.WIRE_HEADER_TRUNCATED if len(bare) < 5 else ErrorCode.UNKNOWN_SCHEMA_ID
-
-
-def _batch(rows: list[tuple[str | None, bytes, int, bytes]]) -> pa.RecordBatch:
-    kinds, values, moments, keys = zip(*rows, strict=True)
-    times = pa.array(moments, pa.timestamp("ms", "UTC"))
-    columns = [
-        pa.array(kinds, pa.string()),
-        pa.array(values, pa.binary()),
-        times.cast(MESSAGES.field("produced_at").type),
-        pa.array(keys, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)

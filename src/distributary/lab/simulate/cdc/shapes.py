@@ -8,18 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from distributary.errors import ConfigError
 from distributary.lab.simulate.dice import roll, sample, seed_for
+from distributary.lab.simulate.plan import Plan, chosen, some_start
 
 # What the change-data simulator is asked to send.
-
-_FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
-_MINUTES_OF_A_YEAR = 365 * 24 * 60
 
 
 class SourceType(StrEnum):
@@ -99,11 +95,13 @@ _ROUNDS_NEEDED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CdcPlan:
+class CdcPlan(Plan):
     """Exactly `events` changes, after every table's `rows` were read once.
 
     What is sent again counts in addition. A change of key is two events.
     """
+
+    refusal = "these changes cannot be simulated"
 
     tables: int = 2
     events: int = 1_000
@@ -141,15 +139,6 @@ class CdcPlan:
         self._need(aware and self.start_millis > 0, "start", "a time with a zone, after 1970")
         self._need(bool(self.topic_prefix), "topic_prefix", "a name")
 
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these changes cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
-
     def has(self, feature: Feature) -> bool:
         """Whether this happens in the stream."""
         return feature in self.features
@@ -162,9 +151,7 @@ class CdcPlan:
     @property
     def start_millis(self) -> int:
         """When the stream begins, in milliseconds since 1970: always a full minute."""
-        minutes = seed_for(self.seed, "start") % _MINUTES_OF_A_YEAR
-        start = self.start or _FIRST_START + timedelta(minutes=minutes)
-        return int(start.timestamp()) // 60 * 60_000
+        return int((self.start or some_start(self.seed)).timestamp()) // 60 * 60_000
 
     def events_in(self, number: int) -> int:
         """How many changes a round has; rounds count from 0."""
@@ -174,18 +161,7 @@ class CdcPlan:
 
 def parse_features(names: Iterable[str]) -> frozenset[Feature]:
     """Features by the names a person types; an unknown one is a ConfigError."""
-    found = set()
-    for name in names:
-        if name not in set(Feature):
-            near = get_close_matches(name, list(Feature), n=1)
-            raise ConfigError(
-                "there is no such feature of a stream of changes",
-                where="--with",
-                evidence=repr(name)[:80],
-                next_step=f"did you mean {near[0]}?" if near else f"one of: {', '.join(Feature)}",
-            )
-        found.add(Feature(name))
-    return frozenset(found)
+    return frozenset(chosen(names, Feature, what="feature of a stream of changes", where="--with"))
 
 
 # Kinds of column, and what becomes of each on its way through a stream.
