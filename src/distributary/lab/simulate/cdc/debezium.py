@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC
@@ -15,9 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
-from pydantic import ValidationError
 
-from distributary.config.kafka import KafkaSource
 from distributary.errors import ConfigError
 from distributary.lab.simulate.base import Message
 from distributary.lab.simulate.cdc.database import Change, Op, Unit
@@ -39,7 +36,16 @@ from distributary.lab.simulate.cdc.shapes import (
     micros,
     since_midnight,
 )
-from distributary.lab.simulate.kafka import KafkaSink, Made, Topic, Topics, cards_folder, write_card
+from distributary.lab.simulate.kafka import (
+    KafkaSink,
+    KafkaTarget,
+    Made,
+    Topic,
+    Topics,
+    new_card,
+    validated,
+    write_card,
+)
 
 # The field `source` of an event, as each connector has it: type in Kafka Connect, optional, value.
 
@@ -405,15 +411,11 @@ def _before(change: Change) -> Row | None:
 
 
 class TopicsOutlet:
-    """Sends to any topic of one broker through one client.
-
-    Args:
-        bootstrap_servers: the brokers, host:port.
-        partitions: of topics that are made; 1 if not said.
-    """
+    """Sends to any topic of one broker through one client; makes those that are not there."""
 
     def __init__(self, bootstrap_servers: str, *, partitions: int | None = None) -> None:
-        self._options = _options(bootstrap_servers)
+        source, _ = validated(KafkaTarget(topic="any", bootstrap_servers=bootstrap_servers))
+        self._options = source.client_options()
         self._partitions = partitions
         self._topics = Topics(self._options)
         self._cluster = self._topics.cluster()
@@ -445,7 +447,7 @@ class TopicsOutlet:
                     registry="",
                     subjects=(),
                     schema_ids={},
-                    path=cards_folder() / f"{uuid.uuid4().hex}.json",
+                    path=new_card(),
                 )
             )
         self._sinks[name] = KafkaSink(name, options=self._options, producer=self._shared)
@@ -477,17 +479,3 @@ def send_messages(
         if on_round is not None:
             on_round(round)
     return stream.sent()
-
-
-def _options(bootstrap_servers: str) -> dict[str, str]:
-    try:
-        source = KafkaSource(type="kafka", bootstrap_servers=bootstrap_servers, topics=("any",))
-        return dict(source.client_options())
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        raise ConfigError(
-            "this is no place to send to",
-            where="--bootstrap-servers",
-            evidence=str(first["msg"]),
-            next_step="name a broker as host:port",
-        ) from None
