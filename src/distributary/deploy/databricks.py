@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 import distributary
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import printable
-from distributary.deploy.files import Action, Mark, Step, Target, digest, marked, read_mark
-from distributary.deploy.launcher import LAUNCHER
+from distributary.deploy.files import (
+    Action,
+    Mark,
+    Step,
+    Target,
+    digest,
+    marked,
+    read_mark,
+    template,
+)
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import (
     ConfigError,
@@ -600,6 +608,6 @@ def _texts(pipeline: Installable, folder: str) -> dict[str, str]:
     """The pipeline file, then the launcher."""
     texts = {
         f"{folder}/{pipeline.name}.yaml": pipeline.shared_text,
-        f"{folder}/launch.py": LAUNCHER,
+        f"{folder}/launch.py": template("launch.py.txt"),
     }
     return {path: marked(text, target=NAME, pipeline=pipeline.name) for path, text in texts.items()}

@@ -69,6 +69,16 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+_TEMPLATES = Path(__file__).with_name("templates")
+_PLACE = re.compile(r"@([a-z_]+)@")
+
+
+def template(file: str, /, **values: object) -> str:
+    """A text of `templates/`, with values in place of `@names@`."""
+    text = _TEMPLATES.joinpath(file).read_text("utf-8")
+    return _PLACE.sub(lambda place: str(values[place[1]]), text)
+
+
 # What an installation would do, step by step, before anything is done.
 
 _ASSIGNMENT = re.compile(r'^([-+ ]?\s*(?:-\s+)?(?:Environment=)?"?([\w.-]+)"?\s*[:=]\s*)(\S.*)$')
