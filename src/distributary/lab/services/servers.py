@@ -49,6 +49,11 @@ def ensure_artifacts(progress: Progress | None = None, *, cache: Path | None = N
     return Artifacts(tuple(path for path in paths if path != unpacked), registry)
 
 
+def _properties(server: str) -> dict[str, str]:
+    lines = Path(__file__).with_name(f"{server}.properties").read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
 def small_jvm(
     java: Java, jars: Sequence[Path], *, memory: str, service: str, port: int, folder: Path
 ) -> list[str]:
@@ -130,42 +135,9 @@ class JavaService(ABC):
         )
 
 
-_LARGEST_RECORD = 110 * 1024 * 1024
 _SETTINGS = Path("kafka", "server.properties")
 _DATA = Path("kafka", "data")
 _WORDS = Path("kafka", "format.words")
-
-_BROKER = {
-    "node.id": "1",
-    "process.roles": "broker,controller",
-    "controller.listener.names": "CONTROLLER",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "log.dirs": str(_DATA),
-    "auto.create.topics.enable": "true",
-    "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "4",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "share.coordinator.state.topic.num.partitions": "4",
-    "group.initial.rebalance.delay.ms": "0",
-    "message.max.bytes": str(_LARGEST_RECORD),
-    "replica.fetch.max.bytes": str(_LARGEST_RECORD),
-    "socket.request.max.bytes": str(_LARGEST_RECORD + 10 * 1024 * 1024),
-    # simulated records may be years old, and must stay nevertheless
-    "log.retention.ms": "-1",
-    # a killed broker may come back only when its session has ended
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
-    "controller.quorum.election.timeout.ms": "200",
-    "controller.quorum.election.backoff.max.ms": "100",
-    # the usual buffer is a quarter of the memory
-    "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +160,7 @@ class Broker(JavaService):
         controller = f"{HOST}:{self.ports['controller']}"
         open_to = [f"{name}://{HOST}:{self.ports[port]}" for name, port in self.listeners.items()]
         protocols = [f"{name}:{name}" for name in self.listeners]
-        return _BROKER | {
+        return _properties("broker") | {
             "controller.quorum.voters": f"1@{controller}",
             "listeners": ",".join([*open_to, f"CONTROLLER://{controller}"]),
             "advertised.listeners": ",".join(open_to),
@@ -276,35 +248,6 @@ def _write_private(path: Path, lines: Sequence[str]) -> None:
 
 _PATH = "/apis/ccompat/v7"
 
-_REGISTRY = {
-    "quarkus.http.host": HOST,
-    "quarkus.banner.enabled": "false",
-    "quarkus.log.console.enable": "false",
-    "quarkus.log.file.enable": "true",
-    "quarkus.log.file.json": "false",
-    "quarkus.log.file.format": "%d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%e%n",
-    "quarkus.log.file.rotation.max-file-size": "10M",
-    "quarkus.log.file.rotation.max-backup-index": "2",
-    "quarkus.http.access-log.enabled": "false",
-    "apicurio.import.work-dir": "tmp/registry",
-    "apicurio.storage.snapshot.location": "tmp/registry",
-    "apicurio.storage.kind": "sql",
-    "apicurio.storage.sql.kind": "h2",
-    # the usual delay of half a second would cost a killed registry what it has already promised
-    "apicurio.datasource.url": "jdbc:h2:file:./registry/schemas;WRITE_DELAY=0",
-    "apicurio.datasource.jdbc.initial-size": "1",
-    "apicurio.datasource.jdbc.min-size": "1",
-    "apicurio.datasource.jdbc.max-size": "10",
-    # as Confluent's registry allows it
-    "apicurio.rest.deletion.artifact.enabled": "true",
-    "apicurio.rest.deletion.artifact-version.enabled": "true",
-    "apicurio.rest.deletion.group.enabled": "true",
-    # a list of subjects that silently ends after 1,000 helps nobody
-    "apicurio.ccompat.max-subjects": "1000000",
-    # it would call an Avro schema with an alias the same as the one without
-    "apicurio.ccompat.use-canonical-hash": "false",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Registry(JavaService):
@@ -320,7 +263,7 @@ class Registry(JavaService):
 
     def settings(self) -> dict[str, str]:
         """Properties of its JVM, which win over variables of the environment."""
-        return _REGISTRY | {
+        return _properties("registry") | {
             "quarkus.http.port": str(self.port),
             "quarkus.log.file.path": str(self.log.relative_to(self.folder)),
         }
