@@ -15,11 +15,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from distributary.config.document import printable
 from distributary.config.lake import Grant, local_path
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
-from distributary.deploy.databricks import asking
+from distributary.deploy.databricks import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql
@@ -29,6 +28,7 @@ from distributary.store.disk import held
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
+    from pyspark.sql import SparkSession
 
 
 # Who may do what with which table: wanted, recorded, and the statements between the two.
@@ -153,16 +153,8 @@ def _dotted(type: str) -> str:
 
 # The two ways to carry out grants: Spark SQL, and Unity Catalog's own API.
 
-_LONGEST = 300
 _TABLE = "table"
 _GONE = "TABLE_OR_VIEW_NOT_FOUND"
-
-
-class SqlSession(Protocol):
-    """What is needed of a Spark session."""
-
-    def sql(self, sqlQuery: str) -> object:
-        """Run a statement."""
 
 
 class SparkExecutor:
@@ -170,7 +162,7 @@ class SparkExecutor:
 
     parallel = 1
 
-    def __init__(self, session: SqlSession) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     def held_by(self, right: Right) -> bool | None:
@@ -190,11 +182,11 @@ class SparkExecutor:
                 raise SetupError(
                     "this Spark does not know GRANT: no authoriser is installed",
                     code=ErrorCode.GRANT_REFUSED,
-                    evidence=_words(error),
+                    evidence=words(error),
                     next_step="add an authoriser with spark.conf (spark.sql.extensions), or use "
                     "--through databricks",
                 ) from error
-            raise _refused(statement, _words(error)) from error
+            raise _refused(statement, words(error)) from error
 
 
 class CatalogExecutor:
@@ -241,7 +233,7 @@ class CatalogExecutor:
             except NotFound as error:
                 # what is gone has no grants left
                 if grant:
-                    raise _refused(statement, _words(error)) from error
+                    raise _refused(statement, words(error)) from error
 
 
 @contextmanager
@@ -272,11 +264,6 @@ def _refused(statement: Statement, evidence: str) -> DeployError:
         evidence=evidence,
         next_step="check that the principal exists and that you own the table, then apply again",
     )
-
-
-def _words(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
 
 # The record of what was granted, in the lake: only what stands in it is ever revoked.
