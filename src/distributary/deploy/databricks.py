@@ -455,9 +455,7 @@ class DatabricksTarget:
             return Step(FILE, path, Action.CREATE, after)
         if mark is None or mark.pipeline != self.pipeline:
             return Step(FILE, path, Action.FOREIGN, after, why="has no mark of this pipeline")
-        if before == after:
-            return Step(FILE, path, Action.UNCHANGED, after, before)
-        return Step(FILE, path, Action.UPDATE if mark.intact else Action.EDITED, after, before)
+        return Step(FILE, path, mark.change(before, after), after, before)
 
     def _job_step(self) -> Step:
         wanted = self.wanted

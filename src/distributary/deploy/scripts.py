@@ -24,7 +24,8 @@ def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> Fi
     settings = pipeline.deploy.spark_submit or SparkSubmit()
     folder = (out or Path(f"{pipeline.name}-spark-submit")).absolute()
     script = folder / "submit.sh"
-    make = () if settings.environment == "workers" else (_packaging(folder, settings),)
+    package = f"distributary package {shlex.quote(str(folder / settings.archive))}"
+    make = () if settings.environment == "workers" else (package,)
     return FileTarget(
         NAME,
         pipeline.name,
@@ -67,10 +68,6 @@ def _archive(settings: SparkSubmit) -> str:
         return shlex.quote(settings.archive)
     # the folder is known when the script runs
     return f'"$here"/{shlex.quote(settings.archive)}'
-
-
-def _packaging(folder: Path, settings: SparkSubmit) -> str:
-    return f"distributary package {shlex.quote(str(folder / settings.archive))}"
 
 
 # A DAG file for Apache Airflow 2 and 3: one task, which runs the pipeline and ends.

@@ -394,13 +394,7 @@ class DeltaSink:
     """Appends messages to a Delta table in a local folder; each write is one commit.
 
     The rows keep their order: file after file in the commit, row after row in the file. Headers
-    are left out: the table has no column for them.
-
-    Args:
-        path: the table's folder; made by the first write.
-        records_per_file: a write of more messages than this makes several files.
-        value_column: the column that holds the messages.
-        type_column: the column that holds the readable type names; None for no such column.
+    are left out: the table has no column for them. With `type_column` None it has none of types.
     """
 
     def __init__(

@@ -525,17 +525,12 @@ _MOST_UPDATED = 3
 
 
 class LiveTable:
-    """Rows are known by a serial number, which they keep when their key changes.
-
-    Args:
-        shape: its columns in the beginning.
-        born: the round in which it appears.
-        null_keys: whether a column of its key may be null.
-    """
+    """Rows are known by a serial number, which they keep when their key changes."""
 
     def __init__(self, shape: Shape, *, born: int, null_keys: bool) -> None:
         self.shape = shape
         self.born = born
+        """The round in which it appears."""
         self.rows: dict[int, Row] = {}
         self.columns: dict[str, CdcColumn] = {c.name: c for c in shape.columns}
         """All columns that it ever had."""
@@ -570,13 +565,9 @@ class LiveTable:
 
     def insert(self, dice: Dice, *, key: Key | None = None) -> int:
         """A new row, under this key or any other that is free."""
-        chosen = dict(zip(self.shape.key, key or self.free_key(dice), strict=True))
-        row = {
-            column.name: chosen[column.name]
-            if column.name in chosen
-            else draw(column, dice, shape=self.shape)
-            for column in self.shape.columns
-        }
+        row = dict(zip(self.shape.key, key or self.free_key(dice), strict=True))
+        free = [column for column in self.shape.columns if column.name not in row]
+        row |= {column.name: draw(column, dice, shape=self.shape) for column in free}
         self._serial += 1
         self._place(self._serial, row)
         return self._serial
@@ -623,7 +614,7 @@ class LiveTable:
     def add_column(self, number: int) -> None:
         """From now on there is one more."""
         column = added_column(self.shape, number)
-        self.shape = self.shape.with_column(column)
+        self.shape = self.shape.with_columns((*self.shape.columns, column))
         self.columns[column.name] = column
         self.added.append(column.name)
 
@@ -634,7 +625,7 @@ class LiveTable:
         if not free or others < 2:
             return False
         name = dice.pick(free)
-        self.shape = self.shape.without_column(name)
+        self.shape = self.shape.with_columns(c for c in self.shape.columns if c.name != name)
         self.dropped.append(name)
         return True
 

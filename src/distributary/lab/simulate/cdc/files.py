@@ -388,15 +388,7 @@ def write_files(
     on_round: Callable[[FileRound], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> CdcSent:
-    """Write all rounds and say what was sent.
-
-    Args:
-        stream: what to write.
-        root: the stream's folder; made if it is not there.
-        interval: seconds between two rounds.
-        on_round: called after each round, for progress.
-        sleep: waits between rounds.
-    """
+    """Write all rounds, with so many seconds between two, and say what was sent."""
     address = _ADDRESS.match(str(root))
     if address or interval < 0:
         raise ConfigError(
@@ -445,6 +437,7 @@ def truth_document(model: ChangeModel) -> dict[str, Any]:
 def _table(table: LiveTable, rows: list[Row]) -> dict[str, Any]:
     claim, key = table.shape.claim, table.shape.key
     plain = [{name: canonical(value) for name, value in row.items()} for row in rows]
+    plain.sort(key=lambda row: json.dumps([row[name] for name in key or row], ensure_ascii=False))
     return {
         "database": claim.database,
         "schema": claim.schema,
@@ -452,9 +445,5 @@ def _table(table: LiveTable, rows: list[Row]) -> dict[str, Any]:
         "key": list(key),
         "columns": {name: str(column.carried) for name, column in table.columns.items()},
         "dropped": list(table.dropped),
-        "rows": sorted(plain, key=lambda row: _sorting(row, key)),
+        "rows": plain,
     }
-
-
-def _sorting(row: Row, key: tuple[str, ...]) -> str:
-    return json.dumps([row[name] for name in key or row], ensure_ascii=False)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from distributary.lab.simulate.dice import roll, sample, seed_for
@@ -155,8 +154,8 @@ class CdcPlan(Plan):
 
     def events_in(self, number: int) -> int:
         """How many changes a round has; rounds count from 0."""
-        ends = [self.events * (r + 1) // self.rounds for r in range(-1, self.rounds)]
-        return [last - first for first, last in pairwise(ends)][number]
+        first, last = (self.events * r // self.rounds for r in (number, number + 1))
+        return last - first
 
 
 def parse_features(names: Iterable[str]) -> frozenset[Feature]:
@@ -432,13 +431,9 @@ class Shape:
         """The key of a row."""
         return tuple(row[name] for name in self.key)
 
-    def with_column(self, column: CdcColumn) -> Shape:
-        """The table after it got a column."""
-        return replace(self, columns=(*self.columns, column))
-
-    def without_column(self, name: str) -> Shape:
-        """The table after it lost a column."""
-        return replace(self, columns=tuple(c for c in self.columns if c.name != name))
+    def with_columns(self, columns: Iterable[CdcColumn]) -> Shape:
+        """The table after it got or lost a column."""
+        return replace(self, columns=tuple(columns))
 
 
 def avro_name(name: str) -> str:
