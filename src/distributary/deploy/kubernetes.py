@@ -81,14 +81,12 @@ def manifests(pipeline: Installable, settings: Kubernetes, chosen: Object) -> di
         "executor": to_yaml(executor),
         "spark_defaults": _spark_defaults(values, settings),
     }
-    made: dict[str, Object] = {}
-    for file, content in objects.items():
-        if (file in ("service", "deployment") and timed) or (file == "cronjob" and not timed):
-            continue
-        if file in ("role", "rolebinding", "service-driver", "configmap-spark") and not executors:
-            continue
-        if file != "serviceaccount" or settings.service_account is None:
-            made[file] = _filled(content, values)
+    left_out = {"service", "deployment"} if timed else {"cronjob"}
+    if not executors:
+        left_out |= {"role", "rolebinding", "service-driver", "configmap-spark"}
+    if settings.service_account is not None:
+        left_out.add("serviceaccount")
+    made = {name: _filled(it, values) for name, it in objects.items() if name not in left_out}
     if timed:
         spec = made["cronjob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         for name in ("ports", "startupProbe", "livenessProbe", "readinessProbe"):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -269,47 +269,32 @@ class Round:
 class BadKind(StrEnum):
     """What is wrong with a record; `*_name` is about the name of its type."""
 
-    NOT_A_WRAPPER = "not_a_wrapper"
-    UNKNOWN_SCHEMA_ID = "unknown_schema_id"
-    BROKEN_PAYLOAD = "broken_payload"
-    NULL_VALUE = "null_value"
-    EMPTY_VALUE = "empty_value"
-    NO_TYPE = "no_type"
-    NO_SCHEMA_ID = "no_schema_id"
-    WRONG_SUBJECT = "wrong_subject"
-    PATH_NAME = "path_name"
-    SQL_NAME = "sql_name"
-    MARKUP_NAME = "markup_name"
-    RESERVED_NAME = "reserved_name"
-    EMOJI_NAME = "emoji_name"
-    LONG_NAME = "long_name"
-    EMPTY_NAME = "empty_name"
-    OVERSIZE_PAYLOAD = "oversize_payload"
+    code: ErrorCode
+    """The reason under which such a record must end in the dead letters."""
 
-    @property
-    def code(self) -> ErrorCode:
-        """The reason under which such a record must end in the dead letters."""
-        return _CODES[self]
+    def __new__(cls, name: str, code: ErrorCode) -> Self:
+        """A kind by its name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.code = name, code
+        return kind
 
+    NOT_A_WRAPPER = "not_a_wrapper", ErrorCode.NOT_AN_ENVELOPE
+    UNKNOWN_SCHEMA_ID = "unknown_schema_id", ErrorCode.UNKNOWN_SCHEMA_ID
+    BROKEN_PAYLOAD = "broken_payload", ErrorCode.PAYLOAD_MISMATCH
+    NULL_VALUE = "null_value", ErrorCode.NULL_VALUE
+    EMPTY_VALUE = "empty_value", ErrorCode.EMPTY_VALUE
+    NO_TYPE = "no_type", ErrorCode.MISSING_TYPE
+    NO_SCHEMA_ID = "no_schema_id", ErrorCode.MISSING_SCHEMA_ID
+    WRONG_SUBJECT = "wrong_subject", ErrorCode.WRONG_SUBJECT
+    PATH_NAME = "path_name", ErrorCode.TYPE_NAME_UNSAFE_PATH
+    SQL_NAME = "sql_name", ErrorCode.TYPE_NAME_UNSAFE_TEXT
+    MARKUP_NAME = "markup_name", ErrorCode.TYPE_NAME_UNSAFE_MARKUP
+    RESERVED_NAME = "reserved_name", ErrorCode.TYPE_NAME_RESERVED
+    EMOJI_NAME = "emoji_name", ErrorCode.TYPE_NAME_UNSAFE_SYMBOL
+    LONG_NAME = "long_name", ErrorCode.TYPE_NAME_TOO_LONG
+    EMPTY_NAME = "empty_name", ErrorCode.TYPE_NAME_EMPTY
+    OVERSIZE_PAYLOAD = "oversize_payload", ErrorCode.PAYLOAD_TOO_LARGE
 
-_CODES = {
-    BadKind.NOT_A_WRAPPER: ErrorCode.NOT_AN_ENVELOPE,
-    BadKind.UNKNOWN_SCHEMA_ID: ErrorCode.UNKNOWN_SCHEMA_ID,
-    BadKind.BROKEN_PAYLOAD: ErrorCode.PAYLOAD_MISMATCH,
-    BadKind.NULL_VALUE: ErrorCode.NULL_VALUE,
-    BadKind.EMPTY_VALUE: ErrorCode.EMPTY_VALUE,
-    BadKind.NO_TYPE: ErrorCode.MISSING_TYPE,
-    BadKind.NO_SCHEMA_ID: ErrorCode.MISSING_SCHEMA_ID,
-    BadKind.WRONG_SUBJECT: ErrorCode.WRONG_SUBJECT,
-    BadKind.PATH_NAME: ErrorCode.TYPE_NAME_UNSAFE_PATH,
-    BadKind.SQL_NAME: ErrorCode.TYPE_NAME_UNSAFE_TEXT,
-    BadKind.MARKUP_NAME: ErrorCode.TYPE_NAME_UNSAFE_MARKUP,
-    BadKind.RESERVED_NAME: ErrorCode.TYPE_NAME_RESERVED,
-    BadKind.EMOJI_NAME: ErrorCode.TYPE_NAME_UNSAFE_SYMBOL,
-    BadKind.LONG_NAME: ErrorCode.TYPE_NAME_TOO_LONG,
-    BadKind.EMPTY_NAME: ErrorCode.TYPE_NAME_EMPTY,
-    BadKind.OVERSIZE_PAYLOAD: ErrorCode.PAYLOAD_TOO_LARGE,
-}
 
 HOSTILE_NAMES = {
     BadKind.PATH_NAME: "../../etc/passwd",

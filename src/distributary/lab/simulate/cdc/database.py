@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ruamel.yaml import YAML
 
 from distributary.lab.simulate.cdc.shapes import (
     EPOCH,
@@ -31,7 +35,6 @@ from distributary.lab.simulate.dice import roll
 
 # The tables of the simulated database: users, orders, and more of every shape.
 
-_MAIN, _OTHER = 0, 1
 # by source: the namespace of most tables, a second one, and what it is called with odd names
 _NAMESPACES = {
     SourceType.MYSQL: ("shop", "archive", "ea-main"),
@@ -43,86 +46,21 @@ _OFTEN_NULL = 0.85
 _NUMBER_DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A table before its columns are known to a certain database."""
+class Template(NamedTuple):
+    """A table before its columns are known to a certain database; `tables.yaml` says how."""
 
     name: str
     key: str
-    """`id int`, or several with commas; a question mark: may be null; empty: no key.
-
-    `decimal(wide)` has as many digits as the format keeps exactly.
-    """
     rest: str
-    """The other columns, in the same way; two question marks: mostly null."""
     odd: str = ""
-    """What it is called with odd names."""
-    place: int = _MAIN
+    place: str = "main"
 
 
-TEMPLATES = (
-    Template(
-        "users",
-        "id int",
-        "name text, email text?, age int?, active bool, balance decimal(12,2), birthday date?, "
-        "created_at timestamp",
-    ),
-    Template(
-        "orders",
-        "id bigint",
-        "user_id int, status enum, amount decimal(10,2), note text?, paid bool?, "
-        "placed_at datetime, details json?",
-    ),
-    Template(
-        "order_items",
-        "order_id bigint, line int",
-        "sku text, quantity int, price decimal(18,4), discount double?",
-    ),
-    Template(
-        "visits",
-        "",
-        "level int, message text?, at timestamp, data json?",
-        odd="visits log",
-    ),
-    Template(
-        "everything",
-        "code text",
-        "small int?, big bigint?, any number?, exact decimal(wide)?, real float?, dbl double?, "
-        "words text?, state enum?, guid uuid?, flag bool?, day date?, local datetime?, "
-        "moment timestamp?, clock time?, doc json?, raw binary?",
-    ),
-    Template(
-        "purchases",
-        "region text?, code int",
-        "group text?, select int?, unit price decimal(9,3)?, since date",
-        odd="order",
-    ),
-    Template(
-        "settings",
-        "id int",
-        "a int??, b text??, c decimal(8,2)??, d date??, e timestamp??, f bool??, g json??, "
-        "h binary??, i double??, j bigint??",
-    ),
-    Template(
-        "documents",
-        "guid uuid",
-        "title text, body long_text?, meta json?, raw binary?, size bigint",
-        odd="my documents",
-    ),
-    Template(
-        "prices",
-        "product_id int, valid_from date",
-        "price decimal(12,4), currency enum, changed_at timestamp?",
-        odd="prices-eu",
-    ),
-    Template("orders", "id int", "customer text, total decimal(14,2), closed bool", place=_OTHER),
-    Template("my_table", "id int", "val int?", odd="my table", place=_OTHER),
-    Template(
-        "ledger",
-        "account bigint",
-        "amount decimal(wide), rate float?, factor double?, booked_at datetime, total number?",
-    ),
-)
+@cache
+def _templates() -> list[Template]:
+    text = Path(__file__).with_name("tables.yaml").read_text("utf-8")
+    return [Template(**each) for each in YAML(typ="safe", pure=True).load(text)]
+
 
 _ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "bigint", "double")
 
@@ -130,8 +68,8 @@ _ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "
 def shapes(plan: CdcPlan) -> Iterator[Shape]:
     """The tables of a plan: a larger plan has the same ones, and more."""
     for number in range(plan.tables):
-        again, which = divmod(number, len(TEMPLATES))
-        yield _shape(TEMPLATES[which], plan, again)
+        again, which = divmod(number, len(_templates()))
+        yield _shape(_templates()[which], plan, again)
 
 
 def added_column(shape: Shape, number: int) -> CdcColumn:
@@ -151,7 +89,7 @@ def _shape(template: Template, plan: CdcPlan, again: int) -> Shape:
     return Shape(
         source_type=source,
         format=plan.format,
-        namespace=main if template.place == _MAIN else strange if odd else other,
+        namespace=main if template.place == "main" else strange if odd else other,
         table=_cased(f"{name}_{again + 1}" if again else name, source),
         key=names,
         stated_key=tuple(each.upper() for each in names) if shouted else names,
@@ -174,7 +112,7 @@ def _column(
     if digits == "wide":
         digits = "14,4" if format.is_json_file else "30,10"
     precision, _, scale = digits.partition(",")
-    kind = Kind(word)
+    kind = Kind[word.upper()]
     return CdcColumn(
         name=_cased(name, source_type),
         kind=kind,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from distributary.lab.simulate.dice import roll, sample, seed_for
 from distributary.lab.simulate.plan import Plan, chosen, some_start
@@ -166,30 +166,6 @@ def parse_features(names: Iterable[str]) -> frozenset[Feature]:
 # Kinds of column, and what becomes of each on its way through a stream.
 
 
-class Kind(StrEnum):
-    """What a database calls a column, more or less."""
-
-    INT = "int"
-    BIGINT = "bigint"
-    NUMBER = "number"
-    """A number of any size: without a precision, or unsigned with 64 bits."""
-    DECIMAL = "decimal"
-    FLOAT = "float"
-    DOUBLE = "double"
-    TEXT = "text"
-    LONG_TEXT = "long_text"
-    ENUM = "enum"
-    UUID = "uuid"
-    BOOL = "bool"
-    DATE = "date"
-    DATETIME = "datetime"
-    """Without a zone."""
-    TIMESTAMP = "timestamp"
-    TIME = "time"
-    JSON = "json"
-    BINARY = "binary"
-
-
 class Carried(StrEnum):
     """What a stream says about a value; Datastream calls these unified types."""
 
@@ -211,25 +187,38 @@ class Carried(StrEnum):
     BYTES = "bytes"
 
 
-_EVERYWHERE = {
-    Kind.INT: Carried.INTEGER,
-    Kind.BIGINT: Carried.LONG,
-    Kind.NUMBER: Carried.NUMBER,
-    Kind.DECIMAL: Carried.DECIMAL,
-    Kind.FLOAT: Carried.FLOAT,
-    Kind.DOUBLE: Carried.DOUBLE,
-    Kind.TEXT: Carried.STRING,
-    Kind.LONG_TEXT: Carried.STRING,
-    Kind.ENUM: Carried.STRING,
-    Kind.UUID: Carried.STRING,
-    Kind.BOOL: Carried.BOOLEAN,
-    Kind.DATE: Carried.DATE,
-    Kind.DATETIME: Carried.DATETIME,
-    Kind.TIMESTAMP: Carried.TIMESTAMP_TZ,
-    Kind.TIME: Carried.TIME,
-    Kind.JSON: Carried.JSON,
-    Kind.BINARY: Carried.BYTES,
-}
+class Kind(StrEnum):
+    """What a database calls a column, more or less."""
+
+    carried: Carried
+    """What most streams say about it."""
+
+    def __new__(cls, name: str, carried: Carried) -> Self:
+        """A kind by its name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.carried = name, carried
+        return kind
+
+    INT = "int", Carried.INTEGER
+    BIGINT = "bigint", Carried.LONG
+    NUMBER = "number", Carried.NUMBER
+    """A number of any size: without a precision, or unsigned with 64 bits."""
+    DECIMAL = "decimal", Carried.DECIMAL
+    FLOAT = "float", Carried.FLOAT
+    DOUBLE = "double", Carried.DOUBLE
+    TEXT = "text", Carried.STRING
+    LONG_TEXT = "long_text", Carried.STRING
+    ENUM = "enum", Carried.STRING
+    UUID = "uuid", Carried.STRING
+    BOOL = "bool", Carried.BOOLEAN
+    DATE = "date", Carried.DATE
+    DATETIME = "datetime", Carried.DATETIME
+    """Without a zone."""
+    TIMESTAMP = "timestamp", Carried.TIMESTAMP_TZ
+    TIME = "time", Carried.TIME
+    JSON = "json", Carried.JSON
+    BINARY = "binary", Carried.BYTES
+
 
 # the real files know no dates of MySQL, and its bytes as text in hexadecimal only
 _IN_FILES = {
@@ -269,7 +258,7 @@ _IN_MESSAGES = {
 def carried_as(kind: Kind, source_type: SourceType, format: CdcFormat) -> Carried:
     """What a stream of this format says about such a column of this database."""
     special = _IN_MESSAGES if format is CdcFormat.DEBEZIUM else _IN_FILES
-    return special[source_type].get(kind, _EVERYWHERE[kind])
+    return special[source_type].get(kind, kind.carried)
 
 
 def carry(value: Any, carried: Carried) -> Any:
