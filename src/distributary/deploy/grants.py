@@ -6,8 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -210,7 +210,10 @@ class CatalogExecutor:
                 return False
         return any(
             assignment.principal == right.principal
-            and any(held.value == _api_name(right) for held in assignment.privileges or ())
+            and any(
+                held.value == right.privilege.replace(" ", "_")
+                for held in assignment.privileges or ()
+            )
             for assignment in found.privilege_assignments or ()
         )
 
@@ -220,7 +223,7 @@ class CatalogExecutor:
         from databricks.sdk.service.catalog import PermissionsChange, Privilege
 
         right = statement.right
-        privileges = [Privilege(_api_name(right))]
+        privileges = [Privilege(right.privilege.replace(" ", "_"))]
         grant = statement.verb is Verb.GRANT
         change = PermissionsChange(
             principal=right.principal,
@@ -250,10 +253,6 @@ def _unlogged() -> Iterator[None]:
 def _full_name(right: Right) -> str:
     # the SDK puts it into an address as it is
     return ".".join(quote(part, safe="") for part in right.name)
-
-
-def _api_name(right: Right) -> str:
-    return right.privilege.replace(" ", "_")
 
 
 def _refused(statement: Statement, evidence: str) -> DeployError:
@@ -292,12 +291,10 @@ class RightsBook:
             content = json.loads(data)
             if content["format"] != FORMAT or content["pipeline"] != self._pipeline:
                 raise ValueError
-            return {
-                Right(tuple(row["name"]), row["principal"], row["privilege"]): Standing(
-                    row["standing"]
-                )
-                for row in content["rights"]
-            }
+            rows = content["rights"]
+            rights = [Right(tuple(r["name"]), r["principal"], r["privilege"]) for r in rows]
+            standings = [Standing(row["standing"]) for row in rows]
+            return dict(zip(rights, standings, strict=True))
         except (ValueError, KeyError, TypeError) as error:
             raise DeployError(
                 "the record of what was granted cannot be read",
@@ -308,15 +305,7 @@ class RightsBook:
 
     def write(self, record: Record) -> None:
         """Put the record in place of the one before; a crash leaves the one or the other."""
-        rows = [
-            {
-                "name": list(right.name),
-                "principal": right.principal,
-                "privilege": right.privilege,
-                "standing": str(record[right]),
-            }
-            for right in sorted(record)
-        ]
+        rows = [asdict(right) | {"standing": record[right]} for right in sorted(record)]
         content = {"format": FORMAT, "pipeline": self._pipeline, "rights": rows}
         data = json.dumps(content, indent=1).encode()
         with reaching(self.path):
@@ -331,8 +320,7 @@ class RightsBook:
     def held(self, *, waiting: Callable[[], None]) -> Iterator[None]:
         """One change of grants at a time, among processes that see the same file system."""
         if self._local is None:
-            with nullcontext():
-                yield
+            yield
             return
         with reaching(self.path):
             self._local.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -341,8 +341,7 @@ _UNKNOWN_IDS = 3
 """Few different ones: each may cost its reader a question to the registry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Record(NamedTuple):
     """The good record that stands before a bad one, which is made from it."""
 
     game: int
@@ -350,34 +349,26 @@ class Event:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BadMessage:
-    """A message that must end in the dead letters."""
-
-    kind: BadKind
-    key: bytes | None
-    value: bytes | None
-
-
-def bad_message(records: GameRecords, event: Event, *, k: int) -> BadMessage:
-    """The k-th bad message."""
-    kind = records.plan.bad_kind(k)
-    bits = roll(seed_for(records.plan.seed, "bad"), k)
-    if kind is BadKind.NULL_VALUE:
-        return BadMessage(kind, records.plan.names[event.game].encode(), None)
-    if kind is BadKind.EMPTY_VALUE:
-        return BadMessage(kind, records.plan.names[event.game].encode(), b"")
-    key, value = _unframed(kind, records, event, bits)
+def bad_message(
+    records: GameRecords, record: Record, *, k: int
+) -> tuple[bytes | None, bytes | None]:
+    """Key and value of the k-th bad message, which must end in the dead letters."""
+    kind, plan = records.plan.bad_kind(k), records.plan
+    bits = roll(seed_for(plan.seed, "bad"), k)
+    if kind in (BadKind.NULL_VALUE, BadKind.EMPTY_VALUE):
+        return plan.names[record.game].encode(), None if kind is BadKind.NULL_VALUE else b""
+    key, value = _unframed(kind, records, record, bits)
     # as often as the good ones have it, so that a pipeline without bare messages gets none
-    framed = (bits >> 11) / (1 << 53) < records.plan.share
-    return BadMessage(kind, key, header(records.wrapper_id) + value if framed else value)
+    framed = (bits >> 11) / (1 << 53) < plan.share
+    return key, header(records.wrapper_id) + value if framed else value
 
 
 def _unframed(
-    kind: BadKind, records: GameRecords, event: Event, bits: int
+    kind: BadKind, records: GameRecords, record: Record, bits: int
 ) -> tuple[bytes | None, bytes]:
-    name = records.plan.names[event.game].encode()
-    schema_id, payload = records.schema_ids[event.game, event.version], event.payload
+    game, version, payload = record
+    name = records.plan.names[game].encode()
+    schema_id = records.schema_ids[game, version]
     match kind:
         case BadKind.NOT_A_WRAPPER:
             return None, _not_a_wrapper(bits)
@@ -391,7 +382,11 @@ def _unframed(
         case BadKind.NO_SCHEMA_ID:
             return name, wrap(name, None, payload)
         case BadKind.WRONG_SUBJECT:
-            return name, wrap(name, _foreign_id(records, event), payload)
+            other = (game + 1) % records.plan.games
+            # there may be no other game
+            alone = other == game
+            foreign = records.wrapper_id if alone else records.schema_ids[other, version]
+            return name, wrap(name, foreign, payload)
         case BadKind.OVERSIZE_PAYLOAD:
             # a later value of a field replaces an earlier one, so the event stays a valid one
             large = payload + delimited(2, b"x" * records.plan.oversize_bytes)
@@ -408,9 +403,3 @@ def _not_a_wrapper(bits: int) -> bytes:
         # wire types 6 and 7 do not exist
         return tag(field, 6 + (bits >> 41 & 1)) + noise
     return tag(field, DELIMITED) + varint(100 + (bits >> 8) % 1000) + noise
-
-
-def _foreign_id(records: GameRecords, event: Event) -> int:
-    """The id of another game, or of the wrapper when there is only one game."""
-    other = (event.game + 1) % records.plan.games
-    return records.wrapper_id if other == event.game else records.schema_ids[other, event.version]

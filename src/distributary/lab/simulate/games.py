@@ -45,11 +45,10 @@ from distributary.lab.simulate.dice import (
     varint,
 )
 from distributary.lab.simulate.game_records import (
-    BadMessage,
     Encoded,
-    Event,
     GameRecords,
     GamesPlan,
+    Record,
     bad_message,
 )
 
@@ -112,11 +111,13 @@ def _batches(records: GameRecords, round: Round) -> Iterator[pa.RecordBatch]:
         encoded = records.encode(pa.array(indexes, pa.uint64()))
         in_time = slots is indexes
         times = encoded.times if in_time else records.times(pa.array(slots, pa.uint64()))
-        bads: list[tuple[int, BadMessage]] = []
+        bads: list[tuple[int, bytes | None, bytes | None]] = []
         while k < plan.bad and plan.bad_after(k) <= sent + len(indexes):
             after = plan.bad_after(k) - sent - 1
-            bads.append((after, bad_message(records, _event(encoded, after), k=k)))
-            round.add_bad(bads[-1][1].kind.code, position=plan.bad_after(k) + k)
+            parts = (encoded.games, encoded.versions, encoded.payloads)
+            record = Record(*(part[after].as_py() for part in parts))
+            bads.append((after, *bad_message(records, record, k=k)))
+            round.add_bad(plan.bad_kind(k).code, position=plan.bad_after(k) + k)
             k += 1
         sent += len(indexes)
         round.late += 0 if in_time else len(indexes)
@@ -141,14 +142,6 @@ def _parts(plan: GamesPlan, number: int) -> Iterator[tuple[Sequence[int], Sequen
             yield plan.held_back[start:end], plan.late_slots[start:end]
 
 
-def _event(encoded: Encoded, at: int) -> Event:
-    return Event(
-        game=encoded.games[at].as_py(),
-        version=encoded.versions[at].as_py(),
-        payload=encoded.payloads[at].as_py(),
-    )
-
-
 def _count(round: Round, encoded: Encoded, plan: GamesPlan) -> None:
     places = pc.add(pc.multiply(encoded.versions, u64(plan.games)), encoded.games)
     for entry in pc.value_counts(places).to_pylist():
@@ -157,16 +150,15 @@ def _count(round: Round, encoded: Encoded, plan: GamesPlan) -> None:
     round.framed += pc.sum(encoded.framed).as_py()
 
 
-def _interleaved(good: pa.RecordBatch, bads: list[tuple[int, BadMessage]]) -> pa.RecordBatch:
+def _interleaved(
+    good: pa.RecordBatch, bads: list[tuple[int, bytes | None, bytes | None]]
+) -> pa.RecordBatch:
+    """The good messages with the bad ones between them, each after the good one of its place."""
     if not bads:
         return good
-    before = [after for after, _ in bads]
-    columns = {
-        "type": [None] * len(bads),
-        "value": [message.value for _, message in bads],
-        "produced_at": good["produced_at"].take(before),
-        "key": [message.key for _, message in bads],
-    }
+    before, keys, values = zip(*bads, strict=True)
+    times = good["produced_at"].take(pa.array(before))
+    columns = {"type": [None] * len(bads), "value": values, "produced_at": times, "key": keys}
     bad = pa.RecordBatch.from_pydict(columns, schema=good.schema)
     last = np.arange(len(good), len(good) + len(bads))
     order = np.insert(np.arange(len(good)), np.add(before, 1), last)
