@@ -56,7 +56,7 @@ connectors: java ## Fetch the JVM connectors into the user's cache (once)
 
 services: java ## Fetch Kafka, the registry and Debezium into the user's cache (once)
 	@$(BIN)/python -m distributary.lab.services.servers
-	@$(BIN)/python -m distributary.lab.services.debezium
+	@$(BIN)/python -m tests.services.debezium
 
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks.delta import delta_pipeline, prepared
 from benchmarks.engine import ingested
 from benchmarks.order import Order, Row, Suite, summarised
-from distributary.lab.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
+from tests.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
 
 _MEMORY = "3g"
 

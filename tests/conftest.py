@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.databases import debezium, postgres
-from tests.services import services
+from tests.services.shared import debezium, postgres, services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

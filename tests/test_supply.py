@@ -19,7 +19,9 @@ BUILD_LOCK = SOURCE / "deploy" / "build.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 LOCKS = pytest.mark.parametrize("path", [LOCK, BUILD_LOCK, DEV_LOCK], ids=lambda p: p.name)
 JVM_LOCKS = pytest.mark.parametrize(
-    "folder", ["spark/jvm", "lab/services/jvm", "lab/services/jvm_connect"]
+    "folder",
+    [SOURCE / "spark/jvm", SOURCE / "lab/services/jvm", ROOT / "tests/services/jvm_connect"],
+    ids=lambda folder: folder.name,
 )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 ENTRY = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; [^\n]+?)?((?: --hash=sha256:[0-9a-f]{64})+)")
@@ -70,10 +72,10 @@ def test_what_is_tested_is_what_is_shipped() -> None:
 
 
 @JVM_LOCKS
-def test_every_file_of_the_jvm_has_a_checksum(folder: str) -> None:
-    lock = ElementTree.parse(SOURCE / folder / "ivy.xml")
+def test_every_file_of_the_jvm_has_a_checksum(folder: Path) -> None:
+    lock = ElementTree.parse(folder / "ivy.xml")
     named = {(d.attrib["name"], d.attrib["rev"]) for d in lock.iter("dependency")}
-    sums = [line.split() for line in (SOURCE / folder / "SHA256SUMS").read_text().splitlines()]
+    sums = [line.split() for line in (folder / "SHA256SUMS").read_text().splitlines()]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest, _ in sums)
     starts = {f"{name}-{rev}" for name, rev in named}
     without = {s for s in starts if not any(re.match(rf"{re.escape(s)}[-.]", f) for _, f in sums)}

@@ -17,7 +17,7 @@ from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import serving
-from tests.services import unique
+from tests.services.shared import unique
 from tests.topics import Topics
 
 if TYPE_CHECKING:

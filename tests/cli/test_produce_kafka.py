@@ -16,10 +16,10 @@ from distributary.lab.simulate.kafka import Topics
 from distributary.model.record import Format
 from distributary.registry.http.registry import HttpRegistry
 from tests.cli.conftest import Cli
-from tests.services import unique
+from tests.services.shared import unique
 
 if TYPE_CHECKING:
-    from distributary.lab.services.services import Services
+    from tests.services.secured import SecuredServices
 
 pytestmark = pytest.mark.services
 
@@ -27,7 +27,7 @@ Kept = tuple[bytes | None, bytes | None, int]
 
 
 @pytest.fixture
-def where(services: Services) -> tuple[str, ...]:
+def where(services: SecuredServices) -> tuple[str, ...]:
     return ("--bootstrap-servers", services.kafka, "--registry-url", services.registry)
 
 
@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributary.lab.simulate.kafka._SECONDS", 1.0)
 
 
-def kept(services: Services, topic: str, count: int, partition: int = 0) -> list[Kept]:
+def kept(services: SecuredServices, topic: str, count: int, partition: int = 0) -> list[Kept]:
     """The first messages of a partition, as a consumer finds them."""
     settings: dict[str, Any] = {"bootstrap.servers": services.kafka, "group.id": topic}
     consumer = Consumer({**settings, "log_level": 0, "enable.partition.eof": True})
@@ -54,7 +54,7 @@ def kept(services: Services, topic: str, count: int, partition: int = 0) -> list
 
 
 def test_games_on_a_topic_are_the_messages_of_the_plan(
-    cli: Cli, services: Services, where: tuple[str, ...]
+    cli: Cli, services: SecuredServices, where: tuple[str, ...]
 ) -> None:
     topic = unique("wrapper")
     numbers = {"games": 3, "versions": 3, "records": 20, "bad": 32, "late": 7, "seed": 4711}
@@ -75,7 +75,7 @@ def test_games_on_a_topic_are_the_messages_of_the_plan(
 
 
 def test_people_are_spread_over_partitions(
-    cli: Cli, services: Services, where: tuple[str, ...]
+    cli: Cli, services: SecuredServices, where: tuple[str, ...]
 ) -> None:
     topic = unique("people")
     line = ("produce", "people", "--to", "kafka", *where, "--topic", topic)
@@ -93,7 +93,7 @@ def test_people_are_spread_over_partitions(
 
 
 def test_what_is_typed_is_sent(
-    cli: Cli, services: Services, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, services: SecuredServices, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = unique("orders")
     line = ("produce", "orders", "--to", "kafka", *where, "--topic", topic, "--interactive")
@@ -110,7 +110,9 @@ def test_what_is_typed_is_sent(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("dead", ["--bootstrap-servers", "--registry-url"])
-def test_nobody_there(cli: Cli, services: Services, where: tuple[str, ...], dead: str) -> None:
+def test_nobody_there(
+    cli: Cli, services: SecuredServices, where: tuple[str, ...], dead: str
+) -> None:
     topic = unique("nobody")
     gone = {"--bootstrap-servers": "127.0.0.1:1", "--registry-url": "http://127.0.0.1:1"}
     line = ("produce", "people", "--to", "kafka", *where, "--topic", topic, dead, gone[dead])
@@ -121,7 +123,7 @@ def test_nobody_there(cli: Cli, services: Services, where: tuple[str, ...], dead
     assert Topics({"bootstrap.servers": services.kafka}).find(topic) is None
 
 
-def pipeline(services: Services, topic: str, *, servers: str | None = None) -> Path:
+def pipeline(services: SecuredServices, topic: str, *, servers: str | None = None) -> Path:
     file = Path(f"{topic}.yaml")
     file.write_text(
         f"name: {topic}\n"
@@ -141,7 +143,7 @@ def removals(cli: Cli, file: Path) -> list[tuple[str, str, int | None]]:
 
 
 def test_clean_removes_what_was_made_and_nothing_that_was_there(
-    cli: Cli, services: Services, where: tuple[str, ...]
+    cli: Cli, services: SecuredServices, where: tuple[str, ...]
 ) -> None:
     topics, registry = (
         Topics({"bootstrap.servers": services.kafka}),
@@ -174,7 +176,7 @@ def test_clean_removes_what_was_made_and_nothing_that_was_there(
 
 
 def test_a_subject_that_another_topic_uses_is_inherited(
-    cli: Cli, services: Services, where: tuple[str, ...]
+    cli: Cli, services: SecuredServices, where: tuple[str, ...]
 ) -> None:
     one, two = unique("one"), unique("two")
     for topic in (one, two):
@@ -190,7 +192,7 @@ def test_a_subject_that_another_topic_uses_is_inherited(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_is_gone_does_not_keep_a_lake_dirty(
-    cli: Cli, services: Services, where: tuple[str, ...]
+    cli: Cli, services: SecuredServices, where: tuple[str, ...]
 ) -> None:
     topic = unique("gone")
     assert cli("produce", "orders", "--to", "kafka", *where, "--topic", topic).code == 0
@@ -199,7 +201,9 @@ def test_a_broker_that_is_gone_does_not_keep_a_lake_dirty(
     assert "warning" in result.err
 
 
-def test_a_pipeline_file_says_how_to_log_in(cli: Cli, services: Services, tmp_path: Path) -> None:
+def test_a_pipeline_file_says_how_to_log_in(
+    cli: Cli, services: SecuredServices, tmp_path: Path
+) -> None:
     topic, security = unique("wrapper"), services.security
     file = tmp_path / "secured.yaml"
     file.write_text(

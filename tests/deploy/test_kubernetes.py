@@ -14,9 +14,8 @@ import yaml
 from jsonschema import Draft7Validator, ValidationError
 
 from distributary.config.document import parse
-from distributary.deploy.files import FileTarget
+from distributary.deploy.files import FileTarget, template
 from distributary.deploy.kubernetes import (
-    ENTRYPOINT,
     USER,
     chart_values,
     dockerfile,
@@ -273,7 +272,7 @@ def test_the_base_image_is_the_users_choice(installable: Make) -> None:
 
 def run_entrypoint(folder: Path, *arguments: str, **environ: str) -> list[str]:
     """The entry point with programs that only say how they were called."""
-    (folder / "entrypoint.sh").write_text(ENTRYPOINT)
+    (folder / "entrypoint.sh").write_text(template("entrypoint.sh"))
     for name in ("java", "distributary"):
         script = folder / name
         script.write_text(

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.services.debezium import Debezium
-from distributary.lab.services.postgres import Postgres
 from distributary.lab.services.services import Services
-from tests.services import unique
+from tests.services.debezium import Debezium
+from tests.services.postgres import Postgres
+from tests.services.shared import unique
 from tests.waiting import eventually
 
 TABLES = {

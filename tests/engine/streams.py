@@ -13,7 +13,7 @@ from distributary.config.kafka import Registry
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.services.services import Services
 from distributary.registry.http.registry import HttpRegistry
-from tests.services import unique
+from tests.services.shared import unique
 from tests.topics import Topics
 
 

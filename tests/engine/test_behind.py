@@ -32,7 +32,7 @@ from tests.engine.settled_lakes import (
     SettledLake,
     empty_newest,
 )
-from tests.services import unique
+from tests.services.shared import unique
 
 CHESS, GO = "silver_chess", "silver_go"
 

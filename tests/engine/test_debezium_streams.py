@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.lab.services.debezium import Debezium, avro_events, flattened, json_events
-from distributary.lab.services.postgres import Postgres
 from distributary.lab.services.services import Services
 from distributary.model.manifest import Counts
 from tests.engine.debezium_lakes import Shop
+from tests.services.debezium import Debezium, avro_events, flattened, json_events
+from tests.services.postgres import Postgres
 
 NOW = "available_now"
 BARE = {**json_events(schemas=False), "decimal.handling.mode": "string"}

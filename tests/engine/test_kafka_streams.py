@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from distributary.config.engine import Trigger
 from distributary.engine.removal import dead_letters_of
 from distributary.engine.replay import replay
-from distributary.lab.services.services import Services
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event
 from distributary.registry.wire import VALUE_HEADER, frame
 from tests.engine.streams import Stream
+from tests.services.secured import SecuredServices
 from tests.waiting import until_read
 
 ORDER = {
@@ -77,13 +77,13 @@ def order(number: int, customer: str = "Zoë") -> dict[str, Any]:
     }
 
 
-def avro_stream(services: Services, root: Path, **settings: str) -> Stream:
+def avro_stream(services: SecuredServices, root: Path, **settings: str) -> Stream:
     payload = settings.pop("payload", "{format: avro, framing: confluent, validate: registry}")
     return Stream(services, root, payload=payload, **settings)  # type: ignore[arg-type]
 
 
 def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     known = stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
@@ -119,7 +119,7 @@ def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(
 
 
 def test_an_unframed_message_lands_once_when_the_framing_is_mended(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
@@ -139,7 +139,7 @@ def test_an_unframed_message_lands_once_when_the_framing_is_mended(
 
 
 def test_a_union_of_records_is_a_table_per_record(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path, tables="{each: '{record}'}")
     union = [CUSTOMER, PRODUCT]
@@ -157,7 +157,7 @@ def test_a_union_of_records_is_a_table_per_record(
 
 
 def test_a_value_too_large_and_a_tombstone(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     known = stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
@@ -171,7 +171,9 @@ def test_a_value_too_large_and_a_tombstone(
     assert max(len(x["value"] or b"") for x in stream.letters()) == len(huge)
 
 
-def test_headers_are_read_and_kept(services: Services, tmp_path: Path, spark: SparkSession) -> None:
+def test_headers_are_read_and_kept(
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
+) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
     mine = (VALUE_HEADER, frame(b"", schema_id=number))
@@ -186,7 +188,7 @@ def test_headers_are_read_and_kept(services: Services, tmp_path: Path, spark: Sp
 
 
 def test_ten_versions_arrive_during_one_continuous_run(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, spark: SparkSession
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf, framing: confluent}")
     stream.tables = "{each: unified_gold}"
@@ -223,7 +225,7 @@ def person(version: int) -> str:
 
 @pytest.mark.parametrize("door", ["sasl", "mtls"])
 def test_spark_is_let_in_where_it_must_say_who_it_is(
-    services: Services, tmp_path: Path, spark: SparkSession, door: str
+    services: SecuredServices, tmp_path: Path, spark: SparkSession, door: str
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)

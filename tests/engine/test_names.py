@@ -18,7 +18,7 @@ from distributary.engine.tables import source_table
 from distributary.model import layout
 from distributary.model.names import propose, refused_type_name
 from distributary.store.base import introduce
-from tests.services import unique
+from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 TEMPLATE = "silver_{type}"

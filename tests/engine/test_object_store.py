@@ -30,7 +30,7 @@ from distributary.observe.status import status
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
 from tests.engine.lakes import TABLES, Games
-from tests.services import unique
+from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
 
 pytestmark = pytest.mark.spark

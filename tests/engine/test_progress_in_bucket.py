@@ -14,7 +14,7 @@ from distributary.store import base
 from distributary.store.base import Store, at, introduce
 from distributary.store.bucket import REQUESTS
 from tests.engine.test_checkpoint import manifest
-from tests.services import unique
+from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.services.services import Services
 from distributary.model.record import Format
 from distributary.registry.wire import frame
 from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
+from tests.services.secured import SecuredServices
 
 TOKEN = "registry-password-73a1"
 
 
 @pytest.mark.slow
-def test_no_secret_is_written_anywhere(services: Services, tmp_path: Path) -> None:
+def test_no_secret_is_written_anywhere(services: SecuredServices, tmp_path: Path) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
     stream.topics.send(stream.topic, [frame(b"\x08\x01", schema_id=number), b"bad"])

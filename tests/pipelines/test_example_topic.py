@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.pipelines.test_example import EXAMPLE, command, run
-from tests.services import unique
+from tests.services.shared import unique
 
 if TYPE_CHECKING:
     from distributary.lab.services.services import Services

@@ -154,6 +154,29 @@ def test_an_error_of_the_definitions_is_told_as_it_is(tmp_path: Path) -> None:
     assert (found.where, found.next_step) == ("type 'x'", "take another")
 
 
+REGISTERING = "2026-01-01 00:00:00: Registering graph elements..."
+STARTING = "2026-01-01 00:00:01: Starting run..."
+RAISED = ["Traceback (most recent call last):", '  File "x"', "NameError: no such name"]
+LOST = [*RAISED[:2], "pyspark.errors.exceptions.connect.SparkConnectGrpcException: gone"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([REGISTERING, *RAISED], 2),
+        ([REGISTERING, STARTING, *RAISED], 1),
+        ([REGISTERING, *LOST], 1),
+        (RAISED, 1),
+    ],
+)
+def test_a_definition_that_fails_is_not_run_again(
+    tmp_path: Path, said: list[str], code: int
+) -> None:
+    found = failure(said, tmp_path / "none", project="p")
+    assert found.exit_code == code
+    assert found.evidence == said[-1]
+
+
 def test_a_process_tells_its_error_as_a_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ from distributary.registry.cache import CachedRegistry
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.protobuf import compile_proto
 from distributary.registry.http.registry import HttpRegistry
-from tests.services import unique
+from tests.services.shared import unique
 
 if TYPE_CHECKING:
     from distributary.lab.services.services import Services

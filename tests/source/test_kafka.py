@@ -14,20 +14,20 @@ from confluent_kafka import KafkaError, KafkaException
 
 from distributary.config.kafka import KafkaSource as Config
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
-from distributary.lab.services.services import Services
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
 from distributary.source.kafka import Broker, KafkaSource, alike
-from tests.services import unique
+from tests.services.secured import SecuredServices
+from tests.services.shared import unique
 from tests.topics import Topics
 
 
 @pytest.fixture(scope="module")
-def topics(services: Services) -> Topics:
+def topics(services: SecuredServices) -> Topics:
     return Topics(services.kafka)
 
 
-def source(services: Services, **settings: Any) -> KafkaSource:
+def source(services: SecuredServices, **settings: Any) -> KafkaSource:
     base = {"type": "kafka", "bootstrap_servers": services.kafka}
     return KafkaSource(Config.model_validate(base | settings))
 
@@ -49,7 +49,9 @@ def values(one: KafkaSource, start: Position) -> list[bytes | None]:
     return found
 
 
-def test_batches_are_bounded_and_no_partition_starves(services: Services, topics: Topics) -> None:
+def test_batches_are_bounded_and_no_partition_starves(
+    services: SecuredServices, topics: Topics
+) -> None:
     name = topics.create(unique("bounded"), partitions=2)
     topics.send(name, [b"x"] * 90, partition=0)
     topics.send(name, [b"y"] * 10, partition=1)
@@ -64,7 +66,7 @@ def test_batches_are_bounded_and_no_partition_starves(services: Services, topics
     assert all(later["1"] > earlier["1"] or later["1"] == 10 for earlier, later in pairwise(seen))
 
 
-def test_records_come_with_everything_they_had(services: Services, topics: Topics) -> None:
+def test_records_come_with_everything_they_had(services: SecuredServices, topics: Topics) -> None:
     name = topics.create(unique("whole"))
     topics.send(name, [b"a", None], keys=[b"k", b"gone"], headers=[("h", b"1"), ("h", b"2")])
     one = source(services, topics=[name])
@@ -79,7 +81,7 @@ def test_records_come_with_everything_they_had(services: Services, topics: Topic
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "moment", "offsets"])
 def test_a_first_run_starts_where_the_settings_say(
-    services: Services, topics: Topics, start: str
+    services: SecuredServices, topics: Topics, start: str
 ) -> None:
     name = topics.create(unique("start"))
     topics.send(name, [b"old"] * 3)
@@ -102,14 +104,18 @@ def test_a_first_run_starts_where_the_settings_say(
     assert values(one, first)[-1] == b"later"
 
 
-def test_a_moment_after_the_last_record_is_the_end(services: Services, topics: Topics) -> None:
+def test_a_moment_after_the_last_record_is_the_end(
+    services: SecuredServices, topics: Topics
+) -> None:
     name = topics.create(unique("late"))
     topics.send(name, [b"x"] * 2)
     one = source(services, topics=[name], starting_offsets="2100-01-01T00:00:00Z")
     assert offsets(one.first())[name] == {"0": 2}
 
 
-def test_new_partitions_are_read_from_their_beginning(services: Services, topics: Topics) -> None:
+def test_new_partitions_are_read_from_their_beginning(
+    services: SecuredServices, topics: Topics
+) -> None:
     name = topics.create(unique("grows"))
     topics.send(name, [b"a"])
     one = source(services, topics=[name], starting_offsets="latest")
@@ -122,7 +128,7 @@ def test_new_partitions_are_read_from_their_beginning(services: Services, topics
     assert values(one, first) == [b"b"]
 
 
-def test_new_topics_join_by_pattern(services: Services, topics: Topics) -> None:
+def test_new_topics_join_by_pattern(services: SecuredServices, topics: Topics) -> None:
     stem = unique("pattern")
     topics.create(f"{stem}.a")
     topics.send(f"{stem}.a", [b"1"])
@@ -136,7 +142,7 @@ def test_new_topics_join_by_pattern(services: Services, topics: Topics) -> None:
     assert offsets(after) == {f"{stem}.a": {"0": 1}, f"{stem}.b": {"0": 1}}
 
 
-def test_records_that_retention_ate_are_named(services: Services, topics: Topics) -> None:
+def test_records_that_retention_ate_are_named(services: SecuredServices, topics: Topics) -> None:
     name = topics.create(unique("eaten"), partitions=2)
     topics.send(name, [b"x"] * 10, partition=0)
     topics.send(name, [b"y"] * 4, partition=1)
@@ -157,7 +163,7 @@ def test_records_that_retention_ate_are_named(services: Services, topics: Topics
 
 
 def test_a_missing_topic_may_come_and_a_near_name_is_told(
-    services: Services, topics: Topics
+    services: SecuredServices, topics: Topics
 ) -> None:
     name = topics.create(unique("orders"))
     with pytest.raises(SourceUnavailableError) as caught:
@@ -222,7 +228,7 @@ def test_a_refusal_is_told_from_an_outage_by_its_code(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_is_asked_for(services: Services, topics: Topics, mechanism: str) -> None:
+def test_a_password_is_asked_for(services: SecuredServices, topics: Topics, mechanism: str) -> None:
     name = topics.create(unique("sasl"))
     topics.send(name, [b"x"])
     door = services.security
@@ -237,7 +243,7 @@ def test_a_password_is_asked_for(services: Services, topics: Topics, mechanism: 
     assert "not-the-password" not in str(caught.value)
 
 
-def test_certificates_on_both_sides(services: Services, topics: Topics) -> None:
+def test_certificates_on_both_sides(services: SecuredServices, topics: Topics) -> None:
     name = topics.create(unique("mtls"))
     topics.send(name, [b"x"])
     door = services.security
@@ -254,7 +260,9 @@ def test_certificates_on_both_sides(services: Services, topics: Topics) -> None:
         source(services, bootstrap_servers=door.ssl, topics=[name], security=security).first()
 
 
-def test_a_batch_of_before_is_found_again_by_its_ranges(services: Services, topics: Topics) -> None:
+def test_a_batch_of_before_is_found_again_by_its_ranges(
+    services: SecuredServices, topics: Topics
+) -> None:
     name = topics.create(unique("again"), partitions=2)
     topics.send(name, [b"x"] * 6, partition=0)
     topics.send(name, [b"y"] * 6, partition=1)

@@ -15,7 +15,7 @@ from distributary.model.manifest import SourceRange
 from distributary.source import kafka
 from distributary.source.base import BatchInput, Position
 from distributary.source.kafka import Broker, KafkaSource
-from tests.services import unique
+from tests.services.shared import unique
 from tests.source.test_kafka import offsets, source, values
 from tests.topics import Topics
 

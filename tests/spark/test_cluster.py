@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
 from distributary.lab.simulate.game_records import GamesPlan
 from tests.engine.lakes import Games
 from tests.engine.test_crashes import RUN
+from tests.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -70,7 +70,7 @@ class Spark(Section):
     driver_memory: Annotated[Text, AfterValidator(_memory)] | None = Field(
         default=None, examples=["4g"]
     )
-    """Memory of the driver; Spark's own default when left out."""
+    """Memory of the driver; a quarter of the machine's, between 1 and 4 GB, when left out."""
     conf: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"spark.sql.shuffle.partitions": "8"}]
     )

@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 import distributary
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import printable
-from distributary.deploy.files import Action, Mark, Step, Target, digest, marked, read_mark
-from distributary.deploy.launcher import LAUNCHER
+from distributary.deploy.files import (
+    Action,
+    Mark,
+    Step,
+    Target,
+    digest,
+    marked,
+    read_mark,
+    template,
+)
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import (
     ConfigError,
@@ -48,38 +56,32 @@ Settings = dict[str, Any]
 
 def job_settings(pipeline: str, settings: Databricks, *, launcher: str, file: str) -> Settings:
     """Everything that is said of the job, with its mark among the tags."""
-    state = "PAUSED" if settings.paused else "UNPAUSED"
-    job: Settings = {
-        "name": settings.job_name or pipeline,
-        "description": f"Distributary pipeline {pipeline}; made by distributary install",
-        "max_concurrent_runs": 1,
-        "tasks": [_task(settings, launcher=launcher, file=file)],
-        "tags": {**settings.tags, PIPELINE_TAG: pipeline},
-    }
-    if settings.schedule is not None:
-        job["schedule"] = {
-            "quartz_cron_expression": settings.schedule,
-            "timezone_id": settings.timezone,
-            "pause_status": state,
-        }
-    if settings.continuous:
-        job["continuous"] = {"pause_status": state}
-    if settings.timeout:
-        job["timeout_seconds"] = int(settings.timeout.total_seconds())
-    if mails := {k: list(v) for k, v in settings.notifications.model_dump().items() if v}:
-        job["email_notifications"] = mails
-    if settings.serverless:
-        job["environments"] = [
-            {
-                "environment_key": _ENVIRONMENT,
-                "spec": {
-                    "environment_version": settings.environment_version,
-                    "dependencies": [_package(settings)],
-                },
-            }
-        ]
-    job["tags"][DIGEST_TAG] = digest(as_text(job))
+    state = {"pause_status": "PAUSED" if settings.paused else "UNPAUSED"}
+    clock = {"quartz_cron_expression": settings.schedule, "timezone_id": settings.timezone}
+    version = settings.environment_version
+    spec = {"environment_version": version, "dependencies": [_package(settings)]}
+    mails = {k: list(v) for k, v in settings.notifications.model_dump().items() if v}
+    tags = {**settings.tags, PIPELINE_TAG: pipeline}
+    job = _given(
+        name=settings.job_name or pipeline,
+        description=f"Distributary pipeline {pipeline}; made by distributary install",
+        max_concurrent_runs=1,
+        tasks=[_task(settings, launcher=launcher, file=file)],
+        tags=tags,
+        schedule=clock | state if settings.schedule is not None else None,
+        continuous=state if settings.continuous else None,
+        timeout_seconds=int(settings.timeout.total_seconds()) if settings.timeout else None,
+        email_notifications=mails or None,
+        environments=[{"environment_key": _ENVIRONMENT, "spec": spec}]
+        if settings.serverless
+        else None,
+    )
+    tags[DIGEST_TAG] = digest(as_text(job))
     return job
+
+
+def _given(**settings: Any) -> Settings:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def as_text(job: Mapping[str, Any]) -> str:
@@ -131,32 +133,24 @@ def _task(settings: Databricks, *, launcher: str, file: str) -> Settings:
 
 
 def _new(cluster: Cluster) -> Settings:
-    made: Settings = {
-        "spark_version": cluster.spark_version,
+    scales = cluster.min_workers is not None
+    alone = not scales and not cluster.workers
+    # how Databricks is told that the driver does the work
+    single = {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*]"}
+    return _given(
+        spark_version=cluster.spark_version,
         # the engine talks to the driver's JVM, which a shared cluster does not allow
-        "data_security_mode": "SINGLE_USER",
-    }
-    conf = dict(cluster.spark_conf)
-    if cluster.node_type is not None:
-        made["node_type_id"] = cluster.node_type
-    if cluster.policy is not None:
-        made["policy_id"] = cluster.policy
-    if cluster.min_workers is not None:
-        made["autoscale"] = {
-            "min_workers": cluster.min_workers,
-            "max_workers": cluster.max_workers,
-        }
-    else:
-        made["num_workers"] = cluster.workers or 0
-    if made.get("num_workers") == 0:
-        # how Databricks is told that the driver does the work
-        conf |= {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*]"}
-        made["custom_tags"] = {"ResourceClass": "SingleNode"}
-    if conf:
-        made["spark_conf"] = conf
-    if cluster.env:
-        made["spark_env_vars"] = dict(cluster.env)
-    return made
+        data_security_mode="SINGLE_USER",
+        node_type_id=cluster.node_type,
+        policy_id=cluster.policy,
+        autoscale={"min_workers": cluster.min_workers, "max_workers": cluster.max_workers}
+        if scales
+        else None,
+        num_workers=None if scales else cluster.workers or 0,
+        custom_tags={"ResourceClass": "SingleNode"} if alone else None,
+        spark_conf={**cluster.spark_conf, **(single if alone else {})} or None,
+        spark_env_vars=dict(cluster.env) or None,
+    )
 
 
 def _package(settings: Databricks) -> str:
@@ -205,7 +199,7 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
         raise kind(
             "nobody is logged in to Databricks",
             where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
-            evidence=_words(error),
+            evidence=words(error),
             next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile; see "
             "docs/deploy.md",
         ) from None
@@ -231,7 +225,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
         raise DeployUnavailableError(
             f"the workspace could not {what}",
             where=host,
-            evidence=_words(error),
+            evidence=words(error),
             next_step="try again later: what was done is found again, and nothing is made twice",
         ) from error
     except DatabricksError as error:
@@ -239,7 +233,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
         raise DeployError(
             f"the workspace refuses to {what}",
             where=host,
-            evidence=_words(error),
+            evidence=words(error),
             next_step="ask for the right to it, or log in as somebody who has it"
             if refused
             else "correct the deploy section as the workspace says",
@@ -307,28 +301,8 @@ class Files:
         return text, None if text is None else read_mark(text)
 
 
-def user_name(client: WorkspaceClient) -> str:
-    """Who is logged in."""
-    with asking(client, "say who is logged in"):
-        return str(client.current_user.me().user_name)
-
-
-def home_folder(user: str, pipeline: str) -> str:
-    """A folder of the user's own: in a shared one anybody could change what the job runs."""
-    return f"/Users/{user}/.distributary/{pipeline}"
-
-
-def api_path(folder: str) -> str:
-    """A folder as the API names it."""
-    return folder.removeprefix(_PREFIX) or "/"
-
-
-def file_path(path: str) -> str:
-    """The same as programs in the workspace see it."""
-    return f"{_PREFIX}{path}"
-
-
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
+    """The first line of an error, for evidence."""
     lines = str(error).strip().splitlines()
     return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
@@ -336,7 +310,6 @@ def _words(error: BaseException) -> str:
 NAME = "databricks"
 JOB, FILE = "job", "workspace file"
 _PAGE = 100
-_UNKNOWN_USER = "{you}"
 
 
 def databricks_target(pipeline: Installable) -> Target:
@@ -350,33 +323,51 @@ def databricks_target(pipeline: Installable) -> Target:
             next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
         )
     pipeline.refuse_clear_secrets(to="the workspace")
-    given = settings.folder
+    login: WorkspaceClient | NotLoggedInError
     try:
-        client = open_workspace(settings)
-    except NotLoggedInError as refusal:
-        folder = api_path(given) if given else home_folder(_UNKNOWN_USER, pipeline.name)
-        return UnseenTarget(pipeline, settings, refusal, folder)
-    folder = api_path(given) if given else home_folder(user_name(client), pipeline.name)
-    return DatabricksTarget(pipeline, settings, client, folder)
+        login = open_workspace(settings)
+    except NotLoggedInError as error:
+        login = error
+    if settings.folder is not None:
+        folder = settings.folder.removeprefix(_PREFIX) or "/"
+    else:
+        user = "{you}"
+        if not isinstance(login, NotLoggedInError):
+            with asking(login, "say who is logged in"):
+                user = str(login.current_user.me().user_name)
+        # the user's own: in a shared one anybody could change what the job runs
+        folder = f"/Users/{user}/.distributary/{pipeline.name}"
+    texts = {
+        f"{folder}/{pipeline.name}.yaml": pipeline.shared_text,
+        f"{folder}/launch.py": template("launch.py.txt"),
+    }
+    texts = {path: marked(t, target=NAME, pipeline=pipeline.name) for path, t in texts.items()}
+    # as programs in the workspace see them
+    file, launcher = (f"{_PREFIX}{path}" for path in texts)
+    wanted = job_settings(pipeline.name, settings, launcher=launcher, file=file)
+    if isinstance(login, NotLoggedInError):
+        return UnseenTarget(texts, wanted, login)
+    return DatabricksTarget(pipeline.name, login, f"{folder}/job.json", texts, wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenTarget:
     """Satisfies `Target` where nobody is logged in: what would be made can be shown, no more."""
 
-    pipeline: Installable
-    settings: Databricks
+    texts: Mapping[str, str]
+    wanted: Settings
     refusal: NotLoggedInError
-    folder: str
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
     def plan(self) -> tuple[Step, ...]:
         """The two files and the job, compared with nothing."""
-        wanted = _wanted(self.pipeline, self.settings, self.folder)
-        files = _texts(self.pipeline, self.folder).items()
-        steps = [self._step(FILE, path, text) for path, text in files]
-        return (*steps, self._step(JOB, str(wanted["name"]), as_text(wanted)))
+        job = (JOB, str(self.wanted["name"]), as_text(self.wanted))
+        why = "not compared: nobody is logged in to a workspace"
+        return tuple(
+            Step(kind, name, Action.CREATE, after, why=why, refusal=self.refusal)
+            for kind, name, after in (*((FILE, *each) for each in self.texts.items()), job)
+        )
 
     def apply(self, steps: Sequence[Step]) -> None:
         """Refused."""
@@ -389,10 +380,6 @@ class UnseenTarget:
     def remove(self, steps: Sequence[Step]) -> None:
         """Refused."""
         raise self.refusal
-
-    def _step(self, kind: str, name: str, after: str) -> Step:
-        why = "not compared: nobody is logged in to a workspace"
-        return Step(kind, name, Action.CREATE, after, why=why, refusal=self.refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,44 +394,46 @@ class _Job:
 class DatabricksTarget:
     """Satisfies `Target`."""
 
-    pipeline: Installable
-    settings: Databricks
+    pipeline: str
     client: WorkspaceClient = field(repr=False)
-    folder: str
-    """Where the files are in the workspace."""
+    note: str
+    """The file in the workspace that says which job was made."""
+    texts: Mapping[str, str]
+    """The files that the job runs, with their marks."""
+    wanted: Settings
+    """The definition of the job."""
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
     def plan(self) -> tuple[Step, ...]:
         """The two files and the job."""
-        steps = [self._file_step(path, text) for path, text in self._texts().items()]
+        steps = [self._file_step(path, text) for path, text in self.texts.items()]
         return (*steps, self._job_step())
 
     def apply(self, steps: Sequence[Step]) -> None:
         """Files first: a job never points at something that is not there."""
         files = Files(self.client)
-        wanted = self._wanted()
         for step in steps:
             if step.kind == FILE and step.changes:
                 files.write(step.name, step.after)
         step = next(step for step in steps if step.kind == JOB)
         if step.action is Action.CREATE:
-            self._remember(self._create(wanted), wanted)
+            self._remember(self._create())
         elif step.changes:
             found = self._find()
             if found is None:
                 raise self._conflict("the job went away while it was being changed", "")
-            self._reset(found.id, wanted)
-            self._remember(found.id, wanted)
+            self._reset(found.id)
+            self._remember(found.id)
 
     def plan_removal(self) -> tuple[Step, ...]:
         """The job, its files and the note of them, as far as they bear our mark."""
         files = Files(self.client)
         mine = [job for job in self._candidates() if self._is_mine(job.settings)]
         steps = [Step(JOB, f"{job.settings.get('name')} ({job.id})", Action.REMOVE) for job in mine]
-        for path in (*self._texts(), self._note()):
+        for path in (*self.texts, self.note):
             text, mark = files.mark(path)
-            if mark is not None and mark.pipeline == self.pipeline.name:
+            if mark is not None and mark.pipeline == self.pipeline:
                 steps.append(Step(FILE, path, Action.REMOVE, before=text or ""))
         return tuple(steps)
 
@@ -457,27 +446,19 @@ class DatabricksTarget:
             if step.kind == FILE:
                 Files(self.client).remove(step.name)
 
-    def _wanted(self) -> Settings:
-        return _wanted(self.pipeline, self.settings, self.folder)
-
-    def _texts(self) -> dict[str, str]:
-        return _texts(self.pipeline, self.folder)
-
     def _is_mine(self, job: Settings) -> bool:
-        return belongs_to(job, self.pipeline.name)
+        return belongs_to(job, self.pipeline)
 
     def _file_step(self, path: str, after: str) -> Step:
         before, mark = Files(self.client).mark(path)
         if before is None:
             return Step(FILE, path, Action.CREATE, after)
-        if mark is None or mark.pipeline != self.pipeline.name:
+        if mark is None or mark.pipeline != self.pipeline:
             return Step(FILE, path, Action.FOREIGN, after, why="has no mark of this pipeline")
-        if before == after:
-            return Step(FILE, path, Action.UNCHANGED, after, before)
-        return Step(FILE, path, Action.UPDATE if mark.intact else Action.EDITED, after, before)
+        return Step(FILE, path, mark.change(before, after), after, before)
 
     def _job_step(self) -> Step:
-        wanted = self._wanted()
+        wanted = self.wanted
         name, after = str(wanted["name"]), as_text(wanted)
         found = self._find()
         if found is None:
@@ -489,15 +470,15 @@ class DatabricksTarget:
             return Step(JOB, name, Action.FOREIGN, after, before, why=why)
         if seen == wanted:
             return Step(JOB, name, Action.UNCHANGED, after, before)
-        written = self._written(wanted, found)
+        written = self._written(found)
         edited = written is not None and like(found.settings, written) != written
         return Step(JOB, name, Action.EDITED if edited else Action.UPDATE, after, before)
 
-    def _written(self, wanted: Settings, found: _Job) -> Settings | None:
+    def _written(self, found: _Job) -> Settings | None:
         """What the job was when we wrote it, where that is known."""
         tags = found.settings.get("tags") or {}
         note = self._read_note()
-        for known in (wanted, note.get("settings") or {}):
+        for known in (self.wanted, note.get("settings") or {}):
             if (known.get("tags") or {}).get(DIGEST_TAG) == tags.get(DIGEST_TAG):
                 return dict(known)
         return None
@@ -511,7 +492,7 @@ class DatabricksTarget:
         raise self._conflict("there are several jobs that this could be", evidence)
 
     def _candidates(self) -> list[_Job]:
-        ids = {*self._named(str(self._wanted()["name"]))}
+        ids = {*self._named(str(self.wanted["name"]))}
         remembered = self._read_note().get("job_id")
         found = [job for job in map(self._get, sorted(ids)) if job is not None]
         if isinstance(remembered, int) and remembered not in ids:
@@ -539,36 +520,32 @@ class DatabricksTarget:
                 return None
         return _Job(job, found.settings.as_dict() if found.settings else {})
 
-    def _create(self, wanted: Settings) -> int:
+    def _create(self) -> int:
         from databricks.sdk.service.jobs import JobSettings
 
         with asking(self.client, "create the job"):
-            made = self.client.jobs.create(**JobSettings.from_dict(wanted).as_shallow_dict())
+            made = self.client.jobs.create(**JobSettings.from_dict(self.wanted).as_shallow_dict())
         # an answer that was lost, or somebody else at the same moment: the oldest one stays
-        ids = self._named(str(wanted["name"]))
-        twins = [
-            job for job in map(self._get, ids) if job and job.settings["tags"] == wanted["tags"]
-        ]
+        ids = self._named(str(self.wanted["name"]))
+        tags = self.wanted["tags"]
+        twins = [job for job in map(self._get, ids) if job and job.settings["tags"] == tags]
         for twin in sorted(twins, key=lambda job: job.id)[1:]:
             self._delete(twin.id)
         return min((twin.id for twin in twins), default=int(made.job_id or 0))
 
-    def _reset(self, job: int, wanted: Settings) -> None:
+    def _reset(self, job: int) -> None:
         from databricks.sdk.service.jobs import JobSettings
 
         with asking(self.client, f"change job {job}"):
-            self.client.jobs.reset(job, JobSettings.from_dict(wanted))
+            self.client.jobs.reset(job, JobSettings.from_dict(self.wanted))
 
     def _delete(self, job: int) -> None:
         with asking(self.client, f"remove job {job}"):
             self.client.jobs.delete(job)
 
-    def _note(self) -> str:
-        return f"{self.folder}/job.json"
-
     def _read_note(self) -> dict[str, Any]:
-        text, mark = Files(self.client).mark(self._note())
-        if text is None or mark is None or mark.pipeline != self.pipeline.name:
+        text, mark = Files(self.client).mark(self.note)
+        if text is None or mark is None or mark.pipeline != self.pipeline:
             return {}
         try:
             note = json.loads(text)
@@ -576,10 +553,10 @@ class DatabricksTarget:
             return {}
         return note if isinstance(note, dict) else {}
 
-    def _remember(self, job: int, wanted: Settings) -> None:
-        note = json.dumps({"job_id": job, "settings": wanted}, indent=2) + "\n"
-        text = marked(note, target=NAME, pipeline=self.pipeline.name)
-        Files(self.client).write(self._note(), text)
+    def _remember(self, job: int) -> None:
+        note = json.dumps({"job_id": job, "settings": self.wanted}, indent=2) + "\n"
+        text = marked(note, target=NAME, pipeline=self.pipeline)
+        Files(self.client).write(self.note, text)
 
     def _conflict(self, what: str, evidence: str) -> DeployError:
         return DeployError(
@@ -589,17 +566,3 @@ class DatabricksTarget:
             evidence=evidence,
             next_step="remove or rename all but one of them in the workspace",
         )
-
-
-def _wanted(pipeline: Installable, settings: Databricks, folder: str) -> Settings:
-    file, launcher = (file_path(path) for path in _texts(pipeline, folder))
-    return job_settings(pipeline.name, settings, launcher=launcher, file=file)
-
-
-def _texts(pipeline: Installable, folder: str) -> dict[str, str]:
-    """The pipeline file, then the launcher."""
-    texts = {
-        f"{folder}/{pipeline.name}.yaml": pipeline.shared_text,
-        f"{folder}/launch.py": LAUNCHER,
-    }
-    return {path: marked(text, target=NAME, pipeline=pipeline.name) for path, text in texts.items()}

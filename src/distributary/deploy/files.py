@@ -41,6 +41,12 @@ class Mark:
     intact: bool
     """Whether the text is still the one that was marked."""
 
+    def change(self, before: str, after: str) -> Action:
+        """What becomes of the text that bears this mark when another takes its place."""
+        if before == after:
+            return Action.UNCHANGED
+        return Action.UPDATE if self.intact else Action.EDITED
+
 
 def marked(body: str, *, target: str, pipeline: str) -> str:
     """The text with its mark: first of all, or after what must come first."""
@@ -67,6 +73,16 @@ def read_mark(text: str) -> Mark | None:
 def digest(text: str) -> str:
     """A stable name for exactly this text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_PLACE = re.compile(r"@([a-z_]+)@")
+
+
+def template(file: str, /, **values: object) -> str:
+    """A text of `templates/`, with values in place of `@names@`."""
+    text = _TEMPLATES.joinpath(file).read_text("utf-8")
+    return _PLACE.sub(lambda place: str(values[place[1]]), text)
 
 
 # What an installation would do, step by step, before anything is done.
@@ -248,7 +264,8 @@ class FileTarget:
                 folder.rmdir()
 
     def _step(self, artifact: Artifact) -> Step:
-        path, after = str(artifact.path), self._marked(artifact)
+        path = str(artifact.path)
+        after = marked(artifact.text, target=self.name, pipeline=self.pipeline)
         if not os.path.lexists(artifact.path):
             return Step(_UNIT, path, Action.CREATE, after, mode=artifact.mode)
         before = _text(artifact.path)
@@ -258,13 +275,7 @@ class FileTarget:
         if not self._is_mine(mark):
             whose = f"belongs to pipeline {mark.pipeline}, target {mark.target}"
             return Step(_UNIT, path, Action.FOREIGN, after, before, why=whose)
-        if before == after:
-            return Step(_UNIT, path, Action.UNCHANGED, after, before)
-        action = Action.UPDATE if mark.intact else Action.EDITED
-        return Step(_UNIT, path, action, after, before, artifact.mode)
-
-    def _marked(self, artifact: Artifact) -> str:
-        return marked(artifact.text, target=self.name, pipeline=self.pipeline)
+        return Step(_UNIT, path, mark.change(before, after), after, before, artifact.mode)
 
     def _is_mine(self, mark: Mark | None) -> bool:
         return mark is not None and (mark.target, mark.pipeline) == (self.name, self.pipeline)

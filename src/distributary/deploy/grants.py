@@ -6,8 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,11 +15,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from distributary.config.document import printable
 from distributary.config.lake import Grant, local_path
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
-from distributary.deploy.databricks import asking
+from distributary.deploy.databricks import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql
@@ -29,6 +28,7 @@ from distributary.store.disk import held
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
+    from pyspark.sql import SparkSession
 
 
 # Who may do what with which table: wanted, recorded, and the statements between the two.
@@ -153,16 +153,8 @@ def _dotted(type: str) -> str:
 
 # The two ways to carry out grants: Spark SQL, and Unity Catalog's own API.
 
-_LONGEST = 300
 _TABLE = "table"
 _GONE = "TABLE_OR_VIEW_NOT_FOUND"
-
-
-class SqlSession(Protocol):
-    """What is needed of a Spark session."""
-
-    def sql(self, sqlQuery: str) -> object:
-        """Run a statement."""
 
 
 class SparkExecutor:
@@ -170,7 +162,7 @@ class SparkExecutor:
 
     parallel = 1
 
-    def __init__(self, session: SqlSession) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     def held_by(self, right: Right) -> bool | None:
@@ -190,11 +182,11 @@ class SparkExecutor:
                 raise SetupError(
                     "this Spark does not know GRANT: no authoriser is installed",
                     code=ErrorCode.GRANT_REFUSED,
-                    evidence=_words(error),
+                    evidence=words(error),
                     next_step="add an authoriser with spark.conf (spark.sql.extensions), or use "
                     "--through databricks",
                 ) from error
-            raise _refused(statement, _words(error)) from error
+            raise _refused(statement, words(error)) from error
 
 
 class CatalogExecutor:
@@ -218,7 +210,10 @@ class CatalogExecutor:
                 return False
         return any(
             assignment.principal == right.principal
-            and any(held.value == _api_name(right) for held in assignment.privileges or ())
+            and any(
+                held.value == right.privilege.replace(" ", "_")
+                for held in assignment.privileges or ()
+            )
             for assignment in found.privilege_assignments or ()
         )
 
@@ -228,7 +223,7 @@ class CatalogExecutor:
         from databricks.sdk.service.catalog import PermissionsChange, Privilege
 
         right = statement.right
-        privileges = [Privilege(_api_name(right))]
+        privileges = [Privilege(right.privilege.replace(" ", "_"))]
         grant = statement.verb is Verb.GRANT
         change = PermissionsChange(
             principal=right.principal,
@@ -241,7 +236,7 @@ class CatalogExecutor:
             except NotFound as error:
                 # what is gone has no grants left
                 if grant:
-                    raise _refused(statement, _words(error)) from error
+                    raise _refused(statement, words(error)) from error
 
 
 @contextmanager
@@ -260,10 +255,6 @@ def _full_name(right: Right) -> str:
     return ".".join(quote(part, safe="") for part in right.name)
 
 
-def _api_name(right: Right) -> str:
-    return right.privilege.replace(" ", "_")
-
-
 def _refused(statement: Statement, evidence: str) -> DeployError:
     return DeployError(
         f"the {statement.verb} was refused",
@@ -272,11 +263,6 @@ def _refused(statement: Statement, evidence: str) -> DeployError:
         evidence=evidence,
         next_step="check that the principal exists and that you own the table, then apply again",
     )
-
-
-def _words(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
 
 # The record of what was granted, in the lake: only what stands in it is ever revoked.
@@ -305,12 +291,10 @@ class RightsBook:
             content = json.loads(data)
             if content["format"] != FORMAT or content["pipeline"] != self._pipeline:
                 raise ValueError
-            return {
-                Right(tuple(row["name"]), row["principal"], row["privilege"]): Standing(
-                    row["standing"]
-                )
-                for row in content["rights"]
-            }
+            rows = content["rights"]
+            rights = [Right(tuple(r["name"]), r["principal"], r["privilege"]) for r in rows]
+            standings = [Standing(row["standing"]) for row in rows]
+            return dict(zip(rights, standings, strict=True))
         except (ValueError, KeyError, TypeError) as error:
             raise DeployError(
                 "the record of what was granted cannot be read",
@@ -321,15 +305,7 @@ class RightsBook:
 
     def write(self, record: Record) -> None:
         """Put the record in place of the one before; a crash leaves the one or the other."""
-        rows = [
-            {
-                "name": list(right.name),
-                "principal": right.principal,
-                "privilege": right.privilege,
-                "standing": str(record[right]),
-            }
-            for right in sorted(record)
-        ]
+        rows = [asdict(right) | {"standing": record[right]} for right in sorted(record)]
         content = {"format": FORMAT, "pipeline": self._pipeline, "rights": rows}
         data = json.dumps(content, indent=1).encode()
         with reaching(self.path):
@@ -344,8 +320,7 @@ class RightsBook:
     def held(self, *, waiting: Callable[[], None]) -> Iterator[None]:
         """One change of grants at a time, among processes that see the same file system."""
         if self._local is None:
-            with nullcontext():
-                yield
+            yield
             return
         with reaching(self.path):
             self._local.parent.mkdir(parents=True, exist_ok=True)

@@ -274,7 +274,7 @@ def spread_target(
         _files(pipeline, folder, [*wanted, *needed]),
         jobs=tuple(_open(name, job, out) for job in wanted),
         retired=tuple(_open(name, job, out) for job in gone.values()),
-        kept=tuple(job.name for job in wanted if job.path in _paths(pipeline, folder, kept)),
+        kept=tuple(job_name(pipeline.name, number) for number in kept),
     )
 
 
@@ -355,10 +355,6 @@ def _known(pipeline: Installable) -> PipelineConfig:
 def _job(pipeline: Installable, folder: Path, part: Part, shards: int) -> Installable:
     text = derived(pipeline, part, shards=shards)
     return read_for_install(file_of(folder, pipeline.name, part), text=text)
-
-
-def _paths(pipeline: Installable, folder: Path, parts: Iterable[Part]) -> set[Path]:
-    return {file_of(folder, pipeline.name, part).absolute() for part in parts}
 
 
 def _files(pipeline: Installable, folder: Path, jobs: Sequence[Installable]) -> FileTarget:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
@@ -92,13 +91,15 @@ def service_unit(pipeline: Installable, settings: Systemd) -> str:
         # who keeps failing is retried for ever, at a pace
         "StartLimitIntervalSec=0",
     ]
-    folder = settings.working_directory or str(Path.cwd())
+    folder, secrets = settings.working_directory or str(Path.cwd()), settings.environment_file
     service = [
         f"Type={'oneshot' if timed else 'exec'}",
-        f"ExecStart={_line(_command(pipeline, settings))}",
+        f"ExecStart={' '.join(map(_word, _command(pipeline, settings)))}",
         f"WorkingDirectory={_specifiers(folder)}",
         *([f"User={settings.run_as}"] if settings.run_as else []),
-        *_environment(settings),
+        # output goes to the journal line by line, not when a buffer is full
+        "Environment=PYTHONUNBUFFERED=1",
+        *([f"EnvironmentFile={_specifiers(secrets)}"] if secrets else []),
         "Restart=on-failure",
         "RestartSec=15",
         # a mistake in the file stays one however often it is tried
@@ -115,23 +116,19 @@ def service_unit(pipeline: Installable, settings: Systemd) -> str:
 
 
 def timer_unit(pipeline: str, settings: Systemd) -> str:
-    """The clock of a service that ends by itself."""
-    return "\n".join(
-        [
-            "[Unit]",
-            f"Description=Runs of Distributary pipeline {pipeline}",
-            "",
-            "[Timer]",
-            f"OnCalendar={settings.schedule}",
-            # a run that was missed while the machine was off is made up for
-            "Persistent=true",
-            "RandomizedDelaySec=5",
-            "",
-            "[Install]",
-            "WantedBy=timers.target",
-            "",
-        ]
-    )
+    """The clock of a service that ends by itself; a run that was missed is made up for."""
+    return f"""\
+[Unit]
+Description=Runs of Distributary pipeline {pipeline}
+
+[Timer]
+OnCalendar={settings.schedule}
+Persistent=true
+RandomizedDelaySec=5
+
+[Install]
+WantedBy=timers.target
+"""
 
 
 def _command(pipeline: Installable, settings: Systemd) -> list[str]:
@@ -140,18 +137,6 @@ def _command(pipeline: Installable, settings: Systemd) -> list[str]:
         return [*program, "run", str(pipeline.path), "--available-now"]
     listen = ["--listen", settings.listen] if settings.listen else []
     return [*program, "up", str(pipeline.path), "--log-format", "json", *listen]
-
-
-def _environment(settings: Systemd) -> list[str]:
-    # output goes to the journal line by line, not when a buffer is full
-    lines = ["Environment=PYTHONUNBUFFERED=1"]
-    if settings.environment_file is not None:
-        lines.append(f"EnvironmentFile={_specifiers(settings.environment_file)}")
-    return lines
-
-
-def _line(words: Sequence[str]) -> str:
-    return " ".join(map(_word, words))
 
 
 def _word(text: str) -> str:

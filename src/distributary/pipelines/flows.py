@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
-from distributary.model.table import TablePlan
+from distributary.model.table import Merged, TablePlan
 from distributary.pipelines.known import Known, assume, known, new_planner, settings
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import group, positions
@@ -75,6 +75,7 @@ def delta_options(source: DeltaSource) -> dict[str, str]:
 
 
 Rows = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does with its batches."""
 
 
 def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> DataFrame:
@@ -207,14 +208,6 @@ LETTERS = pa.schema([DEAD_LETTER_SCHEMA.field(name) for name in _LETTER])
 """The columns of dead letters."""
 
 
-class Reader(Protocol):
-    """Makes raw records of what Spark hands over."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raw records, batch by batch."""
-        ...
-
-
 class _Portion(NamedTuple):
     """Records of one key."""
 
@@ -257,11 +250,8 @@ class _Places:
 
     def decoder_of(self, route: Route) -> Decoder:
         """The decoder of records on this way."""
-        schema = self.catalog.schemas.get(route.schema_id)
-        if schema is None and self.late is not None:
-            schema = self.late.catalog().schemas[route.schema_id]
-        if schema is None:
-            raise KeyError(route.schema_id)
+        known = self.catalog if self.late is None else self.late.catalog()
+        schema = self.catalog.schemas.get(route.schema_id) or known.schemas[route.schema_id]
         limits = replace(self.catalog.limits, raw_bytes=route.raw_bytes)
         return decoder_for(schema, route.message, limits)
 
@@ -292,12 +282,13 @@ class TypeRows:
     config: PipelineConfig = field(repr=False)
     known: Known = field(repr=False)
     type: str
-    reader: Reader
+    reader: Rows
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, as fixed."""
-        return _schema(self.known.tables[self.type])
+        columns = self.known.tables[self.type].columns
+        return pa.schema([pa.field(column.name, column.type) for column in columns])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows of raw records; what is no row of this type is left out."""
@@ -311,8 +302,11 @@ class TypeRows:
 
     def _rows(self, route: Route, decoder: Decoder, portion: _Portion) -> Iterator[pa.RecordBatch]:
         table, catalog = self.known.tables[self.type], self.known.catalog
-        if not covered(table, decoder, catalog, route):
+        merged = _merged(table, decoder, catalog)
+        if merged.refused is not None:
             return
+        if merged.changes:
+            raise _grew(route, "; ".join(change.describe() for change in merged.changes))
         found = decoder.decode(portion.payloads)
         if not found.ok.num_rows:
             return
@@ -334,7 +328,7 @@ class DeadLetters:
 
     config: PipelineConfig = field(repr=False)
     known: Known = field(repr=False)
-    reader: Reader
+    reader: Rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Dead letters of raw records."""
@@ -374,28 +368,17 @@ class DeadLetters:
         """Why records are dead letters although their schema is known."""
         table = self.known.tables.get(route.type)
         if table is not None:
-            return refusal(table, places.decoder_of(route), self.known.catalog)
+            merged = _merged(table, places.decoder_of(route), self.known.catalog)
+            return None if merged.refused is None else Rejected(merged.refused, merged.reason)
         if places.is_listed(route.type):
             raise _grew(route, "+ table")
         text = "no subject of the registry is of this type"
         return Rejected(ErrorCode.NEW_TYPE_REFUSED, text)
 
 
-def covered(table: TablePlan, decoder: Decoder, catalog: Catalog, route: Route) -> bool:
-    """Whether rows of a schema have a place in the columns; False when a policy refuses them.
-
-    Raises SchemaGrewError when the columns would have to grow first.
-    """
-    merged = merge(table.columns, decoder.columns, catalog.evolution)
-    if merged.refused is None and merged.changes:
-        raise _grew(route, "; ".join(change.describe() for change in merged.changes))
-    return merged.refused is None
-
-
-def refusal(table: TablePlan, decoder: Decoder, catalog: Catalog) -> Rejected | None:
-    """Why a policy refuses rows of a schema, if it does."""
-    merged = merge(table.columns, decoder.columns, catalog.evolution)
-    return None if merged.refused is None else Rejected(merged.refused, merged.reason)
+def _merged(table: TablePlan, decoder: Decoder, catalog: Catalog) -> Merged:
+    """The columns that a table needs for rows of a schema, or why a policy refuses them."""
+    return merge(table.columns, decoder.columns, catalog.evolution)
 
 
 def _grew(route: Route, changes: str) -> SchemaGrewError:
@@ -406,10 +389,6 @@ def _grew(route: Route, changes: str) -> SchemaGrewError:
         next_step="run the update again: nothing is lost, and `distributary pipelines run` "
         "does it by itself",
     )
-
-
-def _schema(table: TablePlan) -> pa.Schema:
-    return pa.schema([pa.field(column.name, column.type) for column in table.columns])
 
 
 def _order(config: PipelineConfig) -> StageOrder:

@@ -45,24 +45,30 @@ from distributary.supervise.process import hold_tether
 
 # What the end of an update means, by what was printed and by what the registry knows now.
 
-_OURS = re.compile(r"distributary\.errors\.(\w+): ([A-Z_]+): (.*)")
+_OURS = re.compile(r"^distributary\.errors\.(\w+): ([A-Z_]+): (.*)", re.M)
 _MOST = 500
+# what Spark's program says before it reads definitions, and when it has read all of them
+_READING = ("Registering graph elements...", "Importing ", "Registering SQL file ")
+_READ = "Starting run..."
+# the server went away, which is no fault of a definition
+_CONNECTION = ("pyspark.errors.exceptions.connect.SparkConnectGrpcException", "grpc.")
 
 
 def failure(
     lines: Sequence[str], book: Path, *, project: str, log: Path | None = None
 ) -> DistributaryError:
-    """Why an update failed.
-
-    Args:
-        lines: the last lines that Spark's program has printed.
-        book: what the update took for granted.
-        project: the name of the project.
-        log: where Spark's log is, if it is here.
-    """
+    """Why an update failed, by what Spark's program printed last and what was taken for granted."""
     ours = _raised(lines)
     if ours is not None:
         return ours
+    last = _last_words(lines)[:_MOST]
+    if _defining(lines) and not last.startswith(_CONNECTION):
+        return ConfigError(
+            "a definition of the project failed",
+            where=project,
+            evidence=last,
+            next_step="mend it; the lines before this one say where it is",
+        )
     news = grown(book)
     if news:
         return SchemaGrewError(
@@ -75,24 +81,29 @@ def failure(
         "the update failed",
         code=ErrorCode.SPARK_FAILED,
         where=project,
-        evidence=_last_words(lines)[:_MOST],
+        evidence=last,
         next_step=f"read {log}" if log else "read the log of the Spark Connect server",
     )
 
 
 def _raised(lines: Sequence[str]) -> DistributaryError | None:
     """An error of ours that the definitions themselves ended with."""
-    for number in range(len(lines) - 1, -1, -1):
-        match = _OURS.match(lines[number])
-        if match is None or match[2] not in ErrorCode.__members__:
-            continue
-        kind = getattr(errors, match[1], DistributaryError)
-        parts = dict(re.findall(r"^  (at|seen|next): (.*)$", "\n".join(lines[number:]), re.M))
-        error = kind(match[3], code=ErrorCode(match[2]))
-        error.where, error.evidence = parts.get("at", ""), parts.get("seen", "")
-        error.next_step = parts.get("next", "")
-        return error if isinstance(error, DistributaryError) else None
-    return None
+    text = "\n".join(lines)
+    found = [each for each in _OURS.finditer(text) if each[2] in ErrorCode.__members__]
+    if not found:
+        return None
+    kind = getattr(errors, found[-1][1], DistributaryError)
+    parts = dict(re.findall(r"^  (at|seen|next): (.*)$", text[found[-1].end() :], re.M))
+    error = kind(found[-1][3], code=ErrorCode(found[-1][2]))
+    error.where, error.evidence = parts.get("at", ""), parts.get("seen", "")
+    error.next_step = parts.get("next", "")
+    return error if isinstance(error, DistributaryError) else None
+
+
+def _defining(lines: Sequence[str]) -> bool:
+    """Whether the program ended while it read the definitions."""
+    said = "\n".join(lines)
+    return _READ not in said and any(words in said for words in _READING)
 
 
 def _last_words(lines: Sequence[str]) -> str:

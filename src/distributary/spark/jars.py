@@ -3,7 +3,8 @@
 A lock is a folder with `ivy.xml` (which files) and `SHA256SUMS` (what is in them). The files appear
 in a cache all at once or not at all, and every process of a user shares them. `.tar.gz` archives
 are unpacked into a folder of their name. The variable `DISTRIBUTARY_IVY_SETTINGS` names an Ivy
-settings file, for a mirror; else `~/.ivy2/ivysettings.xml` is used if it exists.
+settings file, for a mirror; else `~/.ivy2/ivysettings.xml` is used if it exists. With
+`DISTRIBUTARY_JARS` (comma separated, or a folder) no JVM connectors are fetched.
 """
 
 from __future__ import annotations
@@ -244,14 +245,6 @@ def _or(step: str, otherwise: str) -> str:
     return f"{step}, or {otherwise}" if otherwise else step
 
 
-# Fetches the JVM connectors once, and checks each file.
-#
-# The lock is `jvm/`. The cache folder is named after it and after the version of PySpark.
-# Environment:
-#
-# - `DISTRIBUTARY_JARS`: use these files instead (comma separated, or a folder); nothing is fetched.
-# - `DISTRIBUTARY_IVY_SETTINGS`: an Ivy settings file, for a mirror; else `~/.ivy2/ivysettings.xml`.
-
 JVM = Path(__file__).with_name("jvm")
 """The package data of the JVM side."""
 
@@ -300,12 +293,6 @@ def _given(value: str) -> list[Path]:
     return [jar.resolve() for jar in jars]
 
 
-def main() -> int:
-    """Fetch now, for the Makefile and for images that must start without a network."""
-    return fetch_now(
-        ensure_connectors, lambda jars: f"{len(jars)} JVM connectors in {jars[0].parent}"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # fetch now, for the Makefile and for images that must start without a network
+    sys.exit(fetch_now(ensure_connectors, lambda it: f"{len(it)} JVM connectors in {it[0].parent}"))

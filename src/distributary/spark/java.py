@@ -53,24 +53,17 @@ def find_java() -> Java | None:
 
 def require_java() -> Java:
     """The Java to use; SetupError when there is none or it is too old."""
-    java = find_java()
-    if java is None:
-        home = os.environ.get("JAVA_HOME")
-        raise SetupError(
-            f"Spark needs Java {MINIMUM} or newer, and no Java was found",
-            code=ErrorCode.JAVA_MISSING,
-            where=f"JAVA_HOME={home}" if home else "PATH",
-            next_step=_how_to_install(),
-        )
-    if java.major < MINIMUM:
-        raise SetupError(
-            f"Spark needs Java {MINIMUM} or newer",
-            code=ErrorCode.JAVA_MISSING,
-            where=str(java.path),
-            evidence=f"found Java {java.version}",
-            next_step=_how_to_install(),
-        )
-    return java
+    java, home = find_java(), os.environ.get("JAVA_HOME")
+    if java is not None and java.major >= MINIMUM:
+        return java
+    none_found = "" if java else ", and no Java was found"
+    raise SetupError(
+        f"Spark needs Java {MINIMUM} or newer{none_found}",
+        code=ErrorCode.JAVA_MISSING,
+        where=str(java.path) if java else f"JAVA_HOME={home}" if home else "PATH",
+        evidence=f"found Java {java.version}" if java else "",
+        next_step=_how_to_install(),
+    )
 
 
 def _written_version(program: Path) -> str | None:
@@ -114,12 +107,9 @@ def main() -> int:
     return 0
 
 
-# A class-data archive for the JVM: the second start of Spark takes half the time of the first.
-#
-# Spark loads thousands of classes before its first job. A short-lived session asks its JVM to
-# write what it loaded into an archive when it ends (`-XX:ArchiveClassesAtExit`); later ones map
-# that file. The JVM checks by itself that the archive belongs to this Java and these jars, and
-# goes on without it if not.
+# A class-data archive halves the start of Spark, which loads thousands of classes before its first
+# job: a short-lived session lets its JVM write what it loaded when it ends, later ones map that.
+# The JVM checks by itself that it belongs to this Java and these jars, and goes on without if not.
 
 _CLAIM_SECONDS = 600
 _KEPT = 2
@@ -135,15 +125,18 @@ def archive_options(
     folder = folder or platformdirs.user_cache_path("distributary") / "classes"
     try:
         archive = folder / f"{_key(java, jars)}.jsa"
+        part = archive.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
-        _adopt(archive)
+        # what an earlier JVM wrote is taken over, if it was allowed to finish
+        if part.exists() and _finished(part):
+            part.rename(archive)
         if archive.exists():
             # most recently used: the last to be dropped
             archive.touch()
             _drop_old(folder)
             return [f"-XX:SharedArchiveFile={archive}"]
-        if train and _claimed(archive):
-            return [f"-XX:ArchiveClassesAtExit={_part(archive)}"]
+        if train and _claimed(archive.with_suffix(".claim"), part):
+            return [f"-XX:ArchiveClassesAtExit={part}"]
     except OSError:
         # only speed is lost where the cache cannot be written
         return []
@@ -153,17 +146,6 @@ def archive_options(
 def _key(java: Java, jars: Sequence[Path]) -> str:
     lines = [f"{java.path} {java.version}", *(f"{jar} {jar.stat().st_mtime_ns}" for jar in jars)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _part(archive: Path) -> Path:
-    return archive.with_suffix(".part")
-
-
-def _adopt(archive: Path) -> None:
-    """Take over what an earlier JVM wrote, if it was allowed to finish."""
-    part = _part(archive)
-    if part.exists() and _finished(part):
-        part.rename(archive)
 
 
 def _drop_old(folder: Path) -> None:
@@ -179,15 +161,14 @@ def _finished(part: Path) -> bool:
         return any(file.read(4))
 
 
-def _claimed(archive: Path) -> bool:
+def _claimed(claim: Path, part: Path) -> bool:
     """Whether this process may write it: one at a time, and another if that one was killed."""
-    claim = archive.with_suffix(".claim")
     with suppress(FileNotFoundError):
         if time.time() - _used(claim) > _CLAIM_SECONDS:
             claim.unlink()
-            _part(archive).unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
     try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        claim.touch(exist_ok=False)
     except FileExistsError:
         return False
     return True

@@ -87,8 +87,6 @@ _MOST_SECONDS = 300.0
 """Until a JVM that was started must have answered; a loaded machine takes half a minute."""
 # spark-submit's script starts a small JVM first, only to put the real command together
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-# the JVM's own messages would go to standard output
-_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 # the second compiler pays only after minutes
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 # the concurrent collector pays after minutes too, and on more than two cores; with 1,000 tables it
@@ -110,7 +108,8 @@ def spark_session(
     """
     wanted = settings or SparkSettings()
     with _starting:
-        if _running() is not None:
+        # PySpark has no public way to ask without starting one
+        if SparkContext._active_spark_context is not None:  # noqa: SLF001
             return _required(SparkSession.builder.getOrCreate())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return _submitted(wanted, app_name)
@@ -128,7 +127,15 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     java = require_java()
     jars = ensure_connectors(progress)
     log = (settings.log_file or new_log_file()).absolute()
-    options = [*_QUIET, *_log_options(log, settings.log_level)]
+    options = [
+        # the JVM's own messages would go to standard output
+        *("-Xlog:disable", "-Xlog:all=error:stderr"),
+        f"-Dlog4j2.configurationFile={(JVM / 'log4j2.properties').as_uri()}",
+        f"-Ddistributary.log={log}",
+        f"-Ddistributary.log.level={settings.log_level}",
+        # else a crashing JVM leaves its report in the working folder
+        f"-XX:ErrorFile={log.with_suffix('.crash')}",
+    ]
     if settings.short_lived:
         options.append(_SHORT_LIVED)
     if (settings.short_lived or settings.has_few_cores) and not settings.chooses_collector:
@@ -225,16 +232,6 @@ def _required(session: SparkSession) -> SparkSession:
     return session
 
 
-def _log_options(log: Path, level: str) -> list[str]:
-    return [
-        f"-Dlog4j2.configurationFile={(JVM / 'log4j2.properties').as_uri()}",
-        f"-Ddistributary.log={log}",
-        f"-Ddistributary.log.level={level}",
-        # else a crashing JVM leaves its report in the working folder
-        f"-XX:ErrorFile={log.with_suffix('.crash')}",
-    ]
-
-
 def _as_conf(conf: Mapping[str, str]) -> SparkConf:
     return SparkConf().setAll(list(conf.items()))
 
@@ -256,11 +253,6 @@ def _did_not_start(master: str, log: Path, error: Exception) -> SetupError:
         next_step=f"read {log} and {log.with_suffix('.out').name} beside it",
         log=log,
     )
-
-
-def _running() -> SparkContext | None:
-    # PySpark has no public way to ask without starting one
-    return SparkContext._active_spark_context  # noqa: SLF001
 
 
 def _jvm_exists() -> bool:

@@ -21,7 +21,6 @@ REQUIRED: Mapping[str, str] = {
 """Settings that no user may change, because the promises depend on them."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # compiling each plan costs a short run more than it gains: Python reads the records, not the JVM
 _QUICK = {
     "spark.sql.codegen.wholeStage": "false",
@@ -150,7 +149,7 @@ def spark_conf(
     if not settings.is_local:
         _refuse_secrets_of_executors(settings)
     return {
-        **_defaults(),
+        **_DEFAULTS,
         **(_local_defaults(settings.master) if settings.is_local else {}),
         **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
         **(_QUICK if settings.short_lived else {}),
@@ -219,18 +218,17 @@ def quoted(option: str) -> str:
     return f'"{escaped}"'
 
 
-def _defaults() -> dict[str, str]:
-    return {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
-        # one Arrow batch a task where it fits: decoding and writing are column-wise
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.python.worker.reuse": "true",
-    }
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # one Arrow batch a task where it fits: decoding and writing are column-wise
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.python.worker.reuse": "true",
+}
 
 
 def _local_defaults(master: str) -> dict[str, str]:

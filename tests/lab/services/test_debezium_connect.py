@@ -18,7 +18,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.debezium import (
+from distributary.lab.services.services import Services
+from distributary.model.record import Format, WriterSchema
+from distributary.registry.compile.avro import compile_avro
+from tests.decode.debezium_samples import Row, log, raw_table
+from tests.services.debezium import (
     LOCK,
     Debezium,
     avro_events,
@@ -26,12 +30,8 @@ from distributary.lab.services.debezium import (
     flattened,
     json_events,
 )
-from distributary.lab.services.postgres import Postgres
-from distributary.lab.services.services import Services
-from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.avro import compile_avro
-from tests.decode.debezium_samples import Row, log, raw_table
-from tests.services import unique
+from tests.services.postgres import Postgres
+from tests.services.shared import unique
 from tests.waiting import eventually
 
 FORMATS = ("framed", "bare", "avro", "flat")

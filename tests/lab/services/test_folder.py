@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from distributary.errors import ConfigError, ErrorCode, SetupError
-from distributary.lab.services.processes import Ports, free_port, is_free
+from distributary.lab.services.processes import is_free
 from distributary.lab.services.services import (
     alone,
     choose_ports,
@@ -19,7 +18,8 @@ from distributary.lab.services.services import (
 )
 from tests.lab.services.marked import start_marked
 
-PORTS = Ports(kafka=9092, registry=8081, controller=9093)
+PORTS = {"kafka": 9092, "registry": 8081, "controller": 9093}
+SECURED = (*PORTS, "sasl_plaintext", "sasl_ssl", "ssl", "https")
 NONE = {"kafka": 0, "registry": 0}
 
 
@@ -45,8 +45,7 @@ def test_ports_are_remembered_until_they_are_forgotten(tmp_path: Path) -> None:
         "null",
         "\x00\xff",
         json.dumps({"kafka": 9092}),
-        json.dumps(asdict(PORTS) | {"kafka": "9092"}),
-        json.dumps(asdict(PORTS) | {"unknown": 1}),
+        json.dumps(PORTS | {"kafka": "9092"}),
     ],
 )
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
@@ -76,8 +75,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_ports_that_nobody_names_are_free_and_differ() -> None:
-    ports = choose_ports(asked=NONE, live={}, before=None, usual={}, secured=True)
-    numbers = list(asdict(ports).values())
+    ports = choose_ports(SECURED, asked=NONE, live={}, before={}, usual={})
+    numbers = list(ports.values())
     assert len(set(numbers)) == len(numbers)
     assert all(is_free(port) for port in numbers)
     # none that the system could give to a client of the broker while that is down
@@ -86,24 +85,24 @@ def test_ports_that_nobody_names_are_free_and_differ() -> None:
 
 def test_asked_goes_before_remembered_goes_before_usual() -> None:
     usual = {"kafka": 9092, "registry": 8081}
-    new = choose_ports(asked=NONE, live={}, before=None, usual=usual, secured=False)
-    assert (new.kafka, new.registry, new.ssl) == (9092, 8081, 0)
-    again = choose_ports(asked=NONE, live={}, before=new, usual={}, secured=False)
+    new = choose_ports([*PORTS], asked=NONE, live={}, before={}, usual=usual)
+    assert (new["kafka"], new["registry"]) == (9092, 8081)
+    assert new.keys() == PORTS.keys()
+    again = choose_ports([*PORTS], asked=NONE, live={}, before=new, usual={})
     assert again == new
     asked = {"kafka": 1234, "registry": 0}
-    other = choose_ports(asked=asked, live={}, before=new, usual=usual, secured=False)
-    assert (other.kafka, other.registry) == (1234, 8081)
+    other = choose_ports([*PORTS], asked=asked, live={}, before=new, usual=usual)
+    assert (other["kafka"], other["registry"]) == (1234, 8081)
 
 
 def test_what_runs_keeps_its_port(folder: Path) -> None:
     live = {"kafka": start_marked(folder, "kafka", 19092)}
-    chosen = choose_ports(asked=NONE, live=live, before=PORTS, usual={}, secured=False)
-    assert (chosen.kafka, chosen.registry) == (19092, 8081)
+    chosen = choose_ports([*PORTS], asked=NONE, live=live, before=PORTS, usual={})
+    assert (chosen["kafka"], chosen["registry"]) == (19092, 8081)
     with pytest.raises(ConfigError):
-        choose_ports(asked={"kafka": 9092}, live=live, before=PORTS, usual={}, secured=False)
+        choose_ports([*PORTS], asked={"kafka": 9092}, live=live, before=PORTS, usual={})
 
 
 def test_secured_listeners_stay_where_they_were() -> None:
-    first = choose_ports(asked=NONE, live={}, before=None, usual={}, secured=True)
-    assert choose_ports(asked=NONE, live={}, before=first, usual={}, secured=False) == first
-    assert free_port(but=set(asdict(first).values())) not in asdict(first).values()
+    first = choose_ports(SECURED, asked=NONE, live={}, before={}, usual={})
+    assert choose_ports(SECURED, asked=NONE, live={}, before=first, usual={}) == first

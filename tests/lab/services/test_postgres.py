@@ -14,16 +14,16 @@ import psutil
 import pytest
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services import postgres
-from distributary.lab.services.postgres import Postgres, lend, other_user, program, take_back
 from distributary.lab.services.processes import HOST, lent, running
+from tests.services import postgres
+from tests.services.postgres import Postgres, lend, other_user, program, take_back
 from tests.waiting import eventually
 
 # starts a server as tests do, and goes on for ever
 OWNER = """
 import sys, time
 from pathlib import Path
-from distributary.lab.services.postgres import Postgres
+from tests.services.postgres import Postgres
 with Postgres(Path(sys.argv[1])) as started:
     print(started.folder.joinpath("lent").resolve(), flush=True)
     time.sleep(300)

@@ -34,11 +34,12 @@ child.wait()
 OWNER = """
 import sys, time
 from pathlib import Path
-from distributary.lab.services.processes import Guard
+from distributary.lab.services.processes import watching
+from distributary.lab.services.services import Services
 from tests.lab.services.marked import start_marked
 folder = Path(sys.argv[1])
 start_marked(folder, "kafka", 9092)
-guard = Guard(folder)
+guard = watching(Services.watcher, folder)
 print("ready", flush=True)
 time.sleep(300)
 """

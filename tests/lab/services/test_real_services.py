@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from distributary.lab.services.processes import HOST, running
-from distributary.lab.services.security import MECHANISMS
-from distributary.lab.services.services import Services, State
-from tests.services import unique
+from distributary.lab.services.services import State
+from tests.services.secured import MECHANISMS, SecuredServices
+from tests.services.shared import unique
 
 ORDER = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 LARGE = 100 * 1024 * 1024
@@ -32,7 +32,9 @@ def ask(url: str, body: object = None, *, method: str | None = None, authority: 
         return json.load(answer)
 
 
-def send(services: Services, topic: str, value: bytes, settings: Settings | None = None) -> None:
+def send(
+    services: SecuredServices, topic: str, value: bytes, settings: Settings | None = None
+) -> None:
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": services.kafka, "log_level": 0} | (settings or {}))
     producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error))
@@ -40,7 +42,7 @@ def send(services: Services, topic: str, value: bytes, settings: Settings | None
     assert failed == [None]
 
 
-def first_of(services: Services, topic: str, settings: Settings | None = None) -> bytes:
+def first_of(services: SecuredServices, topic: str, settings: Settings | None = None) -> bytes:
     consumer = Consumer(
         {"bootstrap.servers": services.kafka, "group.id": topic, "log_level": 0} | (settings or {})
     )
@@ -66,7 +68,7 @@ def is_let_in(address: str, settings: Settings) -> bool:
     return False
 
 
-def test_records_and_schemas_survive_a_crash(services: Services) -> None:
+def test_records_and_schemas_survive_a_crash(services: SecuredServices) -> None:
     topic, subject = unique("survives"), unique("survives")
     addresses = services.kafka, services.registry
     send(services, topic, b"one")
@@ -82,7 +84,7 @@ def test_records_and_schemas_survive_a_crash(services: Services) -> None:
     assert {each.state for each in services.status().values()} == {State.UP}
 
 
-def test_everything_listens_on_loopback_only(services: Services) -> None:
+def test_everything_listens_on_loopback_only(services: SecuredServices) -> None:
     live = running(services.folder)
     heard = [
         connection.laddr.ip
@@ -95,7 +97,7 @@ def test_everything_listens_on_loopback_only(services: Services) -> None:
     assert set(heard) <= {HOST, f"::ffff:{HOST}"}
 
 
-def test_a_very_large_record(services: Services) -> None:
+def test_a_very_large_record(services: SecuredServices) -> None:
     topic = unique("large")
     size = {"message.max.bytes": LARGE + 1024}
     send(services, topic, bytes(LARGE), size)
@@ -103,7 +105,7 @@ def test_a_very_large_record(services: Services) -> None:
     assert len(first_of(services, topic, fetch)) == LARGE
 
 
-def test_subjects_can_be_deleted(services: Services) -> None:
+def test_subjects_can_be_deleted(services: SecuredServices) -> None:
     subject = unique("deleted")
     url = f"{services.registry}/subjects/{subject}"
     ask(f"{services.registry}/config/{subject}", {"compatibility": "FULL"}, method="PUT")
@@ -118,7 +120,7 @@ def test_subjects_can_be_deleted(services: Services) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_listeners_with_a_password(services: Services, mechanism: str) -> None:
+def test_listeners_with_a_password(services: SecuredServices, mechanism: str) -> None:
     given = services.security
     right = {"sasl.mechanism": mechanism, "sasl.username": given.username}
     right["sasl.password"] = given.password
@@ -129,7 +131,7 @@ def test_listeners_with_a_password(services: Services, mechanism: str) -> None:
     assert not is_let_in(given.sasl_plaintext, plain | right | {"sasl.password": "wrong"})
 
 
-def test_a_listener_with_certificates(services: Services) -> None:
+def test_a_listener_with_certificates(services: SecuredServices) -> None:
     given = services.security
     anybody: Settings = {"security.protocol": "SSL", "ssl.ca.location": str(given.authority)}
     client = {
@@ -140,7 +142,7 @@ def test_a_listener_with_certificates(services: Services) -> None:
     assert not is_let_in(given.ssl, anybody)
 
 
-def test_an_encrypted_registry(services: Services) -> None:
+def test_an_encrypted_registry(services: SecuredServices) -> None:
     given = services.security
     assert isinstance(ask(f"{given.registry}/subjects", authority=str(given.authority)), list)
     with pytest.raises(urllib.error.URLError):

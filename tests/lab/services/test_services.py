@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SetupError
 from distributary.lab.services import services as module
-from distributary.lab.services.processes import HOST, Ports, Running, running
+from distributary.lab.services.processes import HOST, Running, running
 from distributary.lab.services.servers import Artifacts, Broker, JavaService, Registry
 from distributary.lab.services.services import Services, State, remember, remembered
 from tests.lab.services.marked import start_marked
+from tests.services.secured import SecuredServices
 
 # formats like the real one, and then is a broker or a registry that only sleeps
 SLEEPING_JAVA = """
@@ -218,12 +220,12 @@ def test_the_log_of_the_run_before_is_kept(java: Java, folder: Path) -> None:
 def test_security_cannot_be_added_later(java: Java, folder: Path) -> None:
     with Services(folder) as services:
         assert services.kafka
-    assert isinstance(refused(Services(folder, secured=True)), ConfigError)
+    assert isinstance(refused(SecuredServices(folder)), ConfigError)
     assert running(folder) == {}
 
 
 def test_secrets_are_not_shown_and_not_readable_by_others(java: Java, folder: Path) -> None:
-    with Services(folder, secured=True) as services:
+    with SecuredServices(folder) as services:
         security = services.security
         assert security.password not in repr(security)
         secrets = [p for p in folder.rglob("*") if p.is_file() and p.suffix in {".key", ".json"}]
@@ -231,11 +233,11 @@ def test_secrets_are_not_shown_and_not_readable_by_others(java: Java, folder: Pa
         secrets.append(folder / "kafka" / "server.properties")
         assert len(secrets) > 2
         assert all(p.stat().st_mode & 0o077 == 0 for p in secrets)
-    assert Services(folder, secured=True).start()
+    assert SecuredServices(folder).start()
 
 
 def test_no_password_is_on_a_command_line(java: Java, folder: Path) -> None:
-    with Services(folder, secured=True) as services:
+    with SecuredServices(folder) as services:
         password = services.security.password
         arguments, told = ast.literal_eval((folder / "seen.txt").read_text())
         assert not [word for word in arguments if password in word]
@@ -268,7 +270,7 @@ def test_status_of_what_runs_though_its_file_is_damaged(java: Java, folder: Path
     folder.joinpath("logs").mkdir()
     folder.joinpath("logs", "registry.out").write_text("ready")
     assert Services(folder).status()["registry"].state is State.UP
-    remember(folder, Ports(1, 2, 3))
+    remember(folder, {"kafka": 1, "registry": 2, "controller": 3})
     assert "127.0.0.1:18081" in (Services(folder).status()["registry"].address or "")
 
 
@@ -279,6 +281,12 @@ def test_a_folder_that_was_deleted_is_not_made_again(folder: Path) -> None:
     assert Services(folder).stop() == ("kafka",)
     assert Services(folder).wipe() == ()
     assert not folder.exists()
+
+
+def test_dev_up_needs_no_package_of_the_developers() -> None:
+    without = "import sys; sys.modules['cryptography'] = None"
+    script = f"{without}; import distributary.lab.services.services"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_addresses_are_known_after_the_start_only(folder: Path) -> None:

@@ -13,7 +13,7 @@ from distributary.cli.app import main
 from distributary.lab.simulate.cdc.debezium import DebeziumStream
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType
 from distributary.lab.simulate.kafka import cards
-from tests.services import unique
+from tests.services.shared import unique
 
 if TYPE_CHECKING:
     from distributary.lab.services.services import Services

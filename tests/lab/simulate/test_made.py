@@ -24,8 +24,8 @@ def notes(registry: Any, *, created: bool = True) -> Notes:
 def test_a_card_says_what_was_not_there_before(registry: MemoryRegistry) -> None:
     old = registry.register("old", proto("A"))
     noted = notes(registry)
-    noted.registry.set_compatibility("new", "FULL")
-    ids = noted.registry.register("new", proto("B")), noted.registry.register("old", proto("A"))
+    noted.set_compatibility("new", "FULL")
+    ids = noted.register("new", proto("B")), noted.register("old", proto("A"))
     noted.save()
     noted.save()
     (card,) = cards()
@@ -38,7 +38,7 @@ def test_a_topic_that_was_there_is_nobodys(registry: MemoryRegistry) -> None:
     noted = notes(registry, created=False)
     noted.save()
     assert list(cards()) == []
-    noted.registry.register("new", proto("B"))
+    noted.register("new", proto("B"))
     noted.save()
     assert [card.topic_id for card in cards()] == [None]
 

@@ -18,11 +18,11 @@ import pytest
 
 from distributary.config.alerts import Alerts
 from distributary.lab.services.processes import free_port
-from distributary.lab.services.security import Authority
 from distributary.observe.alerts.notice import Kind, Notice, Severity, State
 from distributary.observe.alerts.targets import Target, dedup_key, make_targets, message
 from tests.observe.alerts.scenes import moment, notice
 from tests.registry.loopback import Asked, Says, Server, serving
+from tests.services.secured import Authority
 
 HOSTILE = "<!channel> <http://evil|click> & *bold* `x` <@U123>"
 

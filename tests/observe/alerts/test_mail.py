@@ -8,10 +8,10 @@ import pytest
 
 from distributary.config.alerts import Alerts
 from distributary.lab.services.processes import free_port
-from distributary.lab.services.security import Authority
 from distributary.observe.alerts.targets import Target, make_targets
 from tests.observe.alerts.mailbox import PASSWORD, USER, mail_server
 from tests.observe.alerts.scenes import moment, notice
+from tests.services.secured import Authority
 
 SENDER = "distributary@lake.example"
 

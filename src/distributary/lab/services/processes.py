@@ -19,8 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import psutil
 
@@ -198,29 +197,12 @@ def _sent(process: psutil.Process, number: int) -> bool:
     return True
 
 
-# Ports on loopback: which ones, whether they are free, and who has them if not.
-
 HOST = "127.0.0.1"
 """The only address on which anything here listens."""
 
 # below the ports that systems give to outgoing connections: one of those could take the port of a
 # broker that is down for a moment, and a client that knocks there could even reach itself
 _FIRST, _LAST = 15_000, 32_000
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where everything listens; 0 for what is not wanted."""
-
-    kafka: int
-    registry: int
-    controller: int
-    """Of the broker, for itself."""
-    sasl_plaintext: int = 0
-    sasl_ssl: int = 0
-    ssl: int = 0
-    https: int = 0
-    """Of the registry."""
 
 
 def is_free(port: int) -> bool:
@@ -273,39 +255,18 @@ def _owner(port: int) -> str:
     return ""
 
 
-# Services that end with the process that wanted them, however it ends.
-#
-# A second process waits on a pipe whose other end closes with this one, also when it is killed.
-
-
-class Guard:
-    """Watches over the services of a folder until it is dismissed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - a module of this package
-            [sys.executable, "-m", "distributary.lab.services.watch", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C in the terminal is not for the one who tidies up after it
-            start_new_session=True,
-        )
-
-    def dismiss(self) -> None:
-        """There is nothing to watch any more."""
-        self._process.terminate()
-        self._process.communicate()
-
-
-# What ends with the process that started it, however that ends.
-
-
 class Guarded(ABC):
-    """Services of one folder, for `with`: started at its beginning, stopped at its end."""
+    """Services of one folder, for `with`: started at its beginning, stopped at its end.
+
+    They also end when this process is killed: a second one waits on a pipe whose other end closes
+    with this one.
+    """
+
+    watcher: ClassVar[tuple[str, ...]]
+    """What Python runs to wait, and to stop the services of the folder that it is told then."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().resolve()
-        self._guard: Guard | None = None
 
     @abstractmethod
     def start(self) -> object:
@@ -320,21 +281,31 @@ class Guarded(ABC):
         return
 
     def __enter__(self) -> Self:
-        self._guard = Guard(self.folder)
+        self._watching = watching(self.watcher, self.folder)
         try:
             self.start()
         except BaseException:
             self._clear()
-            self._guard.dismiss()
+            self._dismiss()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-        if self._guard is not None:
-            self._guard.dismiss()
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        self._watching.terminate()
+        self._watching.communicate()
+
+
+def watching(watcher: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    """A process that stops the services of a folder as soon as this one is gone."""
+    return subprocess.Popen(  # noqa: S603 - a module of this package
+        [sys.executable, *watcher, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C in the terminal is not for the one who tidies up after it
+        start_new_session=True,
+    )

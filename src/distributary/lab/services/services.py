@@ -1,24 +1,27 @@
-"""A broker and a registry that belong together: started, killed and stopped as one."""
+"""A broker and a registry that belong together: started, killed and stopped as one.
+
+Run as a program, it waits until the process that started it is gone, then stops those of a folder.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, Self
+from typing import ClassVar, Self
 
 import platformdirs
 
 from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.lab.services.processes import (
     Guarded,
-    Ports,
     Running,
     end,
     free_port,
@@ -27,77 +30,26 @@ from distributary.lab.services.processes import (
     require_free,
     running,
 )
-from distributary.lab.services.security import (
-    Security,
-    ensure_security,
-    require_securable,
-    security_of,
-)
 from distributary.lab.services.servers import Broker, JavaService, Registry, ensure_artifacts
 from distributary.spark.jars import Progress
 from distributary.spark.java import require_java
 from distributary.store.disk import held
 
-# Which ports: those in use, those asked for, those of before, the usual ones, or free ones.
+USUAL_PORTS = {"kafka": 9092, "registry": 8081}
+"""Where pipeline files look for them."""
 
-_MAIN = ("kafka", "registry")
-_SECURED = ("sasl_plaintext", "sasl_ssl", "ssl", "https")
+_FOLDERS = ("kafka", "registry", "logs", "security", "tmp")
+_PORTS = "ports.json"
+_LOCK = ".lock"
+_START_SECONDS = 120
+_POLL_SECONDS = 0.1
 
-Numbers = Mapping[str, int]
-
-
-def choose_ports(
-    *,
-    asked: Numbers,
-    live: Mapping[str, Running],
-    before: Ports | None,
-    usual: Numbers,
-    secured: bool,
-) -> Ports:
-    """The ports of a start; ConfigError where a service runs at another one than was asked for."""
-    old = before or Ports(0, 0, 0)
-    taken: set[int] = set()
-
-    def choose(*wishes: int) -> int:
-        port = next(filter(None, wishes), 0) or free_port(but=taken)
-        taken.add(port)
-        return port
-
-    for name, service in live.items():
-        _require_same(name, asked.get(name, 0), service)
-    main = {
-        name: choose(
-            live[name].port if name in live else 0,
-            asked.get(name, 0),
-            getattr(old, name),
-            usual.get(name, 0),
-        )
-        for name in _MAIN
-    }
-    # nobody but the broker itself needs to find this one again
-    stays = "kafka" in live or (old.controller and is_free(old.controller))
-    controller = choose(old.controller if stays else 0)
-    if not (secured or old.ssl):
-        return Ports(controller=controller, **main)
-    others = {name: choose(getattr(old, name)) for name in _SECURED}
-    return Ports(controller=controller, **main, **others)
-
-
-def _require_same(name: str, asked: int, service: Running) -> None:
-    if asked and asked != service.port:
-        raise ConfigError(
-            f"{name} runs already, at port {service.port}",
-            where=f"--{name}-port {asked}",
-            evidence=f"process {service.pid}",
-            next_step="distributary dev down, then distributary dev up with the other port",
-        )
-
-
-# How one of the two is.
+Ports = Mapping[str, int]
+"""The numbers of ports by their names."""
 
 
 class State(StrEnum):
-    """In a word."""
+    """Whether a service runs and answers."""
 
     UP = "up"
     SILENT = "not answering"
@@ -106,7 +58,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known; nothing but the log where it does not run."""
+    """What is known of a service; nothing but the log where it does not run."""
 
     state: State
     log: Path
@@ -115,124 +67,22 @@ class Condition:
     since: datetime | None = None
 
 
-def condition_of(service: JavaService, process: Running | None) -> Condition:
-    """Asks the service in its own protocol."""
-    if process is None or not process.alive:
-        return Condition(State.DOWN, service.log)
-    return Condition(
-        State.UP if service.answers() else State.SILENT,
-        service.log,
-        service.address,
-        process.pid,
-        process.since,
-    )
-
-
-# The folder that keeps the data, the logs and the choice of ports.
-
-_FOLDERS = ("kafka", "registry", "logs", "security", "tmp")
-_PORTS = "ports.json"
-_LOCK = ".lock"
-
-
-def usual_folder() -> Path:
-    """The one of `distributary dev up`."""
-    return platformdirs.user_state_path("distributary") / "dev"
-
-
-@contextmanager
-def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """One process at a time starts or stops what belongs to a folder, which is made if need be."""
-    try:
-        # what passes through the broker is nobody else's
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.joinpath("logs").mkdir(exist_ok=True)
-        file = folder.joinpath(_LOCK).open("w")
-    except OSError as error:
-        raise SetupError(
-            "the folder of the broker and the registry cannot be written",
-            code=ErrorCode.SERVICE_FAILED,
-            where=str(folder),
-            evidence=error.strerror or type(error).__name__,
-            next_step="make it writable, or name another one with --folder",
-        ) from error
-    busy = "another process is starting or stopping these services; waiting for it"
-    with file, held(file, waiting=lambda: say(busy)):
-        yield
-
-
-def fresh(folder: Path) -> None:
-    """An empty folder in place of whatever a killed process left in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def remember(folder: Path, ports: Ports) -> None:
-    """Keep the ports for the next start of a service that died."""
-    draft = folder / f"{_PORTS}.new"
-    draft.write_text(json.dumps(asdict(ports), indent=2) + "\n", "utf-8")
-    draft.replace(folder / _PORTS)
-
-
-def remembered(folder: Path) -> Ports | None:
-    """The ports of the last start; None where there was none, or the file is damaged."""
-    try:
-        known = json.loads(folder.joinpath(_PORTS).read_text("utf-8"))
-        ports = Ports(**known)
-    except (OSError, ValueError, TypeError):
-        return None
-    return ports if all(isinstance(port, int) for port in asdict(ports).values()) else None
-
-
-def forget(folder: Path) -> None:
-    """The next start chooses ports anew."""
-    folder.joinpath(_PORTS).unlink(missing_ok=True)
-
-
-def contents(folder: Path) -> list[Path]:
-    """What was made here; nothing else in the folder is ours to remove."""
-    made = (folder / name for name in (*_FOLDERS, _PORTS, _LOCK))
-    return [path for path in made if path.exists()]
-
-
-def wipe(folder: Path) -> None:
-    """Remove what was made here, and the folder if nothing else is in it."""
-    for path in contents(folder):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
-
-
-USUAL_PORTS = {"kafka": 9092, "registry": 8081}
-"""Where pipeline files look for them."""
-
-_START_SECONDS = 120
-_POLL_SECONDS = 0.1
-
-
 class Services(Guarded):
     """The two of one folder. Used with `with`, they end with this process, however it ends.
 
-    A port that is not named is the one it had before, else a free one. `secured` adds listeners
-    with passwords and certificates, and must be said when a folder is used for the first time.
+    A port that is not named is the one it had before, else a free one.
     """
 
+    watcher = ("-m", "distributary.lab.services.services")
+    kinds: ClassVar[tuple[type[JavaService], type[JavaService]]] = (Broker, Registry)
+
     def __init__(
-        self,
-        folder: Path,
-        *,
-        kafka_port: int | None = None,
-        registry_port: int | None = None,
-        secured: bool = False,
+        self, folder: Path, *, kafka_port: int | None = None, registry_port: int | None = None
     ) -> None:
         super().__init__(folder)
         self._asked = {"kafka": kafka_port or 0, "registry": registry_port or 0}
-        self._usual: dict[str, int] = {}
-        self._secured = secured
-        self._ports: Ports | None = None
+        self._usual: Ports = {}
+        self._ports: Ports = {}
 
     @classmethod
     def at_usual_ports(
@@ -253,11 +103,6 @@ class Services(Guarded):
         """The address for `registry.url`."""
         return self._both()[1].address
 
-    @property
-    def security(self) -> Security:
-        """What a client of the secured listeners needs."""
-        return security_of(self.folder, self._chosen())
-
     def start(self, progress: Progress | None = None) -> tuple[str, ...]:
         """Start what does not run and wait until both answer; the names of what was started.
 
@@ -269,15 +114,13 @@ class Services(Guarded):
     def _start(self, say: Progress, *, only: str = "") -> tuple[str, ...]:
         launched: dict[str, Running] = {}
         with alone(self.folder, say):
-            if self._secured:
-                require_securable(self.folder)
             live = running(self.folder)
             self._ports = choose_ports(
+                [name for kind in self.kinds for name in (kind.name, *kind.other_ports)],
                 asked=self._asked,
                 live=live,
-                before=self._ports or remembered(self.folder),
+                before=self._ports or remembered(self.folder) or {},
                 usual=self._usual,
-                secured=self._secured,
             )
             # the registry first: it loads while the broker's folder is made
             wanted = [each for each in reversed(self._both()) if only in ("", each.name)]
@@ -295,15 +138,13 @@ class Services(Guarded):
         return tuple(sorted(launched))
 
     def _launch(
-        self, missing: list[JavaService], launched: dict[str, Running], say: Progress
+        self, missing: Sequence[JavaService], launched: dict[str, Running], say: Progress
     ) -> None:
         for service in missing:
-            for port in filter(None, (service.port, *service.other_ports)):
-                require_free(port, service=service.title)
+            for port in (service.name, *service.other_ports):
+                require_free(self._ports[port], service=service.title)
         java, artifacts = require_java(), ensure_artifacts(say)
-        if self._chosen().ssl:
-            ensure_security(self.folder)
-        remember(self.folder, self._chosen())
+        remember(self.folder, self._ports)
         for service in missing:
             say(f"starting {service.title} at {service.address}")
             if service.log.exists():
@@ -337,10 +178,18 @@ class Services(Guarded):
     def status(self) -> dict[str, Condition]:
         """How they are, asked in their own protocols."""
         live = running(self.folder)
-        known = {name: each.port for name, each in live.items() if name in USUAL_PORTS}
-        ports = replace(remembered(self.folder) or Ports(0, 0, 0), **known)
-        both = (Broker(self.folder, ports), Registry(self.folder, ports))
-        return {each.name: condition_of(each, live.get(each.name)) for each in both}
+        ports = {name: each.port for name, each in live.items()}
+        found: dict[str, Condition] = {}
+        for kind in self.kinds:
+            service, process = kind(self.folder, ports), live.get(kind.name)
+            if process is None or not process.alive:
+                found[kind.name] = Condition(State.DOWN, service.log)
+                continue
+            state = State.UP if service.answers() else State.SILENT
+            found[kind.name] = Condition(
+                state, service.log, service.address, process.pid, process.since
+            )
+        return found
 
     def kill_kafka(self) -> None:
         """End the broker as a crash would."""
@@ -366,19 +215,16 @@ class Services(Guarded):
         live = running(self.folder)
         end([live[name]] if name in live else [], gently=False)
 
-    def _chosen(self) -> Ports:
-        if self._ports is None:
+    def _both(self) -> tuple[JavaService, JavaService]:
+        if not self._ports:
             raise SetupError(
                 "the broker and the registry were not started",
                 code=ErrorCode.NOT_FOUND,
                 where=str(self.folder),
                 next_step="call start()",
             )
-        return self._ports
-
-    def _both(self) -> tuple[JavaService, JavaService]:
-        ports = self._chosen()
-        return Broker(self.folder, ports), Registry(self.folder, ports)
+        broker, registry = self.kinds
+        return broker(self.folder, self._ports), registry(self.folder, self._ports)
 
 
 def _end_all(folder: Path) -> tuple[str, ...]:
@@ -387,25 +233,32 @@ def _end_all(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(live))
 
 
-class Service(Protocol):
-    """What can be waited for."""
+def choose_ports(
+    names: Sequence[str], *, asked: Ports, live: Mapping[str, Running], before: Ports, usual: Ports
+) -> Ports:
+    """The ports of a start; ConfigError where a service runs at another one than was asked for.
 
-    @property
-    def title(self) -> str:
-        """What it is, for a sentence."""
+    The one in use goes before the one asked for, that of before, the usual one and a free one.
+    """
+    chosen: dict[str, int] = {}
+    for name in names:
+        service, wish, old = live.get(name), asked.get(name, 0), before.get(name, 0)
+        if service and wish and wish != service.port:
+            raise ConfigError(
+                f"{name} runs already, at port {service.port}",
+                where=f"--{name}-port {wish}",
+                evidence=f"process {service.pid}",
+                next_step="distributary dev down, then distributary dev up with the other port",
+            )
+        # nobody but the broker itself needs to find its controller again
+        if name == "controller" and old and "kafka" not in live and not is_free(old):
+            old = 0
+        wishes = (service.port if service else 0, wish, old, usual.get(name, 0))
+        chosen[name] = next(filter(None, wishes), 0) or free_port(but={*chosen.values()})
+    return chosen
 
-    @property
-    def log(self) -> Path:
-        """What it writes down."""
 
-    def answers(self) -> bool:
-        """Whether it speaks its protocol."""
-
-    def evidence(self) -> str:
-        """Its last words."""
-
-
-def wait_until_up(service: Service, process: Running) -> None:
+def wait_until_up(service: JavaService, process: Running) -> None:
     """Until it answers; SetupError with its last words if it does not."""
     deadline = time.monotonic() + _START_SECONDS
     while not service.answers():
@@ -421,3 +274,80 @@ def wait_until_up(service: Service, process: Running) -> None:
                 " damaged",
             )
         time.sleep(_POLL_SECONDS)
+
+
+def usual_folder() -> Path:
+    """The one of `distributary dev up`: it keeps the data, the logs and the choice of ports."""
+    return platformdirs.user_state_path("distributary") / "dev"
+
+
+@contextmanager
+def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """One process at a time starts or stops what belongs to a folder, which is made if need be."""
+    try:
+        # what passes through the broker is nobody else's
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.joinpath("logs").mkdir(exist_ok=True)
+        file = folder.joinpath(_LOCK).open("w")
+    except OSError as error:
+        raise SetupError(
+            "the folder of the broker and the registry cannot be written",
+            code=ErrorCode.SERVICE_FAILED,
+            where=str(folder),
+            evidence=error.strerror or type(error).__name__,
+            next_step="make it writable, or name another one with --folder",
+        ) from error
+    busy = "another process is starting or stopping these services; waiting for it"
+    with file, held(file, waiting=lambda: say(busy)):
+        yield
+
+
+def fresh(folder: Path) -> None:
+    """An empty folder in place of whatever a killed process left in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def remember(folder: Path, ports: Ports) -> None:
+    """Keep the ports for the next start of a service that died."""
+    draft = folder / f"{_PORTS}.new"
+    draft.write_text(json.dumps(dict(ports), indent=2) + "\n", "utf-8")
+    draft.replace(folder / _PORTS)
+
+
+def remembered(folder: Path) -> Ports | None:
+    """The ports of the last start; None where there was none, or the file is damaged."""
+    try:
+        known = json.loads(folder.joinpath(_PORTS).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(known, dict) and known.keys() >= {*USUAL_PORTS, "controller"}
+    return known if whole and all(isinstance(port, int) for port in known.values()) else None
+
+
+def forget(folder: Path) -> None:
+    """The next start chooses ports anew."""
+    folder.joinpath(_PORTS).unlink(missing_ok=True)
+
+
+def contents(folder: Path) -> list[Path]:
+    """What was made here; nothing else in the folder is ours to remove."""
+    made = (folder / name for name in (*_FOLDERS, _PORTS, _LOCK))
+    return [path for path in made if path.exists()]
+
+
+def wipe(folder: Path) -> None:
+    """Remove what was made here, and the folder if nothing else is in it."""
+    for path in contents(folder):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+if __name__ == "__main__":
+    # the pipe on standard input ends with the process at its other end
+    sys.stdin.buffer.read()
+    Services(Path(sys.argv[1])).stop()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
+from distributary.lab.simulate.plan import chosen
 from distributary.model.record import TIMESTAMP, Format, WriterSchema
 from distributary.registry.local import References
 
@@ -34,6 +34,15 @@ MESSAGES = pa.schema(
     ]
 )
 """Messages as Arrow columns, for sinks that take them by the thousand."""
+
+
+def message_batch(
+    types: Sequence[Any], values: Sequence[Any], millis: pa.Array, keys: Sequence[Any]
+) -> pa.RecordBatch:
+    """Messages as one batch; times are milliseconds since 1970."""
+    times = millis.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    columns = {"type": types, "value": values, "produced_at": times, "key": keys}
+    return pa.RecordBatch.from_pydict(columns, schema=MESSAGES)
 
 
 class Message(NamedTuple):
@@ -143,58 +152,49 @@ class Sent:
         filled = [part for part in parts if part.messages]
         if not filled:
             return cls()
-        first_bad: dict[str, int] = {}
-        columns: dict[str, tuple[str, ...]] = {}
-        changes: dict[str, str] = {}
+        counted = ("messages", "good", "bad", "framed", "late", "rows")
+        per_type: dict[str, Counter[int]] = {}
+        schema_ids: dict[str, dict[int, int]] = {}
         for part in filled:
-            first_bad = part.first_bad | first_bad
-            columns |= part.columns
-            changes |= part.type_changes
-        return cls(
-            messages=sum(p.messages for p in filled),
-            good=sum(p.good for p in filled),
-            bad=sum(p.bad for p in filled),
-            framed=sum(p.framed for p in filled),
-            late=sum(p.late for p in filled),
-            rows=sum(p.rows for p in filled),
+            for kind, versions in part.per_type.items():
+                per_type.setdefault(kind, Counter()).update(versions)
+            for kind, ids in part.schema_ids.items():
+                schema_ids.setdefault(kind, {}).update(ids)
+        return replace(
+            filled[-1],
+            **{name: sum(getattr(part, name) for part in filled) for name in counted},
             first_position=filled[0].first_position,
-            last_position=filled[-1].last_position,
             first_time=filled[0].first_time,
-            last_time=filled[-1].last_time,
-            bad_by_code=dict(sum((Counter(p.bad_by_code) for p in filled), Counter())),
-            first_bad=first_bad,
-            per_type=_nested_total(p.per_type for p in filled),
-            schema_ids=_nested_union(p.schema_ids for p in filled),
-            columns=columns,
-            type_changes=changes,
+            bad_by_code=dict(sum((Counter(part.bad_by_code) for part in filled), Counter())),
+            per_type={kind: dict(versions) for kind, versions in per_type.items()},
+            schema_ids=schema_ids,
+            # of two rounds that tell of the same, the first one was earlier, the last one newer
+            first_bad=dict(ChainMap(*(part.first_bad for part in filled))),
+            columns=dict(ChainMap(*(part.columns for part in reversed(filled)))),
+            type_changes=dict(ChainMap(*(part.type_changes for part in reversed(filled)))),
         )
 
 
-def _nested_total(parts: Iterable[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
-    total: dict[str, dict[int, int]] = {}
-    for part in parts:
-        for kind, versions in part.items():
-            into = total.setdefault(kind, {})
-            for version, n in versions.items():
-                into[version] = into.get(version, 0) + n
-    return total
+class Round:
+    """The messages that come with one version, counted while they are made.
 
+    Read it once, by `messages` or by `arrow`.
+    """
 
-def _nested_union(parts: Iterable[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
-    union: dict[str, dict[int, int]] = {}
-    for part in parts:
-        for kind, versions in part.items():
-            union.setdefault(kind, {}).update(versions)
-    return union
-
-
-# A round of messages: made when it is read, counted while it is made.
-
-
-class Tally:
-    """Counts what a round has sent so far."""
-
-    def __init__(self, *, first_position: int = 0) -> None:
+    def __init__(
+        self,
+        batches: Callable[[Round], Iterator[pa.RecordBatch]],
+        *,
+        number: int,
+        version: int,
+        first_position: int,
+        schema_ids: dict[str, dict[int, int]],
+        columns: dict[str, tuple[str, ...]],
+        type_changes: dict[str, str] | None = None,
+    ) -> None:
+        self.number = number
+        """Counts from 0."""
+        self.version = version
         self.first_position = first_position
         self.framed = 0
         self.late = 0
@@ -203,43 +203,21 @@ class Tally:
         self.good: Counter[tuple[str, int]] = Counter()
         """By type and version."""
         self.bad: Counter[str] = Counter()
-        self.first_bad: dict[str, int] = {}
-        self.first_time: int | None = None
-        self.last_time: int | None = None
+        self._first_bad: dict[str, int] = {}
+        self._times: tuple[int, int] | None = None
+        self._schema_ids = {kind: dict(ids) for kind, ids in schema_ids.items()}
+        self._columns = columns
+        self._type_changes = type_changes or {}
+        self._batches = batches(self)
 
     def add_bad(self, code: str, *, position: int) -> None:
         """Count a bad message."""
         self.bad[str(code)] += 1
-        self.first_bad.setdefault(str(code), position)
+        self._first_bad.setdefault(str(code), position)
 
     def add_times(self, first: int, last: int) -> None:
         """Note the times of the first and the last of some messages."""
-        self.first_time = first if self.first_time is None else self.first_time
-        self.last_time = last
-
-
-class Round:
-    """The messages that come with one version. Read it once, by `messages` or by `arrow`."""
-
-    def __init__(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        *,
-        number: int,
-        version: int,
-        tally: Tally,
-        schema_ids: dict[str, dict[int, int]],
-        columns: dict[str, tuple[str, ...]],
-        type_changes: dict[str, str],
-    ) -> None:
-        self.number = number
-        """Counts from 0."""
-        self.version = version
-        self._batches = batches
-        self._tally = tally
-        self._schema_ids = schema_ids
-        self._columns = columns
-        self._type_changes = type_changes
+        self._times = (self._times[0] if self._times else first, last)
 
     def messages(self) -> Iterator[Message]:
         """The messages, one by one."""
@@ -260,27 +238,28 @@ class Round:
 
     def sent(self) -> Sent:
         """What has been made of this round so far: all of it once it has been read to its end."""
-        tally = self._tally
+        good, bad = self.good.total(), self.bad.total()
         per_type: dict[str, dict[int, int]] = {}
-        for (kind, version), n in tally.good.items():
+        for (kind, version), n in self.good.items():
             per_type.setdefault(kind, {})[version] = n
+        first_time, last_time = self._times or (None, None)
         return Sent(
-            messages=tally.good.total() + tally.bad.total(),
-            good=tally.good.total(),
-            bad=tally.bad.total(),
-            framed=tally.framed,
-            late=tally.late,
-            rows=tally.good.total() + tally.extra_rows,
-            first_position=tally.first_position,
-            last_position=tally.first_position + tally.good.total() + tally.bad.total() - 1,
-            first_time=tally.first_time,
-            last_time=tally.last_time,
-            bad_by_code=dict(tally.bad),
-            first_bad=dict(tally.first_bad),
+            messages=good + bad,
+            good=good,
+            bad=bad,
+            framed=self.framed,
+            late=self.late,
+            rows=good + self.extra_rows,
+            first_position=self.first_position,
+            last_position=self.first_position + good + bad - 1,
+            first_time=first_time,
+            last_time=last_time,
+            bad_by_code=dict(self.bad),
+            first_bad=dict(self._first_bad),
             per_type=per_type,
-            schema_ids={kind: dict(ids) for kind, ids in self._schema_ids.items()},
-            columns=dict(self._columns),
-            type_changes=dict(self._type_changes),
+            schema_ids=self._schema_ids,
+            columns=self._columns,
+            type_changes=self._type_changes,
         )
 
 
@@ -290,47 +269,32 @@ class Round:
 class BadKind(StrEnum):
     """What is wrong with a record; `*_name` is about the name of its type."""
 
-    NOT_A_WRAPPER = "not_a_wrapper"
-    UNKNOWN_SCHEMA_ID = "unknown_schema_id"
-    BROKEN_PAYLOAD = "broken_payload"
-    NULL_VALUE = "null_value"
-    EMPTY_VALUE = "empty_value"
-    NO_TYPE = "no_type"
-    NO_SCHEMA_ID = "no_schema_id"
-    WRONG_SUBJECT = "wrong_subject"
-    PATH_NAME = "path_name"
-    SQL_NAME = "sql_name"
-    MARKUP_NAME = "markup_name"
-    RESERVED_NAME = "reserved_name"
-    EMOJI_NAME = "emoji_name"
-    LONG_NAME = "long_name"
-    EMPTY_NAME = "empty_name"
-    OVERSIZE_PAYLOAD = "oversize_payload"
+    code: ErrorCode
+    """The reason under which such a record must end in the dead letters."""
 
-    @property
-    def code(self) -> ErrorCode:
-        """The reason under which such a record must end in the dead letters."""
-        return _CODES[self]
+    def __new__(cls, name: str, code: ErrorCode) -> Self:
+        """A kind by its name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.code = name, code
+        return kind
 
+    NOT_A_WRAPPER = "not_a_wrapper", ErrorCode.NOT_AN_ENVELOPE
+    UNKNOWN_SCHEMA_ID = "unknown_schema_id", ErrorCode.UNKNOWN_SCHEMA_ID
+    BROKEN_PAYLOAD = "broken_payload", ErrorCode.PAYLOAD_MISMATCH
+    NULL_VALUE = "null_value", ErrorCode.NULL_VALUE
+    EMPTY_VALUE = "empty_value", ErrorCode.EMPTY_VALUE
+    NO_TYPE = "no_type", ErrorCode.MISSING_TYPE
+    NO_SCHEMA_ID = "no_schema_id", ErrorCode.MISSING_SCHEMA_ID
+    WRONG_SUBJECT = "wrong_subject", ErrorCode.WRONG_SUBJECT
+    PATH_NAME = "path_name", ErrorCode.TYPE_NAME_UNSAFE_PATH
+    SQL_NAME = "sql_name", ErrorCode.TYPE_NAME_UNSAFE_TEXT
+    MARKUP_NAME = "markup_name", ErrorCode.TYPE_NAME_UNSAFE_MARKUP
+    RESERVED_NAME = "reserved_name", ErrorCode.TYPE_NAME_RESERVED
+    EMOJI_NAME = "emoji_name", ErrorCode.TYPE_NAME_UNSAFE_SYMBOL
+    LONG_NAME = "long_name", ErrorCode.TYPE_NAME_TOO_LONG
+    EMPTY_NAME = "empty_name", ErrorCode.TYPE_NAME_EMPTY
+    OVERSIZE_PAYLOAD = "oversize_payload", ErrorCode.PAYLOAD_TOO_LARGE
 
-_CODES = {
-    BadKind.NOT_A_WRAPPER: ErrorCode.NOT_AN_ENVELOPE,
-    BadKind.UNKNOWN_SCHEMA_ID: ErrorCode.UNKNOWN_SCHEMA_ID,
-    BadKind.BROKEN_PAYLOAD: ErrorCode.PAYLOAD_MISMATCH,
-    BadKind.NULL_VALUE: ErrorCode.NULL_VALUE,
-    BadKind.EMPTY_VALUE: ErrorCode.EMPTY_VALUE,
-    BadKind.NO_TYPE: ErrorCode.MISSING_TYPE,
-    BadKind.NO_SCHEMA_ID: ErrorCode.MISSING_SCHEMA_ID,
-    BadKind.WRONG_SUBJECT: ErrorCode.WRONG_SUBJECT,
-    BadKind.PATH_NAME: ErrorCode.TYPE_NAME_UNSAFE_PATH,
-    BadKind.SQL_NAME: ErrorCode.TYPE_NAME_UNSAFE_TEXT,
-    BadKind.MARKUP_NAME: ErrorCode.TYPE_NAME_UNSAFE_MARKUP,
-    BadKind.RESERVED_NAME: ErrorCode.TYPE_NAME_RESERVED,
-    BadKind.EMOJI_NAME: ErrorCode.TYPE_NAME_UNSAFE_SYMBOL,
-    BadKind.LONG_NAME: ErrorCode.TYPE_NAME_TOO_LONG,
-    BadKind.EMPTY_NAME: ErrorCode.TYPE_NAME_EMPTY,
-    BadKind.OVERSIZE_PAYLOAD: ErrorCode.PAYLOAD_TOO_LARGE,
-}
 
 HOSTILE_NAMES = {
     BadKind.PATH_NAME: "../../etc/passwd",
@@ -348,18 +312,7 @@ DEFAULT_KINDS = tuple(kind for kind in BadKind if kind is not BadKind.OVERSIZE_P
 
 def parse_kinds(names: Iterable[str]) -> tuple[BadKind, ...]:
     """Kinds by the names a person types, in their order; an unknown one is a ConfigError."""
-    kinds = []
-    for name in names:
-        if name not in set(BadKind):
-            near = get_close_matches(name, list(BadKind), n=1)
-            raise ConfigError(
-                "there is no such kind of bad record",
-                where="bad kinds",
-                evidence=repr(name)[:80],
-                next_step=f"did you mean {near[0]}?" if near else f"one of: {', '.join(BadKind)}",
-            )
-        kinds.append(BadKind(name))
-    return tuple(kinds)
+    return chosen(names, BadKind, what="kind of bad record", where="bad kinds")
 
 
 # Brings rounds to a sink, as fast as it takes them or at a pace.
@@ -426,13 +379,7 @@ class DeltaSink:
     """Appends messages to a Delta table in a local folder; each write is one commit.
 
     The rows keep their order: file after file in the commit, row after row in the file. Headers
-    are left out: the table has no column for them.
-
-    Args:
-        path: the table's folder; made by the first write.
-        records_per_file: a write of more messages than this makes several files.
-        value_column: the column that holds the messages.
-        type_column: the column that holds the readable type names; None for no such column.
+    are left out: the table has no column for them. With `type_column` None it has none of types.
     """
 
     def __init__(
@@ -521,14 +468,12 @@ class DeltaSink:
 def _batches(messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
     source = iter(messages)
     while some := list(islice(source, _ROWS_PER_BATCH)):
-        times = pa.array([m.timestamp for m in some], pa.timestamp("ms", "UTC"))
-        columns = [
-            pa.array([m.type for m in some], pa.string()),
-            pa.array([m.value for m in some], pa.binary()),
-            times.cast(MESSAGES.field("produced_at").type),
-            pa.array([m.key for m in some], pa.binary()),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+        yield message_batch(
+            [m.type for m in some],
+            [m.value for m in some],
+            pa.array([m.timestamp for m in some]),
+            [m.key for m in some],
+        )
 
 
 def _files(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.errors import ConfigError
 from distributary.lab.simulate.base import DEFAULT_KINDS, HOSTILE_NAMES, BadKind
 from distributary.lab.simulate.dice import (
     CHANGED_NUMBER,
@@ -36,20 +35,20 @@ from distributary.lab.simulate.dice import (
     user_names,
     varint,
 )
+from distributary.lab.simulate.plan import Plan, some_start
 
 # What the games simulator is asked to send: counts and order follow from the plan alone.
 
-_FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
-_MINUTES_OF_A_YEAR = 365 * 24 * 60
-
 
 @dataclass(frozen=True, kw_only=True)
-class GamesPlan:
+class GamesPlan(Plan):
     """Exactly `games * rounds * records` good messages, and `bad` bad ones between them.
 
     A record is known by its index: `(round * records + row) * games + game`, rounds counted from
     version 1, so that a later plan with a higher `start_version` goes on where this one ends.
     """
+
+    refusal = "these games cannot be simulated"
 
     games: int = 5
     versions: int = 5
@@ -89,15 +88,6 @@ class GamesPlan:
         self._need(aware and self.start_millis > 0, "start", "a time with a zone, after 1970")
         self._need(self.oversize_bytes >= 1, "oversize_bytes", "at least 1")
 
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these games cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
-
     @property
     def last_version(self) -> int:
         """The newest version that is sent."""
@@ -126,9 +116,7 @@ class GamesPlan:
     @property
     def start_millis(self) -> int:
         """Time of the first event of version 1, in milliseconds since 1970."""
-        minutes = seed_for(self.seed, "start") % _MINUTES_OF_A_YEAR
-        start = self.start or _FIRST_START + timedelta(minutes=minutes)
-        return int(start.timestamp() * 1000)
+        return int((self.start or some_start(self.seed)).timestamp() * 1000)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -353,8 +341,7 @@ _UNKNOWN_IDS = 3
 """Few different ones: each may cost its reader a question to the registry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Record(NamedTuple):
     """The good record that stands before a bad one, which is made from it."""
 
     game: int
@@ -362,34 +349,26 @@ class Event:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BadMessage:
-    """A message that must end in the dead letters."""
-
-    kind: BadKind
-    key: bytes | None
-    value: bytes | None
-
-
-def bad_message(records: GameRecords, event: Event, *, k: int) -> BadMessage:
-    """The k-th bad message."""
-    kind = records.plan.bad_kind(k)
-    bits = roll(seed_for(records.plan.seed, "bad"), k)
-    if kind is BadKind.NULL_VALUE:
-        return BadMessage(kind, records.plan.names[event.game].encode(), None)
-    if kind is BadKind.EMPTY_VALUE:
-        return BadMessage(kind, records.plan.names[event.game].encode(), b"")
-    key, value = _unframed(kind, records, event, bits)
+def bad_message(
+    records: GameRecords, record: Record, *, k: int
+) -> tuple[bytes | None, bytes | None]:
+    """Key and value of the k-th bad message, which must end in the dead letters."""
+    kind, plan = records.plan.bad_kind(k), records.plan
+    bits = roll(seed_for(plan.seed, "bad"), k)
+    if kind in (BadKind.NULL_VALUE, BadKind.EMPTY_VALUE):
+        return plan.names[record.game].encode(), None if kind is BadKind.NULL_VALUE else b""
+    key, value = _unframed(kind, records, record, bits)
     # as often as the good ones have it, so that a pipeline without bare messages gets none
-    framed = (bits >> 11) / (1 << 53) < records.plan.share
-    return BadMessage(kind, key, header(records.wrapper_id) + value if framed else value)
+    framed = (bits >> 11) / (1 << 53) < plan.share
+    return key, header(records.wrapper_id) + value if framed else value
 
 
 def _unframed(
-    kind: BadKind, records: GameRecords, event: Event, bits: int
+    kind: BadKind, records: GameRecords, record: Record, bits: int
 ) -> tuple[bytes | None, bytes]:
-    name = records.plan.names[event.game].encode()
-    schema_id, payload = records.schema_ids[event.game, event.version], event.payload
+    game, version, payload = record
+    name = records.plan.names[game].encode()
+    schema_id = records.schema_ids[game, version]
     match kind:
         case BadKind.NOT_A_WRAPPER:
             return None, _not_a_wrapper(bits)
@@ -403,7 +382,11 @@ def _unframed(
         case BadKind.NO_SCHEMA_ID:
             return name, wrap(name, None, payload)
         case BadKind.WRONG_SUBJECT:
-            return name, wrap(name, _foreign_id(records, event), payload)
+            other = (game + 1) % records.plan.games
+            # there may be no other game
+            alone = other == game
+            foreign = records.wrapper_id if alone else records.schema_ids[other, version]
+            return name, wrap(name, foreign, payload)
         case BadKind.OVERSIZE_PAYLOAD:
             # a later value of a field replaces an earlier one, so the event stays a valid one
             large = payload + delimited(2, b"x" * records.plan.oversize_bytes)
@@ -420,9 +403,3 @@ def _not_a_wrapper(bits: int) -> bytes:
         # wire types 6 and 7 do not exist
         return tag(field, 6 + (bits >> 41 & 1)) + noise
     return tag(field, DELIMITED) + varint(100 + (bits >> 8) % 1000) + noise
-
-
-def _foreign_id(records: GameRecords, event: Event) -> int:
-    """The id of another game, or of the wrapper when there is only one game."""
-    other = (event.game + 1) % records.plan.games
-    return records.wrapper_id if other == event.game else records.schema_ids[other, event.version]

@@ -6,20 +6,21 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.errors import ConfigError
 from distributary.lab.simulate.base import (
-    MESSAGES,
     BadKind,
     Round,
     SchemaSink,
     Sent,
     Sink,
-    Tally,
     deliver,
+    message_batch,
 )
 from distributary.lab.simulate.dice import (
     CHANGED_FIELD,
@@ -44,11 +45,10 @@ from distributary.lab.simulate.dice import (
     varint,
 )
 from distributary.lab.simulate.game_records import (
-    BadMessage,
     Encoded,
-    Event,
     GameRecords,
     GamesPlan,
+    Record,
     bad_message,
 )
 
@@ -66,15 +66,7 @@ def produce_games(
     rate: float | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Sent:
-    """Register every version when its turn comes, send everything, and say what was sent.
-
-    Args:
-        plan: what to send.
-        registry: where the schemas go.
-        sink: where the messages go; one write per round, more with a rate.
-        rate: messages a second; None for as fast as possible.
-        on_round: called after each round, for progress.
-    """
+    """Register every version when its turn comes, send everything, and say what was sent."""
     rounds = stream_rounds(plan, registry=registry)
     return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
 
@@ -92,13 +84,12 @@ def stream_rounds(plan: GamesPlan, *, registry: SchemaSink) -> Iterator[Round]:
             for name, schema_id in zip(plan.names, ids, strict=True):
                 schema_ids[name][version] = schema_id
         changed = plan.type_change and version == plan.last_version
-        tally = Tally(first_position=plan.good_before(number) + plan.bad_before(number))
         yield Round(
-            _batches(records, number=number, tally=tally),
+            partial(_batches, records),
             number=number,
             version=version,
-            tally=tally,
-            schema_ids={name: dict(ids) for name, ids in schema_ids.items()},
+            first_position=plan.good_before(number) + plan.bad_before(number),
+            schema_ids=schema_ids,
             columns={name: event_columns(name, version) for name in plan.names},
             type_changes={plan.names[0]: CHANGED_FIELD} if changed else {},
         )
@@ -113,24 +104,27 @@ def _register(plan: GamesPlan, registry: SchemaSink, game: int, version: int) ->
     return registry.register(event_subject(name), event(name, version, changed=changed))
 
 
-def _batches(records: GameRecords, *, number: int, tally: Tally) -> Iterator[pa.RecordBatch]:
+def _batches(records: GameRecords, round: Round) -> Iterator[pa.RecordBatch]:
     plan = records.plan
-    sent, k = plan.good_before(number), plan.bad_before(number)
-    for indexes, slots in _parts(plan, number):
+    sent, k = plan.good_before(round.number), plan.bad_before(round.number)
+    for indexes, slots in _parts(plan, round.number):
         encoded = records.encode(pa.array(indexes, pa.uint64()))
         in_time = slots is indexes
         times = encoded.times if in_time else records.times(pa.array(slots, pa.uint64()))
-        bads: list[tuple[int, BadMessage]] = []
+        bads: list[tuple[int, bytes | None, bytes | None]] = []
         while k < plan.bad and plan.bad_after(k) <= sent + len(indexes):
             after = plan.bad_after(k) - sent - 1
-            bads.append((after, bad_message(records, _event(encoded, after), k=k)))
-            tally.add_bad(bads[-1][1].kind.code, position=plan.bad_after(k) + k)
+            parts = (encoded.games, encoded.versions, encoded.payloads)
+            record = Record(*(part[after].as_py() for part in parts))
+            bads.append((after, *bad_message(records, record, k=k)))
+            round.add_bad(plan.bad_kind(k).code, position=plan.bad_after(k) + k)
             k += 1
         sent += len(indexes)
-        tally.late += 0 if in_time else len(indexes)
-        _count(tally, encoded, plan)
-        tally.add_times(times[0].as_py(), times[-1].as_py())
-        yield _interleaved(_good(records, encoded, times), bads)
+        round.late += 0 if in_time else len(indexes)
+        _count(round, encoded, plan)
+        round.add_times(times[0].as_py(), times[-1].as_py())
+        types, keys = records.names.take(encoded.games), records.keys.take(encoded.games)
+        yield _interleaved(message_batch(types, encoded.values, times, keys), bads)
 
 
 def _parts(plan: GamesPlan, number: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
@@ -148,59 +142,26 @@ def _parts(plan: GamesPlan, number: int) -> Iterator[tuple[Sequence[int], Sequen
             yield plan.held_back[start:end], plan.late_slots[start:end]
 
 
-def _event(encoded: Encoded, at: int) -> Event:
-    return Event(
-        game=encoded.games[at].as_py(),
-        version=encoded.versions[at].as_py(),
-        payload=encoded.payloads[at].as_py(),
-    )
-
-
-def _count(tally: Tally, encoded: Encoded, plan: GamesPlan) -> None:
+def _count(round: Round, encoded: Encoded, plan: GamesPlan) -> None:
     places = pc.add(pc.multiply(encoded.versions, u64(plan.games)), encoded.games)
     for entry in pc.value_counts(places).to_pylist():
         version, game = divmod(entry["values"], plan.games)
-        tally.good[plan.names[game], version] += entry["counts"]
-    tally.framed += pc.sum(encoded.framed).as_py()
+        round.good[plan.names[game], version] += entry["counts"]
+    round.framed += pc.sum(encoded.framed).as_py()
 
 
-def _good(records: GameRecords, encoded: Encoded, times: pa.UInt64Array) -> pa.RecordBatch:
-    return _batch(
-        records.names.take(encoded.games),
-        encoded.values,
-        times,
-        records.keys.take(encoded.games),
-    )
-
-
-def _batch(
-    types: pa.StringArray, values: pa.BinaryArray, times: pa.UInt64Array, keys: pa.BinaryArray
+def _interleaved(
+    good: pa.RecordBatch, bads: list[tuple[int, bytes | None, bytes | None]]
 ) -> pa.RecordBatch:
-    moments = times.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
-    produced_at = moments.cast(MESSAGES.field("produced_at").type)
-    return pa.RecordBatch.from_arrays([types, values, produced_at, keys], schema=MESSAGES)
-
-
-def _interleaved(good: pa.RecordBatch, bads: list[tuple[int, BadMessage]]) -> pa.RecordBatch:
+    """The good messages with the bad ones between them, each after the good one of its place."""
     if not bads:
         return good
-    before = [after for after, _ in bads]
-    bad = pa.RecordBatch.from_arrays(
-        [
-            pa.nulls(len(bads), pa.string()),
-            pa.array([message.value for _, message in bads], pa.binary()),
-            good["produced_at"].take(before),
-            pa.array([message.key for _, message in bads], pa.binary()),
-        ],
-        schema=MESSAGES,
-    )
-    order: list[int] = []
-    start = 0
-    for n, after in enumerate(before):
-        order += range(start, after + 1)
-        order.append(len(good) + n)
-        start = after + 1
-    order += range(start, len(good))
+    before, keys, values = zip(*bads, strict=True)
+    times = good["produced_at"].take(pa.array(before))
+    columns = {"type": [None] * len(bads), "value": values, "produced_at": times, "key": keys}
+    bad = pa.RecordBatch.from_pydict(columns, schema=good.schema)
+    last = np.arange(len(good), len(good) + len(bads))
+    order = np.insert(np.arange(len(good)), np.add(before, 1), last)
     return pa.concat_batches([good, bad]).take(pa.array(order))
 
 
@@ -251,13 +212,7 @@ def produce_people(
 ) -> Sent:
     """Register every version when its turn comes, send everything, and say what was sent.
 
-    Args:
-        plan: what to send.
-        registry: where the schemas go.
-        sink: where the messages go; one write per version, more with a rate.
-        framing: who puts the registry's header before a message, when it is not done here.
-        rate: messages a second; None for as fast as possible.
-        on_round: called after each version, for progress.
+    `framing` puts the registry's header before a message, when it is not done here.
     """
     rounds = stream_people(plan, registry=registry, framing=framing)
     return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
@@ -273,15 +228,13 @@ def stream_people(
         version = plan.start_version + number
         ids[version] = registry.register(plan.subject, person(version))
         framed = (framing or _headed)(person(version), ids[version])
-        tally = Tally(first_position=number * plan.records)
         yield Round(
-            _batches_of_people(plan, version, framed=framed, tally=tally),
+            partial(_batches_of_people, plan, framed),
             number=number,
             version=version,
-            tally=tally,
-            schema_ids={PERSON: dict(ids)},
+            first_position=number * plan.records,
+            schema_ids={PERSON: ids},
             columns={PERSON: person_columns(version)},
-            type_changes={},
         )
 
 
@@ -290,24 +243,24 @@ def _headed(text: str, schema_id: int) -> Callable[[bytes], bytes]:
 
 
 def _batches_of_people(
-    plan: PeoplePlan, version: int, *, framed: Callable[[bytes], bytes], tally: Tally
+    plan: PeoplePlan, framed: Callable[[bytes], bytes], round: Round
 ) -> Iterator[pa.RecordBatch]:
+    version = round.version
     seed = seed_for(plan.seed, "people")
     first = int(plan.start.timestamp() * 1000)
     start = (version - 1) * plan.records
     for low in range(start, start + plan.records, _ROWS_PER_BATCH):
         rows = range(low, min(low + _ROWS_PER_BATCH, start + plan.records))
         times = [first + row * _STEP_MILLIS for row in rows]
-        tally.good[PERSON, version] += len(rows)
-        tally.framed += len(rows)
-        tally.add_times(times[0], times[-1])
-        columns = [
-            pa.array([PERSON] * len(rows), pa.string()),
-            pa.array([framed(_person(seed, row, version)) for row in rows], pa.binary()),
-            pa.array(times, pa.timestamp("ms", "UTC")).cast(MESSAGES.field("produced_at").type),
-            pa.array([b"%d.%d" % (version, row - start) for row in rows], pa.binary()),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+        round.good[PERSON, version] += len(rows)
+        round.framed += len(rows)
+        round.add_times(times[0], times[-1])
+        yield message_batch(
+            [PERSON] * len(rows),
+            [framed(_person(seed, row, version)) for row in rows],
+            pa.array(times),
+            [b"%d.%d" % (version, row - start) for row in rows],
+        )
 
 
 def _person(seed: int, row: int, version: int) -> bytes:

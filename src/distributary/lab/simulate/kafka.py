@@ -34,6 +34,7 @@ NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 # librdkafka's own codes are negative and have no public names
 _ALL_BROKERS_DOWN = -187
+_MESSAGE_TIMED_OUT = -192
 _REFUSED = {
     # authentication, TLS
     -169,
@@ -54,6 +55,12 @@ _UNFIT = {
     KafkaError.INVALID_TIMESTAMP,
 }
 
+_LOG_IN = "send to a listener without a password, and to a topic that may be written"
+_CHANGE = "change what the broker or the topic allows, or send something else"
+_START = (
+    "start it (for a trial: `distributary dev up`), or name another one with --bootstrap-servers"
+)
+
 
 def telling(known: KafkaError | None, new: KafkaError) -> KafkaError:
     """Of two complaints of a client the one that says more."""
@@ -62,42 +69,23 @@ def telling(known: KafkaError | None, new: KafkaError) -> KafkaError:
 
 def explained(error: KafkaError, *, what: str, servers: str) -> SourceError:
     """The error to raise; whatever a later try could heal has the exit code for that."""
+    kind: type[SourceError] = SourceUnavailableError
+    step = _START
     if error.code() in _REFUSED:
-        return SourceError(
-            "the broker refuses this client",
-            where=servers,
-            evidence=error.str(),
-            next_step="send to a listener without a password, and to a topic that may be written",
-        )
-    if error.code() in _UNFIT:
-        return SourceError(
-            what,
-            where=servers,
-            evidence=error.str(),
-            next_step="change what the broker or the topic allows, or send something else",
-        )
-    return SourceUnavailableError(
-        what,
-        where=servers,
-        evidence=error.str(),
-        next_step="start it (for a trial: `distributary dev up`), "
-        "or name another one with --bootstrap-servers",
-    )
+        kind, what, step = SourceError, "the broker refuses this client", _LOG_IN
+    elif error.code() in _UNFIT:
+        kind, step = SourceError, _CHANGE
+    return kind(what, where=servers, evidence=error.str(), next_step=step)
 
 
-_PATIENCE_MS = 30_000
 _POLL_SECONDS = 0.2
 _MESSAGES_PER_POLL = 1_000
-_LARGEST_MESSAGE = 1_000_000_000
-# librdkafka's own codes have no public names
-_MESSAGE_TIMED_OUT = -192
-
 _SETTINGS = {
     # no message twice and none out of order, whatever is tried again
     "enable.idempotence": True,
-    "delivery.timeout.ms": _PATIENCE_MS,
+    "delivery.timeout.ms": 30_000,
     # what is too large is the broker's to say
-    "message.max.bytes": _LARGEST_MESSAGE,
+    "message.max.bytes": 1_000_000_000,
     # a key is in the partition in which a Java client would look for it
     "partitioner": "murmur2_random",
     "linger.ms": 20,
@@ -106,13 +94,7 @@ _SETTINGS = {
 
 
 class KafkaSink:
-    """Sends messages to one topic; a write ends when the broker has all of them.
-
-    Args:
-        topic: its name; it must exist.
-        options: properties of librdkafka that lead to the brokers.
-        producer: makes the client.
-    """
+    """Sends messages to one topic, which must exist; a write ends when the broker has all."""
 
     def __init__(
         self,
@@ -150,10 +132,12 @@ class KafkaSink:
             # in short waits, so that Ctrl-C gets through
             while self._producer.flush(_POLL_SECONDS) and self._failed is None:
                 pass
+            self._check(sent, self.acknowledged - before)
         except BaseException:
-            self._drop()
+            # nothing of a failed write is sent behind the caller's back
+            self._producer.purge()
+            self._producer.flush(_POLL_SECONDS)
             raise
-        self._check(sent, before)
         return sent
 
     def _send(self, message: Message) -> None:
@@ -191,23 +175,16 @@ class KafkaSink:
     def _remember(self, error: KafkaError) -> None:
         self._told = telling(self._told, error)
 
-    def _check(self, sent: int, before: int) -> None:
+    def _check(self, sent: int, known: int) -> None:
         if self._failed is None:
             return
-        self._drop()
-        known, lost = self.acknowledged - before, self._failed
         # that a message waited too long says less than why it had to
-        timed_out = lost.code() == _MESSAGE_TIMED_OUT
+        timed_out = self._failed.code() == _MESSAGE_TIMED_OUT
         raise explained(
-            self._told if timed_out and self._told is not None else lost,
+            self._told if timed_out and self._told is not None else self._failed,
             what=f"{sent - known:,} of {sent:,} messages were not delivered to {self.topic}",
             servers=self._servers,
         )
-
-    def _drop(self) -> None:
-        """Nothing of a failed write is sent behind the caller's back."""
-        self._producer.purge()
-        self._producer.flush(_POLL_SECONDS)
 
 
 # Topics: made when there is none, known again by the id that the broker gave them.
@@ -354,6 +331,11 @@ def cards_folder() -> Path:
     return platformdirs.user_state_path("distributary") / "produced"
 
 
+def new_card() -> Path:
+    """Where a card will lie that is not there yet."""
+    return cards_folder() / f"{uuid.uuid4().hex}.json"
+
+
 def cards() -> Iterator[Made]:
     """All cards that can be read."""
     for path in sorted(cards_folder().glob("*.json")):
@@ -378,37 +360,18 @@ def write_card(card: Made) -> None:
 
 
 class Notes:
-    """Writes the card of one producer, while it works."""
+    """A registry that passes everything on, and writes down which subjects were not there before.
+
+    It writes the card of one producer, while that works.
+    """
 
     def __init__(self, topic: Topic, *, cluster: str, registry: HttpRegistry, address: str) -> None:
         self._topic, self._cluster = topic, cluster
-        self._address = address.rstrip("/")
-        self._path = cards_folder() / f"{uuid.uuid4().hex}.json"
-        self.registry = NotedRegistry(registry)
-
-    def save(self) -> None:
-        """Write down what is known by now; nothing if nothing was made."""
-        noted = self.registry
-        card = Made(
-            cluster=self._cluster,
-            topic=self._topic.name,
-            topic_id=self._topic.id if self._topic.created else None,
-            registry=self._address,
-            subjects=tuple(noted.made),
-            schema_ids={name: tuple(sorted(ids)) for name, ids in noted.schema_ids.items()},
-            path=self._path,
-        )
-        if card.topic_id or card.schema_ids:
-            write_card(card)
-
-
-class NotedRegistry:
-    """Passes everything on, and remembers which subjects were not there before."""
-
-    def __init__(self, registry: HttpRegistry) -> None:
         self._registry = registry
-        self.made: list[str] = []
-        self.schema_ids: dict[str, set[int]] = {}
+        self._address = address.rstrip("/")
+        self._path = new_card()
+        self._made: list[str] = []
+        self._ids: dict[str, set[int]] = {}
 
     def set_compatibility(self, subject: str, level: str) -> None:
         """Set the level of a subject."""
@@ -426,18 +389,32 @@ class NotedRegistry:
         """Register a schema."""
         self._look(subject)
         schema_id = self._registry.register(subject, text, format=format, references=references)
-        self.schema_ids[subject].add(schema_id)
+        self._ids[subject].add(schema_id)
         return schema_id
 
     def by_id(self, schema_id: int) -> WriterSchema:
         """The schema with this id."""
         return self._registry.by_id(schema_id)
 
+    def save(self) -> None:
+        """Write down what is known by now; nothing if nothing was made."""
+        card = Made(
+            cluster=self._cluster,
+            topic=self._topic.name,
+            topic_id=self._topic.id if self._topic.created else None,
+            registry=self._address,
+            subjects=tuple(self._made),
+            schema_ids={name: tuple(sorted(ids)) for name, ids in self._ids.items()},
+            path=self._path,
+        )
+        if card.topic_id or card.schema_ids:
+            write_card(card)
+
     def _look(self, subject: str) -> None:
-        if subject not in self.schema_ids:
-            self.schema_ids[subject] = set()
+        if subject not in self._ids:
+            self._ids[subject] = set()
             if not self._registry.versions(subject):
-                self.made.append(subject)
+                self._made.append(subject)
 
 
 # A topic to send to and a registry to fill, opened together and noted on a card.
@@ -492,13 +469,8 @@ class Outlet:
 
 @contextmanager
 def open_outlet(target: KafkaTarget, *, noted: bool = True) -> Iterator[Outlet]:
-    """Reach both, make the topic unless it is there, and note what was made.
-
-    Args:
-        target: where to.
-        noted: whether `clean` shall be able to remove it again.
-    """
-    source, config = _validated(target)
+    """Reach both, make the topic unless it is there, and note what was made for `clean`."""
+    source, config = validated(target)
     options = source.client_options()
     with HttpRegistry(config) as registry:
         # asked first: without a registry, no topic is made in vain
@@ -506,18 +478,20 @@ def open_outlet(target: KafkaTarget, *, noted: bool = True) -> Iterator[Outlet]:
         topics = Topics(options)
         cluster = topics.cluster()
         topic = topics.ensure(target.topic, partitions=target.partitions)
-        notes = Notes(topic, cluster=cluster, registry=registry, address=config.places[0])
+        sink = KafkaSink(topic.name, options=options)
         if not noted:
-            yield Outlet(topic, KafkaSink(topic.name, options=options), registry)
+            yield Outlet(topic, sink, registry)
             return
+        notes = Notes(topic, cluster=cluster, registry=registry, address=config.places[0])
         notes.save()
         try:
-            yield Outlet(topic, KafkaSink(topic.name, options=options), notes.registry)
+            yield Outlet(topic, sink, notes)
         finally:
             notes.save()
 
 
-def _validated(target: KafkaTarget) -> tuple[KafkaSource, RegistryConfig]:
+def validated(target: KafkaTarget) -> tuple[KafkaSource, RegistryConfig]:
+    """How to reach both; ConfigError where an address is none."""
     if target.source is not None and target.registry is not None:
         return target.source, target.registry
     try:

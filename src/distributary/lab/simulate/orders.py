@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +21,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from distributary.errors import ConfigError, ErrorCode
-from distributary.lab.simulate.base import MESSAGES, Registry, Round, Sent, Sink, Tally, deliver
+from distributary.errors import ErrorCode
+from distributary.lab.simulate.base import Registry, Round, Sent, Sink, deliver, message_batch
 from distributary.lab.simulate.dice import roll, seed_for
+from distributary.lab.simulate.plan import Plan
 from distributary.model.record import Format
 from distributary.registry.compile.protobuf import compile_proto
 
@@ -29,16 +32,8 @@ from distributary.registry.compile.protobuf import compile_proto
 
 # letters of one to four bytes each
 _CUSTOMERS = (
-    "Ada Lovelace",
-    "Zoë Kästner",
-    "Søren Ångström",
-    "Łucja Żak",
-    "Ιωάννα Παππά",
-    "Ольга Ильина",
-    "山田 太郎",
-    "李 小龙",
-    "नीला शर्मा",
-    "Zé Conceição",
+    *("Ada Lovelace", "Zoë Kästner", "Søren Ångström", "Łucja Żak", "Ιωάννα Παππά"),
+    *("Ольга Ильина", "山田 太郎", "李 小龙", "नीला शर्मा", "Zé Conceição"),
 )
 _STREETS = ("Rue de la Cité", "Lindenstraße", "Calle del Niño", "Nyhavn", "桜通り")
 _PRODUCTS = (
@@ -107,73 +102,34 @@ CUSTOMER = f"{NAMESPACE}.Customer"
 PRODUCT = f"{NAMESPACE}.Product"
 VERSIONS = (1, 2)
 
-_DEFAULTS = {"uuid": 1123}
-
 Schema = dict[str, Any]
 
 
-def _record(
-    name: str,
-    fields: dict[str, Any],
-    *,
-    namespace: str | None = None,
-    defaults: dict[str, Any] | None = None,
-) -> Schema:
+def _record(name: str, fields: Schema, **rest: str) -> Schema:
     listed = [{"name": field, "type": kind} for field, kind in fields.items()]
-    for field in listed:
-        if field["name"] in (defaults or {}):
-            field["default"] = (defaults or {})[field["name"]]
-    space = {"namespace": namespace} if namespace else {}
-    return {"type": "record", "name": name, **space, "fields": listed}
+    return {"type": "record", "name": name, **rest, "fields": listed}
 
 
 def orders(version: int) -> str:
     """A list of orders; version 2 knows the products of an order by a number too."""
-    product: dict[str, Any] = {"name": "string", "price": "double"}
+    product = _record("Product", {"name": "string", "price": "double"})
     if version > 1:
-        product["uuid"] = ["int", "null"]
-    order = {
-        "order_id": "long",
-        "customer": "string",
-        "description": "string",
-        "price": "double",
-        "products": {"type": "array", "items": _record("Product", product, defaults=_DEFAULTS)},
-    }
+        product["fields"].append({"name": "uuid", "type": ["int", "null"], "default": 1123})
+    texts = {"customer": "string", "description": "string"}
+    products = {"type": "array", "items": product}
+    order = {"order_id": "long", **texts, "price": "double", "products": products}
     return json.dumps({"type": "array", "items": _record("Order", order)})
 
 
+_CUSTOMER = {"customer_id": "int"} | dict.fromkeys(
+    ("customer_name", "customer_email", "customer_address"), "string"
+)
+_PRODUCT = {"product_id": "int", "product_name": "string", "product_price": "double"}
 _TYPES = {
-    CUSTOMER: _record(
-        "Customer",
-        {
-            "customer_id": "int",
-            "customer_name": "string",
-            "customer_email": "string",
-            "customer_address": "string",
-        },
-        namespace=NAMESPACE,
-    ),
-    PRODUCT: _record(
-        "Product",
-        {"product_id": "int", "product_name": "string", "product_price": "double"},
-        namespace=NAMESPACE,
-    ),
+    CUSTOMER: _record("Customer", _CUSTOMER, namespace=NAMESPACE),
+    PRODUCT: _record("Product", _PRODUCT, namespace=NAMESPACE),
 }
-
-
-def types() -> dict[str, str]:
-    """The schemas of the types that share a topic, by their full names."""
-    return {name: json.dumps(schema) for name, schema in _TYPES.items()}
-
-
-def either() -> str:
-    """Any one of them, by name: only the registry knows what is meant."""
-    return json.dumps(list(_TYPES))
-
-
-def either_in_full() -> str:
-    """The same with everything in it."""
-    return json.dumps(list(_TYPES.values()))
+"""The schemas of the types that share a topic, by their full names."""
 
 
 def columns(name: str) -> tuple[str, ...]:
@@ -188,8 +144,6 @@ def columns(name: str) -> tuple[str, ...]:
 # compiled form of the schema, which some registries do not find under the text that its author
 # registered, or would register that form in place of the text, so that nobody could read or
 # evolve it any more.
-
-_FIRST_MESSAGE = [0]
 
 
 def protobuf_serializer(text: str, schema_id: int) -> Callable[[bytes], bytes]:
@@ -209,15 +163,10 @@ def protobuf_serializer(text: str, schema_id: int) -> Callable[[bytes], bytes]:
 
 
 def avro_serializer(text: str, *, schema_id: int | None) -> Callable[[object], bytes]:
-    """Encodes values; behind the registry's header, or bare when there is no id.
-
-    Args:
-        text: the schema with everything that it refers to.
-        schema_id: its id.
-    """
+    """Encodes values by a schema; behind the registry's header, or bare when there is no id."""
     settings = {
         "auto.register.schemas": False,
-        "subject.name.strategy": _no_subject,
+        "subject.name.strategy": lambda context, record: None,
         "schema.id.serializer": _framing("AVRO", schema_id),
     }
     serializer = AvroSerializer(_nobody(), text, conf=settings)
@@ -229,15 +178,12 @@ def _nobody() -> SchemaRegistryClient:
     return SchemaRegistryClient.new_client({"url": "mock://"})
 
 
-def _no_subject(context: Any, record: str) -> None:
-    return None
-
-
 def _framing(format: str, schema_id: int | None) -> Callable[[bytes, Any, Any], bytes]:
     def frame(payload: bytes, context: Any, found: Any) -> bytes:
         if schema_id is None:
             return payload
-        indexes = _FIRST_MESSAGE if format == "PROTOBUF" else None
+        # the first message of the file
+        indexes = [0] if format == "PROTOBUF" else None
         known = SchemaId(format, schema_id, None, indexes)
         return bytes(prefix_schema_id_serializer(payload, context, known))
 
@@ -259,8 +205,10 @@ class OrderKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrdersPlan:
+class OrdersPlan(Plan):
     """Exactly `versions * records` messages, and `empty` lists without an order between them."""
+
+    refusal = "these orders cannot be simulated"
 
     kind: OrderKind = OrderKind.ORDERS
     versions: int = 1
@@ -287,15 +235,6 @@ class OrdersPlan:
         self._need(self.bare >= 0, "bare", "0 or more")
         self._need(self.start.tzinfo is not None, "start", "a time with a zone")
 
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these orders cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
-
     @property
     def subject(self) -> str:
         """Where the versions are registered."""
@@ -304,11 +243,7 @@ class OrdersPlan:
     @property
     def type(self) -> str:
         """The full name of the record."""
-        names = {
-            OrderKind.CUSTOMER: CUSTOMER,
-            OrderKind.PRODUCT: PRODUCT,
-        }
-        return names.get(self.kind, ORDER)
+        return {OrderKind.CUSTOMER: CUSTOMER, OrderKind.PRODUCT: PRODUCT}.get(self.kind, ORDER)
 
 
 def produce_orders(
@@ -350,17 +285,17 @@ def typed_orders(plan: OrdersPlan, values: Iterable[Any], *, registry: Registry)
 def _register(plan: OrdersPlan, registry: Registry, version: int) -> int:
     if plan.kind is OrderKind.ORDERS:
         registry.set_compatibility(plan.subject, _LEVEL)
-        text = orders(version)
-        return registry.register(plan.subject, text, format=Format.AVRO)
+        return registry.register(plan.subject, orders(version), format=Format.AVRO)
     references = []
-    for name, text in types().items():
+    for name, schema in _TYPES.items():
         subject = f"{plan.topic}-{name}"
         registry.set_compatibility(subject, _LEVEL)
-        schema_id = registry.register(subject, text, format=Format.AVRO)
+        schema_id = registry.register(subject, json.dumps(schema), format=Format.AVRO)
         known = registry.by_id(schema_id).version_in(subject)
         references.append({"name": name, "subject": subject, "version": known})
     registry.set_compatibility(plan.subject, _LEVEL)
-    text = either()
+    # any one of them, by name: only the registry knows what is meant
+    text = json.dumps(list(_TYPES))
     return registry.register(plan.subject, text, format=Format.AVRO, references=references)
 
 
@@ -396,56 +331,46 @@ def _round(
     position: int,
     most: int = _ROWS_PER_BATCH,
 ) -> Round:
-    tally, version = Tally(first_position=position), max(ids)
+    version = max(ids)
     return Round(
-        _batches(plan, dated, schema_id=ids[version], version=version, tally=tally, most=most),
+        partial(_batches, plan, dated, ids[version] if plan.framed else None, most),
         number=version - 1,
         version=version,
-        tally=tally,
-        schema_ids={plan.type: dict(ids)},
+        first_position=position,
+        schema_ids={plan.type: ids},
         columns={plan.type: columns(plan.type)},
-        type_changes={},
     )
 
 
 def _batches(
     plan: OrdersPlan,
     dated: Iterable[tuple[int, Any]],
-    *,
-    schema_id: int,
-    version: int,
-    tally: Tally,
+    schema_id: int | None,
     most: int,
+    round: Round,
 ) -> Iterator[pa.RecordBatch]:
-    lists = plan.kind is OrderKind.ORDERS
-    text = orders(version) if lists else either_in_full()
-    encode = avro_serializer(text, schema_id=schema_id if plan.framed else None)
-    rows: list[tuple[str | None, bytes, int, bytes]] = []
-    position = tally.first_position
-    for moment, value in dated:
-        encoded = encode(value if lists else (plan.type, value))
-        _count(plan, tally, value, encoded, version=version, position=position)
-        tally.add_times(moment, moment)
-        kind = plan.type if plan.framed else None
-        rows.append((kind, encoded, moment, b"%d" % position))
-        position += 1
-        if len(rows) == most:
-            yield _batch(rows)
-            rows = []
-    if rows:
-        yield _batch(rows)
-
-
-def _count(
-    plan: OrdersPlan, tally: Tally, value: Any, encoded: bytes, *, version: int, position: int
-) -> None:
-    if not plan.framed:
-        tally.add_bad(_reason(encoded), position=position)
-        return
-    tally.good[plan.type, version] += 1
-    tally.framed += 1
-    if plan.kind is OrderKind.ORDERS:
-        tally.extra_rows += len(value) - 1
+    lists, source = plan.kind is OrderKind.ORDERS, iter(enumerate(dated, round.first_position))
+    version = round.version
+    encode = avro_serializer(
+        orders(version) if lists else json.dumps([*_TYPES.values()]), schema_id=schema_id
+    )
+    while rows := list(islice(source, most)):
+        values = []
+        for position, (moment, value) in rows:
+            values.append(encode(value if lists else (plan.type, value)))
+            round.add_times(moment, moment)
+            if not plan.framed:
+                round.add_bad(_reason(values[-1]), position=position)
+                continue
+            round.good[plan.type, version] += 1
+            round.framed += 1
+            round.extra_rows += len(value) - 1 if lists else 0
+        yield message_batch(
+            [plan.type if plan.framed else None] * len(rows),
+            values,
+            pa.array([moment for _, (moment, _) in rows]),
+            [b"%d" % position for position, _ in rows],
+        )
 
 
 def _reason(bare: bytes) -> ErrorCode:
@@ -454,15 +379,3 @@ def _reason(bare: bytes) -> ErrorCode:
         return ErrorCode.BAD_MAGIC
     # it looks like a header, if it is long enough, and then its id is no schema's
     return ErrorCode.WIRE_HEADER_TRUNCATED if len(bare) < 5 else ErrorCode.UNKNOWN_SCHEMA_ID
-
-
-def _batch(rows: list[tuple[str | None, bytes, int, bytes]]) -> pa.RecordBatch:
-    kinds, values, moments, keys = zip(*rows, strict=True)
-    times = pa.array(moments, pa.timestamp("ms", "UTC"))
-    columns = [
-        pa.array(kinds, pa.string()),
-        pa.array(values, pa.binary()),
-        times.cast(MESSAGES.field("produced_at").type),
-        pa.array(keys, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)

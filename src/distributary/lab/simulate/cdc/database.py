@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ruamel.yaml import YAML
 
 from distributary.lab.simulate.cdc.shapes import (
+    EPOCH,
     Carried,
     CdcColumn,
     CdcFormat,
@@ -30,7 +35,6 @@ from distributary.lab.simulate.dice import roll
 
 # The tables of the simulated database: users, orders, and more of every shape.
 
-_MAIN, _OTHER = 0, 1
 # by source: the namespace of most tables, a second one, and what it is called with odd names
 _NAMESPACES = {
     SourceType.MYSQL: ("shop", "archive", "ea-main"),
@@ -40,87 +44,23 @@ _NAMESPACES = {
 }
 _OFTEN_NULL = 0.85
 _NUMBER_DIGITS = 20
-_WIDE_DIGITS, _WIDE_SCALE = 30, 10
-_NARROW_DIGITS, _NARROW_SCALE = 14, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A table before its columns are known to a certain database."""
+class Template(NamedTuple):
+    """A table before its columns are known to a certain database; `tables.yaml` says how."""
 
     name: str
     key: str
-    """`id int`, or several with commas; a question mark: may be null; empty: no key."""
     rest: str
-    """The other columns, in the same way; two question marks: mostly null."""
     odd: str = ""
-    """What it is called with odd names."""
-    place: int = _MAIN
+    place: str = "main"
 
 
-TEMPLATES = (
-    Template(
-        "users",
-        "id int",
-        "name text, email text?, age int?, active bool, balance decimal(12,2), birthday date?, "
-        "created_at timestamp",
-    ),
-    Template(
-        "orders",
-        "id bigint",
-        "user_id int, status enum, amount decimal(10,2), note text?, paid bool?, "
-        "placed_at datetime, details json?",
-    ),
-    Template(
-        "order_items",
-        "order_id bigint, line int",
-        "sku text, quantity int, price decimal(18,4), discount double?",
-    ),
-    Template(
-        "visits",
-        "",
-        "level int, message text?, at timestamp, data json?",
-        odd="visits log",
-    ),
-    Template(
-        "everything",
-        "code text",
-        "small int?, big bigint?, any number?, exact decimal(wide)?, real float?, dbl double?, "
-        "words text?, state enum?, guid uuid?, flag bool?, day date?, local datetime?, "
-        "moment timestamp?, clock time?, doc json?, raw binary?",
-    ),
-    Template(
-        "purchases",
-        "region text?, code int",
-        "group text?, select int?, unit price decimal(9,3)?, since date",
-        odd="order",
-    ),
-    Template(
-        "settings",
-        "id int",
-        "a int??, b text??, c decimal(8,2)??, d date??, e timestamp??, f bool??, g json??, "
-        "h binary??, i double??, j bigint??",
-    ),
-    Template(
-        "documents",
-        "guid uuid",
-        "title text, body long_text?, meta json?, raw binary?, size bigint",
-        odd="my documents",
-    ),
-    Template(
-        "prices",
-        "product_id int, valid_from date",
-        "price decimal(12,4), currency enum, changed_at timestamp?",
-        odd="prices-eu",
-    ),
-    Template("orders", "id int", "customer text, total decimal(14,2), closed bool", place=_OTHER),
-    Template("my_table", "id int", "val int?", odd="my table", place=_OTHER),
-    Template(
-        "ledger",
-        "account bigint",
-        "amount decimal(wide), rate float?, factor double?, booked_at datetime, total number?",
-    ),
-)
+@cache
+def _templates() -> list[Template]:
+    text = Path(__file__).with_name("tables.yaml").read_text("utf-8")
+    return [Template(**each) for each in YAML(typ="safe", pure=True).load(text)]
+
 
 _ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "bigint", "double")
 
@@ -128,42 +68,32 @@ _ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "
 def shapes(plan: CdcPlan) -> Iterator[Shape]:
     """The tables of a plan: a larger plan has the same ones, and more."""
     for number in range(plan.tables):
-        again, which = divmod(number, len(TEMPLATES))
-        yield _shape(TEMPLATES[which], plan, again)
+        again, which = divmod(number, len(_templates()))
+        yield _shape(_templates()[which], plan, again)
 
 
 def added_column(shape: Shape, number: int) -> CdcColumn:
     """A column that a table gets later."""
-    name = _cased(f"added_{number}", shape.source_type)
-    return _column(f"{name} {_ADDED[number % len(_ADDED)]}?", shape)
+    text = f"added_{number} {_ADDED[number % len(_ADDED)]}?"
+    return _column(text, shape.source_type, shape.format)
 
 
 def _shape(template: Template, plan: CdcPlan, again: int) -> Shape:
-    odd = plan.has(Feature.ODD_NAMES)
-    main, other, strange = _NAMESPACES[plan.source_type]
-    spaces = {_MAIN: main, _OTHER: strange if odd else other}
+    odd, source = plan.has(Feature.ODD_NAMES), plan.source_type
+    main, other, strange = _NAMESPACES[source]
     name = template.odd if odd and template.odd else template.name
-    empty = Shape(
-        source_type=plan.source_type,
-        format=plan.format,
-        namespace=spaces[template.place],
-        table=_cased(f"{name}_{again + 1}" if again else name, plan.source_type),
-        key=(),
-        stated_key=(),
-        columns=(),
-    )
-    keys = tuple(_column(text, empty) for text in _split(template.key))
-    rest = tuple(_column(text, empty, odd=odd) for text in _split(template.rest))
+    keys = [_column(text, source, plan.format) for text in _split(template.key)]
+    rest = [_column(text, source, plan.format, odd=odd) for text in _split(template.rest)]
     names = tuple(column.name for column in keys)
-    shouted = plan.has(Feature.KEY_CASE) and plan.source_type is SourceType.SQLSERVER
+    shouted = plan.has(Feature.KEY_CASE) and source is SourceType.SQLSERVER
     return Shape(
-        source_type=plan.source_type,
+        source_type=source,
         format=plan.format,
-        namespace=empty.namespace,
-        table=empty.table,
+        namespace=main if template.place == "main" else strange if odd else other,
+        table=_cased(f"{name}_{again + 1}" if again else name, source),
         key=names,
         stated_key=tuple(each.upper() for each in names) if shouted else names,
-        columns=keys + rest,
+        columns=(*keys, *rest),
     )
 
 
@@ -171,35 +101,27 @@ def _split(text: str) -> list[str]:
     return text.split(", ") if text else []
 
 
-def _column(text: str, shape: Shape, *, odd: bool = False) -> CdcColumn:
-    name, _, kind = text.rpartition(" ")
+def _column(
+    text: str, source_type: SourceType, format: CdcFormat, *, odd: bool = False
+) -> CdcColumn:
+    name, _, type = text.rpartition(" ")
     # in an Avro file, a name with a space has none
-    if not odd or shape.format is CdcFormat.AVRO:
+    if not odd or format is CdcFormat.AVRO:
         name = name.replace(" ", "_")
-    kind, digits = kind.rstrip("?"), ""
-    if "(" in kind:
-        kind, _, digits = kind.rstrip(")").partition("(")
-    precision, scale = _digits(digits, shape)
-    if kind == Kind.NUMBER:
-        precision = _NUMBER_DIGITS
+    word, _, digits = type.rstrip("?)").partition("(")
+    if digits == "wide":
+        digits = "14,4" if format.is_json_file else "30,10"
+    precision, _, scale = digits.partition(",")
+    kind = Kind[word.upper()]
     return CdcColumn(
-        name=_cased(name, shape.source_type),
-        kind=Kind(kind),
-        carried=carried_as(Kind(kind), shape.source_type, shape.format),
+        name=_cased(name, source_type),
+        kind=kind,
+        carried=carried_as(kind, source_type, format),
         nullable=text.endswith("?"),
-        precision=precision,
-        scale=scale,
+        precision=_NUMBER_DIGITS if kind is Kind.NUMBER else int(precision or 0),
+        scale=int(scale or 0),
         nulls=_OFTEN_NULL if text.endswith("??") else 0.1,
     )
-
-
-def _digits(text: str, shape: Shape) -> tuple[int, int]:
-    if text == "wide":
-        if shape.format.is_json_file:
-            return _NARROW_DIGITS, _NARROW_SCALE
-        return _WIDE_DIGITS, _WIDE_SCALE
-    precision, _, scale = text.partition(",")
-    return int(precision or 0), int(scale or 0)
 
 
 def _cased(name: str, source_type: SourceType) -> str:
@@ -210,7 +132,6 @@ def _cased(name: str, source_type: SourceType) -> str:
 
 # Values of columns: ordinary ones, and now and then one at the edge of what its type allows.
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1950, 1, 1)
 _DAYS = 40_000
 _KEY_DAY = date(2015, 1, 1)
@@ -316,7 +237,7 @@ def _time(column: CdcColumn, dice: Dice, edge: bool) -> Any:
             return within
     moment = datetime(day.year, day.month, day.day, tzinfo=UTC) + within
     if edge:
-        moment = _EPOCH
+        moment = EPOCH
     if column.carried is Carried.TIMESTAMP_TZ:
         return moment.astimezone(timezone(dice.pick(_ZONES)))
     return moment
@@ -381,7 +302,7 @@ class Log(ABC):
         return None
 
 
-class BinLog(Log):
+class _BinLog(Log):
     """MySQL: numbered files, and bytes in them. Above 999999, the number has one digit more."""
 
     def __init__(self, dice: Dice, *, first_file: int) -> None:
@@ -390,52 +311,43 @@ class BinLog(Log):
         self._byte = 157
 
     def next(self) -> Position:
-        """Some hundred bytes further on."""
         self._byte += 200 + self._dice.below(700)
         told = {"log_file": f"mysql-bin.{self._file:06}", "log_position": self._byte}
         return Position((self._file, self._byte, 0), told)
 
     def snapshot(self, number: int) -> Position:
-        """An empty name; in some files, null."""
-        told = {"log_file": "", "log_position": 0}
-        return Position((0, 0, 0), dict.fromkeys(told) if number % 2 else told)
+        told = {"log_file": None, "log_position": None}
+        return Position((0, 0, 0), told if number % 2 else {"log_file": "", "log_position": 0})
 
     def roll_over(self) -> None:
-        """The next file begins at its first byte."""
         self._file += 1
         self._byte = 157
 
 
-class WriteAheadLog(Log):
+class _WriteAheadLog(Log):
     """PostgreSQL: one number, written as two in hexadecimal: `16/2A50F3`."""
 
-    def __init__(self, dice: Dice) -> None:
-        super().__init__(dice)
-        # close to the end of the lower half: as texts, F/FFFFFF00 and 10/1A0 sort the wrong way
-        self._byte = (0x0F << 32) + 0xFFFF_0000
+    # close to the end of the lower half: as texts, F/FFFFFF00 and 10/1A0 sort the wrong way
+    _byte = (0x0F << 32) + 0xFFFF_0000
 
     def next(self) -> Position:
-        """Some bytes further on."""
         self._byte += 0x40 + self._dice.below(0x400)
         told = {"lsn": f"{self._byte >> 32:X}/{self._byte & 0xFFFF_FFFF:X}"}
         return Position((self._byte, 0, 0), told | {"tx_id": self._transaction})
 
 
-class RedoLog(Log):
+class _RedoLog(Log):
     """Oracle: the SCN of a transaction, then the record in the redo log, then the row in it."""
 
-    def __init__(self, dice: Dice) -> None:
-        super().__init__(dice)
-        self._scn = 1_706_664
-        self._sequence, self._block, self._offset, self._row = 0x0073, 0x0A4E4C, 0x10, 0
+    _scn = 1_706_664
+    _sequence, _block, _offset, _row = 0x0073, 0x0A4E4C, 0x10, 0
 
     def begin(self) -> None:
-        """Another SCN."""
         super().begin()
         self._scn += 1 + self._dice.below(40)
 
     def next(self) -> Position:
-        """Another row of the same record, or another record."""
+        # another row of the same record, or another record
         if self._dice.chance(0.3):
             self._row += 1
         else:
@@ -443,29 +355,22 @@ class RedoLog(Log):
             self._offset += 0x10 + self._dice.below(0x800)
             self._block += self._offset >> 16
             self._offset &= 0xFFFF
-        numbers = (self._scn, self._place, self._row)
+        place = self._sequence << 48 | self._block << 16 | self._offset
         record = f"0x{self._sequence:06x}.{self._block:08x}.{self._offset:04x}"
         told = {"scn": self._scn, "ssn": self._row, "rs_id": record}
-        return Position(numbers, told | {"tx_id": f"{self._transaction:016x}"})
+        tx = {"tx_id": f"{self._transaction:016x}"}
+        return Position((self._scn, place, self._row), told | tx)
 
     def snapshot(self, number: int) -> Position:
-        """The SCN as of which the rows were read."""
         return Position((self._scn, 0, 0), {"scn": self._scn, "ssn": 0, "rs_id": ""})
 
-    @property
-    def _place(self) -> int:
-        return self._sequence << 48 | self._block << 16 | self._offset
 
-
-class TransactionLog(Log):
+class _TransactionLog(Log):
     """SQL Server: file, block and slot in hexadecimal, `00000025:00000728:0003`."""
 
-    def __init__(self, dice: Dice) -> None:
-        super().__init__(dice)
-        self._file, self._block, self._slot = 0x25, 0x728, 0
+    _file, _block, _slot = 0x25, 0x728, 0
 
     def next(self) -> Position:
-        """Another slot, or another block."""
         self._slot += 1 + self._dice.below(3)
         if self._slot > 0x20:
             self._slot = 1
@@ -482,13 +387,13 @@ def open_log(plan: CdcPlan) -> Log:
     dice = Dice(plan.seed, "log")
     match plan.source_type:
         case SourceType.MYSQL:
-            return BinLog(dice, first_file=999_999 if plan.has(Feature.LOG_ROLLOVER) else 131)
+            return _BinLog(dice, first_file=999_999 if plan.has(Feature.LOG_ROLLOVER) else 131)
         case SourceType.POSTGRESQL:
-            return WriteAheadLog(dice)
+            return _WriteAheadLog(dice)
         case SourceType.ORACLE:
-            return RedoLog(dice)
+            return _RedoLog(dice)
         case SourceType.SQLSERVER:
-            return TransactionLog(dice)
+            return _TransactionLog(dice)
 
 
 # What happened to one row, and which of all the things that happened to it counts.
@@ -551,25 +456,6 @@ Unit = tuple[Change, ...]
 """Events that no file separates: one, or the two halves of a change of key."""
 
 
-class Winners:
-    """For every key of one table, the last event in the order of the source."""
-
-    def __init__(self, backfill: Backfill) -> None:
-        self._backfill: Backfill = backfill
-        self._last: dict[Key, tuple[tuple[int, ...], Change]] = {}
-
-    def put(self, change: Change) -> None:
-        """Take an event; they may come in any order."""
-        key, order = change.key, change.order(self._backfill)
-        known = self._last.get(key)
-        if known is None or order > known[0]:
-            self._last[key] = (order, change)
-
-    def rows(self) -> Iterator[Row]:
-        """What is left."""
-        return (change.row for _, change in self._last.values() if not change.deleted)
-
-
 _BACK_FROM_THE_DEAD = 0.25
 _SECOND_PARTS = 3
 _NULL_KEY_EVERY = 4
@@ -577,17 +463,12 @@ _MOST_UPDATED = 3
 
 
 class LiveTable:
-    """Rows are known by a serial number, which they keep when their key changes.
-
-    Args:
-        shape: its columns in the beginning.
-        born: the round in which it appears.
-        null_keys: whether a column of its key may be null.
-    """
+    """Rows are known by a serial number, which they keep when their key changes."""
 
     def __init__(self, shape: Shape, *, born: int, null_keys: bool) -> None:
         self.shape = shape
         self.born = born
+        """The round in which it appears."""
         self.rows: dict[int, Row] = {}
         self.columns: dict[str, CdcColumn] = {c.name: c for c in shape.columns}
         """All columns that it ever had."""
@@ -595,10 +476,7 @@ class LiveTable:
         """How many were told of it."""
         self.added: list[str] = []
         self.dropped: list[str] = []
-        self.winners: dict[Backfill, Winners] = {
-            "before_cdc": Winners("before_cdc"),
-            "by_timestamp": Winners("by_timestamp"),
-        }
+        self._last: dict[Backfill, dict[Key, Change]] = {"before_cdc": {}, "by_timestamp": {}}
         self._null_keys = null_keys and any(shape.column(name).nullable for name in shape.key)
         self._by_key: dict[Key, int] = {}
         self._live: list[int] = []
@@ -608,10 +486,16 @@ class LiveTable:
         self._numbers = 0
 
     def put(self, change: Change) -> None:
-        """Remember an event, for the truth."""
+        """Remember an event, for the truth: of each key, the last in the order of the source."""
         self.events += 1
-        for winners in self.winners.values():
-            winners.put(change)
+        for backfill, last in self._last.items():
+            known = last.get(change.key)
+            if known is None or change.order(backfill) > known.order(backfill):
+                last[change.key] = change
+
+    def left(self, backfill: Backfill) -> list[Row]:
+        """The rows that are there after every event."""
+        return [change.row for change in self._last[backfill].values() if not change.deleted]
 
     def any_row(self, dice: Dice) -> int | None:
         """Some row; None if there is none."""
@@ -619,13 +503,9 @@ class LiveTable:
 
     def insert(self, dice: Dice, *, key: Key | None = None) -> int:
         """A new row, under this key or any other that is free."""
-        chosen = dict(zip(self.shape.key, key or self.free_key(dice), strict=True))
-        row = {
-            column.name: chosen[column.name]
-            if column.name in chosen
-            else draw(column, dice, shape=self.shape)
-            for column in self.shape.columns
-        }
+        row = dict(zip(self.shape.key, key or self.free_key(dice), strict=True))
+        free = [column for column in self.shape.columns if column.name not in row]
+        row |= {column.name: draw(column, dice, shape=self.shape) for column in free}
         self._serial += 1
         self._place(self._serial, row)
         return self._serial
@@ -672,7 +552,7 @@ class LiveTable:
     def add_column(self, number: int) -> None:
         """From now on there is one more."""
         column = added_column(self.shape, number)
-        self.shape = self.shape.with_column(column)
+        self.shape = self.shape.with_columns((*self.shape.columns, column))
         self.columns[column.name] = column
         self.added.append(column.name)
 
@@ -683,7 +563,7 @@ class LiveTable:
         if not free or others < 2:
             return False
         name = dice.pick(free)
-        self.shape = self.shape.without_column(name)
+        self.shape = self.shape.with_columns(c for c in self.shape.columns if c.name != name)
         self.dropped.append(name)
         return True
 

@@ -6,18 +6,15 @@ import base64
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC
 from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
-from pydantic import ValidationError
 
-from distributary.config.kafka import KafkaSource
 from distributary.errors import ConfigError
 from distributary.lab.simulate.base import Message
 from distributary.lab.simulate.cdc.database import Change, Op, Unit
@@ -25,6 +22,7 @@ from distributary.lab.simulate.cdc.datastream import row_id
 from distributary.lab.simulate.cdc.files import CdcSent, CdcTally
 from distributary.lab.simulate.cdc.script import ChangeModel
 from distributary.lab.simulate.cdc.shapes import (
+    EPOCH,
     Carried,
     CdcColumn,
     CdcPlan,
@@ -34,31 +32,38 @@ from distributary.lab.simulate.cdc.shapes import (
     Row,
     Shape,
     SourceType,
+    days,
     micros,
     since_midnight,
 )
-from distributary.lab.simulate.kafka import KafkaSink, Made, Topic, Topics, cards_folder, write_card
+from distributary.lab.simulate.kafka import (
+    KafkaSink,
+    KafkaTarget,
+    Made,
+    Topic,
+    Topics,
+    new_card,
+    validated,
+    write_card,
+)
 
-# What Debezium says about the place of a change, as each of its connectors does.
+# The field `source` of an event, as each connector has it: type in Kafka Connect, optional, value.
 
 _VERSION = "3.3.0.Final"
 
+SourceField = tuple[str, str, bool, Callable[[Change, CdcPlan], Any]]
 
-def source_block(change: Change, plan: CdcPlan) -> dict[str, Any]:
-    """The field `source` of an event."""
-    shape, ts = change.shape, change.ts
-    head = {
-        "version": _VERSION,
-        "connector": str(shape.source_type),
-        "name": plan.topic_prefix,
-        "ts_ms": ts,
-        "snapshot": _snapshot(change, plan),
-        "db": shape.database,
-        "sequence": None,
-        "ts_us": ts * 1_000,
-        "ts_ns": ts * 1_000_000,
-    }
-    return head | _place(change)
+
+def _told(name: str) -> Callable[[Change, CdcPlan], Any]:
+    return lambda change, _: change.position.told.get(name)
+
+
+def _unless_read(value: Any) -> Callable[[Change, CdcPlan], Any]:
+    return lambda change, _: None if change.op is Op.READ else value
+
+
+def _nothing(change: Change, plan: CdcPlan) -> None:
+    return None
 
 
 def _snapshot(change: Change, plan: CdcPlan) -> str:
@@ -67,52 +72,65 @@ def _snapshot(change: Change, plan: CdcPlan) -> str:
     return "true" if change.filed <= plan.start_millis else "incremental"
 
 
-def _place(change: Change) -> dict[str, Any]:
-    shape, told, numbers = change.shape, change.position.told, change.position.numbers
-    match shape.source_type:
-        case SourceType.MYSQL:
-            return {
-                "table": shape.table,
-                "server_id": 0 if change.op is Op.READ else 223344,
-                "gtid": None,
-                "file": told["log_file"] or "",
-                "pos": numbers[1],
-                "row": 0,
-                "thread": None,
-                "query": None,
-            }
-        case SourceType.POSTGRESQL:
-            lsn = numbers[0]
-            return {
-                "sequence": json.dumps([None, str(lsn)]),
-                "schema": shape.schema,
-                "table": shape.table,
-                "txId": told.get("tx_id"),
-                "lsn": lsn,
-                "xmin": None,
-            }
-        case SourceType.ORACLE:
-            return {
-                "schema": shape.schema,
-                "table": shape.table,
-                "txId": told.get("tx_id"),
-                "scn": str(told["scn"]),
-                "commit_scn": None if change.op is Op.READ else str(told["scn"]),
-                "rs_id": told["rs_id"],
-                "ssn": told["ssn"],
-                "redo_thread": None if change.op is Op.READ else 1,
-                "user_name": None,
-                "row_id": row_id(change.serial),
-            }
-        case SourceType.SQLSERVER:
-            lsn_text = told.get("lsn")
-            return {
-                "schema": shape.schema,
-                "table": shape.table,
-                "change_lsn": lsn_text,
-                "commit_lsn": lsn_text,
-                "event_serial_no": None if change.op is Op.READ else 1,
-            }
+def _sequence(change: Change, plan: CdcPlan) -> str | None:
+    if change.shape.source_type is not SourceType.POSTGRESQL:
+        return None
+    return json.dumps([None, str(change.position.numbers[0])])
+
+
+def _commit_scn(change: Change, plan: CdcPlan) -> str | None:
+    return None if change.op is Op.READ else str(change.position.told["scn"])
+
+
+_SCHEMA: SourceField = ("schema", "string", False, lambda change, _: change.shape.schema)
+_TABLE: SourceField = ("table", "string", False, lambda change, _: change.shape.table)
+_HEAD: tuple[SourceField, ...] = (
+    ("version", "string", False, lambda *_: _VERSION),
+    ("connector", "string", False, lambda change, _: str(change.shape.source_type)),
+    ("name", "string", False, lambda _, plan: plan.topic_prefix),
+    ("ts_ms", "int64", False, lambda change, _: change.ts),
+    ("snapshot", "string", True, _snapshot),
+    ("db", "string", False, lambda change, _: change.shape.database),
+    ("sequence", "string", True, _sequence),
+    ("ts_us", "int64", True, lambda change, _: change.ts * 1_000),
+    ("ts_ns", "int64", True, lambda change, _: change.ts * 1_000_000),
+)
+_SOURCE: dict[SourceType, tuple[SourceField, ...]] = {
+    SourceType.MYSQL: (
+        *_HEAD,
+        ("table", "string", True, lambda change, _: change.shape.table),
+        ("server_id", "int64", False, lambda change, _: 0 if change.op is Op.READ else 223344),
+        ("gtid", "string", True, _nothing),
+        ("file", "string", False, lambda change, _: change.position.told["log_file"] or ""),
+        ("pos", "int64", False, lambda change, _: change.position.numbers[1]),
+        ("row", "int32", False, lambda *_: 0),
+        ("thread", "int64", True, _nothing),
+        ("query", "string", True, _nothing),
+    ),
+    SourceType.POSTGRESQL: (
+        *(*_HEAD, _SCHEMA, _TABLE),
+        ("txId", "int64", True, _told("tx_id")),
+        ("lsn", "int64", True, lambda change, _: change.position.numbers[0]),
+        ("xmin", "int64", True, _nothing),
+    ),
+    SourceType.ORACLE: (
+        *(*_HEAD, _SCHEMA, _TABLE),
+        ("txId", "string", True, _told("tx_id")),
+        ("scn", "string", True, lambda change, _: str(change.position.told["scn"])),
+        ("commit_scn", "string", True, _commit_scn),
+        ("rs_id", "string", True, _told("rs_id")),
+        ("ssn", "int64", True, _told("ssn")),
+        ("redo_thread", "int32", True, _unless_read(1)),
+        ("user_name", "string", True, _nothing),
+        ("row_id", "string", True, lambda change, _: row_id(change.serial)),
+    ),
+    SourceType.SQLSERVER: (
+        *(*_HEAD, _SCHEMA, _TABLE),
+        ("change_lsn", "string", True, _told("lsn")),
+        ("commit_lsn", "string", True, _told("lsn")),
+        ("event_serial_no", "int64", True, _unless_read(1)),
+    ),
+}
 
 
 # Values and schemas of columns as Kafka Connect has them in JSON.
@@ -120,11 +138,7 @@ def _place(change: Change) -> dict[str, Any]:
 UNAVAILABLE = "__debezium_unavailable_value"
 """Stands for a long value that PostgreSQL did not log, because it did not change."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_DAY = date(1970, 1, 1)
 _IN_UTC = (SourceType.MYSQL, SourceType.POSTGRESQL)
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
-
 _TYPES: dict[Carried, dict[str, Any]] = {
     Carried.INTEGER: {"type": "int32"},
     Carried.LONG: {"type": "int64"},
@@ -159,17 +173,12 @@ def connect_row(row: Row, shape: Shape) -> Row:
     }
 
 
-def connect_fields(columns: tuple[CdcColumn, ...]) -> list[dict[str, Any]]:
-    """The fields of a struct with these columns."""
-    return [_field(column) for column in columns]
-
-
 def _field(column: CdcColumn) -> dict[str, Any]:
     optional = {"optional": column.nullable, "field": column.name}
     if column.carried is Carried.DECIMAL:
         digits = {"scale": str(column.scale), "connect.decimal.precision": str(column.precision)}
-        named = {"name": _DECIMAL, "version": 1, "parameters": digits}
-        return {"type": "bytes", **named, **optional}
+        name = "org.apache.kafka.connect.data.Decimal"
+        return {"type": "bytes", "name": name, "version": 1, "parameters": digits, **optional}
     return {**_TYPES[column.carried], **optional}
 
 
@@ -185,11 +194,11 @@ def _value(value: Any, column: CdcColumn, source_type: SourceType) -> Any:
         case Carried.BYTES:
             return base64.b64encode(value).decode()
         case Carried.DATE:
-            return (value - _FIRST_DAY).days
+            return days(value)
         case Carried.TIME:
             return since_midnight(value)
         case Carried.DATETIME:
-            return micros(value - _EPOCH)
+            return micros(value - EPOCH)
         case Carried.TIMESTAMP | Carried.TIMESTAMP_TZ:
             moment = value.astimezone(UTC) if source_type in _IN_UTC else value
             return moment.isoformat().replace("+00:00", "Z")
@@ -206,119 +215,40 @@ def _unscaled(value: Decimal, scale: int) -> str:
 
 # The schemas that Kafka Connect's JSON converter writes into each message.
 
-_ENVELOPE_VERSION = 2
-_HEAD = (
-    ("version", "string", False),
-    ("connector", "string", False),
-    ("name", "string", False),
-    ("ts_ms", "int64", False),
-    ("snapshot", "string", True),
-    ("db", "string", False),
-    ("sequence", "string", True),
-    ("ts_us", "int64", True),
-    ("ts_ns", "int64", True),
-)
-_PLACES = {
-    SourceType.MYSQL: (
-        ("table", "string", True),
-        ("server_id", "int64", False),
-        ("gtid", "string", True),
-        ("file", "string", False),
-        ("pos", "int64", False),
-        ("row", "int32", False),
-        ("thread", "int64", True),
-        ("query", "string", True),
-    ),
-    SourceType.POSTGRESQL: (
-        ("schema", "string", False),
-        ("table", "string", False),
-        ("txId", "int64", True),
-        ("lsn", "int64", True),
-        ("xmin", "int64", True),
-    ),
-    SourceType.ORACLE: (
-        ("schema", "string", False),
-        ("table", "string", False),
-        ("txId", "string", True),
-        ("scn", "string", True),
-        ("commit_scn", "string", True),
-        ("rs_id", "string", True),
-        ("ssn", "int64", True),
-        ("redo_thread", "int32", True),
-        ("user_name", "string", True),
-        ("row_id", "string", True),
-    ),
-    SourceType.SQLSERVER: (
-        ("schema", "string", False),
-        ("table", "string", False),
-        ("change_lsn", "string", True),
-        ("commit_lsn", "string", True),
-        ("event_serial_no", "int64", True),
-    ),
-}
+
+def _struct(
+    name: str, fields: list[dict[str, Any]], *, optional: bool = False, **rest: Any
+) -> dict[str, Any]:
+    return {"type": "struct", "fields": fields, "optional": optional, "name": name, **rest}
+
+
+def _plain(*fields: tuple[str, str, bool]) -> list[dict[str, Any]]:
+    return [{"type": type, "optional": optional, "field": name} for name, type, optional in fields]
 
 
 @cache
 def key_schema(shape: Shape, topic: str) -> dict[str, Any]:
     """Of a message's key."""
-    columns = tuple(shape.column(name) for name in shape.key)
-    return {
-        "type": "struct",
-        "fields": connect_fields(columns),
-        "optional": False,
-        "name": f"{topic}.Key",
-    }
+    return _struct(f"{topic}.Key", [_field(shape.column(name)) for name in shape.key])
 
 
 @cache
 def value_schema(shape: Shape, topic: str) -> dict[str, Any]:
     """Of a message's value."""
-    row = {
-        "type": "struct",
-        "fields": connect_fields(shape.columns),
-        "optional": True,
-        "name": f"{topic}.Value",
-    }
-    source = {
-        "type": "struct",
-        "fields": _plain(_HEAD + _PLACES[shape.source_type]),
-        "optional": False,
-        "name": f"io.debezium.connector.{shape.source_type}.Source",
-        "version": 1,
-        "field": "source",
-    }
-    block = {
-        "type": "struct",
-        "fields": _plain(
-            (
-                ("id", "string", False),
-                ("total_order", "int64", False),
-                ("data_collection_order", "int64", False),
-            )
-        ),
-        "optional": True,
-        "name": "event.block",
-        "version": 1,
-        "field": "transaction",
-    }
-    times = (("op", "string", False), ("ts_ms", "int64", True), ("ts_us", "int64", True))
-    return {
-        "type": "struct",
-        "fields": [
-            {**row, "field": "before"},
-            {**row, "field": "after"},
-            source,
-            block,
-            *_plain((*times, ("ts_ns", "int64", True))),
-        ],
-        "optional": False,
-        "name": f"{topic}.Envelope",
-        "version": _ENVELOPE_VERSION,
-    }
-
-
-def _plain(fields: tuple[tuple[str, str, bool], ...]) -> list[dict[str, Any]]:
-    return [{"type": type, "optional": optional, "field": name} for name, type, optional in fields]
+    row = _struct(f"{topic}.Value", [_field(column) for column in shape.columns], optional=True)
+    told = _plain(*(field[:3] for field in _SOURCE[shape.source_type]))
+    source = f"io.debezium.connector.{shape.source_type}.Source"
+    orders = (("total_order", "int64", False), ("data_collection_order", "int64", False))
+    block = _plain(("id", "string", False), *orders)
+    times = [(name, "int64", True) for name in ("ts_ms", "ts_us", "ts_ns")]
+    fields = [
+        {**row, "field": "before"},
+        {**row, "field": "after"},
+        _struct(source, told, version=1, field="source"),
+        _struct("event.block", block, optional=True, version=1, field="transaction"),
+        *_plain(("op", "string", False), *times),
+    ]
+    return _struct(f"{topic}.Envelope", fields, version=2)
 
 
 _OPS = {
@@ -428,7 +358,10 @@ class DebeziumStream:
         value = {
             "before": _before(change),
             "after": None if change.deleted else self._after(change),
-            "source": source_block(change, self.plan),
+            "source": {
+                name: value(change, self.plan)
+                for name, _, _, value in _SOURCE[change.shape.source_type]
+            },
             "transaction": None,
             "op": _OPS[change.op],
             "ts_ms": at,
@@ -478,15 +411,11 @@ def _before(change: Change) -> Row | None:
 
 
 class TopicsOutlet:
-    """Sends to any topic of one broker through one client.
-
-    Args:
-        bootstrap_servers: the brokers, host:port.
-        partitions: of topics that are made; 1 if not said.
-    """
+    """Sends to any topic of one broker through one client; makes those that are not there."""
 
     def __init__(self, bootstrap_servers: str, *, partitions: int | None = None) -> None:
-        self._options = _options(bootstrap_servers)
+        source, _ = validated(KafkaTarget(topic="any", bootstrap_servers=bootstrap_servers))
+        self._options = source.client_options()
         self._partitions = partitions
         self._topics = Topics(self._options)
         self._cluster = self._topics.cluster()
@@ -518,7 +447,7 @@ class TopicsOutlet:
                     registry="",
                     subjects=(),
                     schema_ids={},
-                    path=cards_folder() / f"{uuid.uuid4().hex}.json",
+                    path=new_card(),
                 )
             )
         self._sinks[name] = KafkaSink(name, options=self._options, producer=self._shared)
@@ -550,17 +479,3 @@ def send_messages(
         if on_round is not None:
             on_round(round)
     return stream.sent()
-
-
-def _options(bootstrap_servers: str) -> dict[str, str]:
-    try:
-        source = KafkaSource(type="kafka", bootstrap_servers=bootstrap_servers, topics=("any",))
-        return dict(source.client_options())
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        raise ConfigError(
-            "this is no place to send to",
-            where="--bootstrap-servers",
-            evidence=str(first["msg"]),
-            next_step="name a broker as host:port",
-        ) from None

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ from distributary.lab.simulate.cdc.shapes import (
 from distributary.lab.simulate.dice import seed_for
 from distributary.store import disk
 
-# Which events share a file: those of one table, one schema, one way of reading, one minute.
-
 _MINUTE = 60_000
 _READ_AFTER = 5_000
 _FIRST_NUMBER = 100_000
 """Names sort as numbers do as long as these have the same number of digits."""
+_AGAIN, _MIXED, _LATE, _BARE, _NOISE = 0.06, 0.12, 0.1, 0.25, 0.03
+_REMEMBERED = 8
 
 EventUnit = tuple[Event, ...]
 """Events that no file separates."""
@@ -55,118 +55,6 @@ class Draft:
     """Whether it must come after all others of its round."""
     waits: int = 0
     """How many rounds it is held back."""
-
-
-class Drafts:
-    """Puts the events of a round into files, and gives an id to each event and to each file."""
-
-    def __init__(self, plan: CdcPlan, encoder: FileEncoder, dice: Dice) -> None:
-        self._plan = plan
-        self._encoder = encoder
-        self._dice = dice
-        self._events = 0
-        self._files = 0
-
-    def of(self, round: ModelRound) -> list[Draft]:
-        """All files of a round, in the order in which they are listed."""
-        drafts: list[Draft] = []
-        read_ts = round.end + _READ_AFTER
-        for group in self._groups(round):
-            chunks = list(self._chunks(group))
-            if self._plan.has(Feature.OUT_OF_ORDER):
-                chunks.reverse()
-            drafts += [self._draft(chunk, round.number, read_ts) for chunk in chunks]
-        return drafts
-
-    def again(self, draft: Draft, units: Sequence[EventUnit]) -> Draft:
-        """Another file beside one, with events that it has already."""
-        name = self.new_name(draft.shape, draft.method, schema_key=draft.name.partition("_")[0])
-        return Draft(draft.folder, name, draft.shape, draft.method, list(units), draft.round)
-
-    def new_name(self, shape: Shape, method: str, *, schema_key: str) -> str:
-        """A name that no other file has."""
-        self._files += 1
-        place = seed_for(self._plan.seed, shape.object) % (1 << 32) - (1 << 31)
-        number = _FIRST_NUMBER + self._files
-        return f"{schema_key}_{method}_{place}_0_{number}"
-
-    def _groups(self, round: ModelRound) -> list[list[Unit]]:
-        groups: dict[tuple[int, str, int, bool], list[Unit]] = {}
-        for unit in (*round.reads, *round.changes):
-            first = unit[0]
-            method = self._encoder.read_method(first)
-            at = (id(first.shape), method, first.filed // _MINUTE, first.late)
-            groups.setdefault(at, []).append(unit)
-        return list(groups.values())
-
-    def _chunks(self, units: list[Unit]) -> Iterator[list[Unit]]:
-        most = self._plan.file_events
-        if self._plan.has(Feature.OUT_OF_ORDER):
-            # two files at least, so that there is an order to get wrong
-            most = min(most, max(1, len(units) // 2))
-        chunk: list[Unit] = []
-        held = 0
-        for unit in units:
-            if chunk and held + len(unit) > most:
-                yield chunk
-                chunk, held = [], 0
-            chunk.append(unit)
-            held += len(unit)
-        yield chunk
-
-    def _draft(self, units: list[Unit], round: int, read_ts: int) -> Draft:
-        first = units[0][0]
-        method = self._encoder.read_method(first)
-        minute = datetime.fromtimestamp(first.filed // _MINUTE * 60, UTC)
-        folder = f"{first.shape.object}/{minute:%Y/%m/%d/%H/%M}"
-        style = self._time_style()
-        told: list[EventUnit] = []
-        prefix, count = self._uuid_prefix(), 0
-        for unit in units:
-            events = []
-            for change in unit:
-                self._events += 1
-                uuid = f"{prefix}{count:08x}"
-                events.append(Event(self._events, change, uuid, read_ts, style))
-                count += 1
-            told.append(tuple(events))
-        schema_key = self._encoder.schema(first.shape).key
-        name = self.new_name(first.shape, method, schema_key=schema_key)
-        return Draft(folder, name, first.shape, method, told, round, late=first.late)
-
-    def _time_style(self) -> int:
-        varied = self._plan.has(Feature.TIME_STYLES)
-        return self._dice.below(TIME_STYLES) if varied else 0
-
-    def _uuid_prefix(self) -> str:
-        bits = f"{self._dice.bits():016x}{self._dice.bits():016x}"
-        return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-8{bits[17:20]}-{bits[20:24]}"
-
-
-# Files without events that lie between the others, as they do in real buckets.
-
-_SHARE = 0.03
-
-
-def noise(
-    drafts: Sequence[Draft], names: Drafts, *, encoder: FileEncoder, dice: Dice
-) -> dict[str, bytes]:
-    """Contents by path: no bytes, no events, a schema, a folder's marker, a leftover."""
-    made: dict[str, bytes] = {}
-    for draft in dice.some(drafts, _SHARE):
-        schema = encoder.schema(draft.shape)
-        nothing = names.new_name(draft.shape, draft.method, schema_key=schema.key)
-        without = names.new_name(draft.shape, draft.method, schema_key=schema.key)
-        empty = encoder.file((), draft.shape, name=without)
-        made |= {
-            f"{draft.folder}/{nothing}{encoder.suffix}": b"",
-            f"{draft.folder}/{without}{encoder.suffix}": empty,
-            f"{draft.folder}/{schema.key}.avsc": schema.text.encode(),
-            f"{draft.folder}_$folder$": b"",
-            # what a writer leaves behind that was killed
-            f"{draft.folder}/.{without}{encoder.suffix}.tmp": empty[: len(empty) // 2],
-        }
-    return made
 
 
 # What was sent, so that a test can compare it with what arrived.
@@ -273,10 +161,6 @@ class CdcTally:
         )
 
 
-_AGAIN, _MIXED, _LATE, _BARE = 0.06, 0.12, 0.1, 0.25
-_REMEMBERED = 8
-
-
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
     """A file, to be written whole or not at all."""
@@ -313,8 +197,9 @@ class FileStream:
         self.model = ChangeModel(plan)
         self._encoder = FileEncoder(plan)
         self._dice = Dice(plan.seed, "files")
-        self._drafts = Drafts(plan, self._encoder, self._dice)
         self._tally = CdcTally(self.model)
+        self._events = 0
+        self._files = 0
         self._held: list[tuple[int, Draft]] = []
         self._past: dict[tuple[int, str], deque[EventUnit]] = {}
         self._quiet: set[str] = set()
@@ -322,7 +207,7 @@ class FileStream:
     def rounds(self) -> Iterator[FileRound]:
         """Round by round, made when it is asked for."""
         for round in self.model.rounds():
-            drafts = self._drafts.of(round)
+            drafts = self._drafts(round)
             if round.number:
                 self._reuse_uuids(drafts)
             drafts += self._repeat(drafts)
@@ -336,8 +221,85 @@ class FileStream:
         """What was sent by now."""
         return self._tally.sent()
 
+    def _drafts(self, round: ModelRound) -> list[Draft]:
+        """All files of a round, in the order in which they are listed.
+
+        Events share one that are of one table, one schema, one way of reading and one minute.
+        """
+        groups: dict[tuple[int, str, int, bool], list[Unit]] = {}
+        for unit in (*round.reads, *round.changes):
+            first = unit[0]
+            method = self._encoder.read_method(first)
+            at = (id(first.shape), method, first.filed // _MINUTE, first.late)
+            groups.setdefault(at, []).append(unit)
+        drafts: list[Draft] = []
+        for group in groups.values():
+            chunks = list(self._chunks(group))
+            if self.plan.has(Feature.OUT_OF_ORDER):
+                chunks.reverse()
+            drafts += [self._draft(chunk, round) for chunk in chunks]
+        return drafts
+
+    def _chunks(self, units: list[Unit]) -> Iterator[list[Unit]]:
+        most = self.plan.file_events
+        if self.plan.has(Feature.OUT_OF_ORDER):
+            # two files at least, so that there is an order to get wrong
+            most = min(most, max(1, len(units) // 2))
+        chunk: list[Unit] = []
+        held = 0
+        for unit in units:
+            if chunk and held + len(unit) > most:
+                yield chunk
+                chunk, held = [], 0
+            chunk.append(unit)
+            held += len(unit)
+        yield chunk
+
+    def _draft(self, units: list[Unit], round: ModelRound) -> Draft:
+        first = units[0][0]
+        minute = datetime.fromtimestamp(first.filed // _MINUTE * 60, UTC)
+        folder = f"{first.shape.object}/{minute:%Y/%m/%d/%H/%M}"
+        varied = self.plan.has(Feature.TIME_STYLES)
+        style = self._dice.below(TIME_STYLES) if varied else 0
+        bits = f"{self._dice.bits():016x}{self._dice.bits():016x}"
+        prefix = f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-8{bits[17:20]}-{bits[20:24]}"
+        numbers, read_ts = count(), round.end + _READ_AFTER
+        told: list[EventUnit] = []
+        for unit in units:
+            events = []
+            for change in unit:
+                self._events += 1
+                uuid = f"{prefix}{next(numbers):08x}"
+                events.append(Event(self._events, change, uuid, read_ts, style))
+            told.append(tuple(events))
+        method = self._encoder.read_method(first)
+        name = self._new_name(first.shape, method)
+        return Draft(folder, name, first.shape, method, told, round.number, late=first.late)
+
+    def _new_name(self, shape: Shape, method: str) -> str:
+        """A name that no other file has."""
+        self._files += 1
+        place = seed_for(self.plan.seed, shape.object) % (1 << 32) - (1 << 31)
+        schema_key = self._encoder.schema(shape).key
+        return f"{schema_key}_{method}_{place}_0_{_FIRST_NUMBER + self._files}"
+
     def _noise(self, drafts: Sequence[Draft]) -> list[ChangeFile]:
-        made = noise(drafts, self._drafts, encoder=self._encoder, dice=self._dice)
+        """Files without events, as they are in real buckets: no bytes, a schema, a leftover."""
+        made: dict[str, bytes] = {}
+        encoder = self._encoder
+        for draft in self._dice.some(drafts, _NOISE):
+            schema = encoder.schema(draft.shape)
+            nothing = self._new_name(draft.shape, draft.method)
+            without = self._new_name(draft.shape, draft.method)
+            empty = encoder.file((), draft.shape, name=without)
+            made |= {
+                f"{draft.folder}/{nothing}{encoder.suffix}": b"",
+                f"{draft.folder}/{without}{encoder.suffix}": empty,
+                f"{draft.folder}/{schema.key}.avsc": schema.text.encode(),
+                f"{draft.folder}_$folder$": b"",
+                # what a writer leaves behind that was killed
+                f"{draft.folder}/.{without}{encoder.suffix}.tmp": empty[: len(empty) // 2],
+            }
         new = {path: data for path, data in made.items() if path not in self._quiet}
         self._quiet |= set(new)
         self._tally.counts["noise_files"] += len(new)
@@ -350,12 +312,12 @@ class FileStream:
         again = []
         for draft in self._dice.some(drafts, _AGAIN):
             share = self._dice.pick((1.0, 0.5))
-            units = self._dice.some(draft.units, share)
-            again.append(self._drafts.again(draft, sorted(units, key=lambda unit: unit[0].number)))
+            units = sorted(self._dice.some(draft.units, share), key=lambda unit: unit[0].number)
+            name = self._new_name(draft.shape, draft.method)
+            again.append(replace(draft, name=name, units=units, late=False))
             again[-1].waits = self._dice.below(2)
         known = [draft for draft in drafts if self._remembered(draft)]
-        picked = self._dice.some(known, _MIXED)
-        for draft in picked:
+        for draft in self._dice.some(known, _MIXED):
             draft.units.append(self._dice.pick(self._remembered(draft)))
         # only now: what was in this round's files does not come again in the same ones
         for draft in drafts:
@@ -426,15 +388,7 @@ def write_files(
     on_round: Callable[[FileRound], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> CdcSent:
-    """Write all rounds and say what was sent.
-
-    Args:
-        stream: what to write.
-        root: the stream's folder; made if it is not there.
-        interval: seconds between two rounds.
-        on_round: called after each round, for progress.
-        sleep: waits between rounds.
-    """
+    """Write all rounds, with so many seconds between two, and say what was sent."""
     address = _ADDRESS.match(str(root))
     if address or interval < 0:
         raise ConfigError(
@@ -483,6 +437,7 @@ def truth_document(model: ChangeModel) -> dict[str, Any]:
 def _table(table: LiveTable, rows: list[Row]) -> dict[str, Any]:
     claim, key = table.shape.claim, table.shape.key
     plain = [{name: canonical(value) for name, value in row.items()} for row in rows]
+    plain.sort(key=lambda row: json.dumps([row[name] for name in key or row], ensure_ascii=False))
     return {
         "database": claim.database,
         "schema": claim.schema,
@@ -490,9 +445,5 @@ def _table(table: LiveTable, rows: list[Row]) -> dict[str, Any]:
         "key": list(key),
         "columns": {name: str(column.carried) for name, column in table.columns.items()},
         "dropped": list(table.dropped),
-        "rows": sorted(plain, key=lambda row: _sorting(row, key)),
+        "rows": plain,
     }
-
-
-def _sorting(row: Row, key: tuple[str, ...]) -> str:
-    return json.dumps([row[name] for name in key or row], ensure_ascii=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from distributary.lab.simulate.cdc.database import (
@@ -17,154 +17,11 @@ from distributary.lab.simulate.cdc.database import (
 )
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Claim, Dice, Feature, Key, Row, SourceType
 
-# What happens to the rows: one thing after the other, each as the events that it makes.
-
-_IN_SECONDS = (SourceType.MYSQL, SourceType.ORACLE)
-_BURST = 6
-
-
-class Script:
-    """Changes rows and says so; every event is remembered by its table as well.
-
-    What it is told to do takes at most `budget` events and leaves out what is too much.
-    """
-
-    def __init__(self, plan: CdcPlan) -> None:
-        self.dice = Dice(plan.seed, "changes")
-        self.log = open_log(plan)
-        self.now = plan.start_millis
-        self.counts: Counter[str] = Counter()
-        self._tick = 1_000 if plan.source_type in _IN_SECONDS else 1
-        self._backfills = 0
-
-    def insert(self, table: LiveTable) -> list[Unit]:
-        """A new row."""
-        serial = table.insert(self.dice)
-        return [self._told(table, Op.INSERT, serial, table.rows[serial])]
-
-    def update(self, table: LiveTable, serial: int, *, late: bool = False) -> list[Unit]:
-        """Another content for a row."""
-        before = table.update(serial, self.dice)
-        return [self._told(table, Op.UPDATE, serial, table.rows[serial], before, late=late)]
-
-    def delete(self, table: LiveTable, serial: int) -> list[Unit]:
-        """One row less."""
-        row = table.remove(serial)
-        return [self._told(table, Op.DELETE, serial, row, row)]
-
-    def move(self, table: LiveTable, serial: int) -> list[Unit]:
-        """Another key for a row."""
-        return self._moved(table, serial, table.free_key(self.dice))
-
-    def burst(self, table: LiveTable, budget: int, *, moves: bool, rolls: bool) -> list[Unit]:
-        """One row again and again, in one instant.
-
-        Args:
-            table: where.
-            budget: the most events.
-            moves: whether its key may change, there and back.
-            rolls: whether the log goes on in another file meanwhile.
-        """
-        serial, made = self._some_row(table)
-        scripts = [self._updates, self._rebirth]
-        if moves and table.shape.key:
-            scripts.append(self._there_and_back)
-        chosen = self.dice.pick(scripts) if table.shape.key else self._updates
-        for number, units in enumerate(chosen(table, serial)):
-            made += units
-            if rolls and number == 1:
-                self.log.roll_over()
-                self.counts["rollovers"] += 1
-            if sum(map(len, made)) + 2 > budget:
-                break
-        self.counts["bursts"] += 1
-        return made
-
-    def farewell(self, table: LiveTable) -> list[Unit]:
-        """A row changes, and is deleted; the change will arrive after the delete."""
-        serial, made = self._some_row(table)
-        made += self.update(table, serial, late=True)
-        made += self.delete(table, serial)
-        self.counts["late_updates"] += 1
-        return made
-
-    def backfill(self, table: LiveTable, *, states: int) -> list[Unit]:
-        """All rows of a table, as they are now; `states` is the time that they tell."""
-        place = self.log.snapshot(self._backfills)
-        self._backfills += 1
-        self.counts["backfills"] += 1
-        shape, began = table.shape, self._rounded(self.now)
-        made: list[Unit] = []
-        for serial, row in table.rows.items():
-            read = {name: row.get(name) for name in shape.names}
-            change = Change(shape, Op.READ, read, None, serial, self._rounded(states), began, place)
-            table.put(change)
-            made.append((change,))
-        return made
-
-    def _some_row(self, table: LiveTable) -> tuple[int, list[Unit]]:
-        serial = table.any_row(self.dice)
-        if serial is not None:
-            return serial, []
-        made = self.insert(table)
-        return made[0][0].serial, made
-
-    def _updates(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
-        for _ in range(_BURST):
-            yield self.update(table, serial)
-
-    def _rebirth(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
-        """Deleted, and inserted again under the same key."""
-        yield self.update(table, serial)
-        key = table.shape.key_of(table.rows[serial])
-        yield self.delete(table, serial)
-        again = table.insert(self.dice, key=key)
-        yield [self._told(table, Op.INSERT, again, table.rows[again])]
-        yield self.update(table, again)
-
-    def _there_and_back(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
-        home = table.shape.key_of(table.rows[serial])
-        yield self.move(table, serial)
-        yield self.update(table, serial)
-        yield self._moved(table, serial, home)
-        yield self.update(table, serial)
-
-    def _moved(self, table: LiveTable, serial: int, key: Key) -> list[Unit]:
-        before = table.move(serial, key)
-        self.counts["key_changes"] += 1
-        old = self._told(table, Op.KEY_DELETE, serial, before, before)
-        return [old + self._told(table, Op.KEY_INSERT, serial, table.rows[serial], before, old=old)]
-
-    def _told(
-        self,
-        table: LiveTable,
-        op: Op,
-        serial: int,
-        row: Row,
-        before: Row | None = None,
-        *,
-        late: bool = False,
-        old: Unit = (),
-    ) -> Unit:
-        # MySQL logs both halves of a change of key as one
-        shared = old and table.shape.source_type is SourceType.MYSQL
-        position = old[0].position if shared else self.log.next()
-        ts = self._rounded(self.now)
-        # a row that is as old as its table has no value in a column that came later
-        row = {name: row.get(name) for name in table.shape.names}
-        change = Change(table.shape, op, row, before, serial, ts, ts, position, late)
-        table.put(change)
-        return (change,)
-
-    def _rounded(self, millis: int) -> int:
-        return millis // self._tick * self._tick
-
-
-# When what happens: some things must, once in a round, and chance decides about all others.
-
 ROUND_MILLIS = 120_000
 """How long a round is in the source's time."""
 
+_IN_SECONDS = (SourceType.MYSQL, SourceType.ORACLE)
+_BURST = 6
 _FIRST_INSERTS = 3
 _MOST_AT_ONCE = 4
 """So many events must be left for anything that makes several."""
@@ -172,133 +29,6 @@ _READ_AGAIN = 0.1
 
 Action = Callable[[int], list[Unit]]
 """Makes events, at most so many; none where nothing can be done."""
-
-
-class Schedule:
-    """Lets the script happen to the tables that have appeared."""
-
-    def __init__(self, plan: CdcPlan, script: Script, tables: Sequence[LiveTable]) -> None:
-        self._plan = plan
-        self._script = script
-        self._tables = tables
-        self._dice = script.dice
-        self._there: list[LiveTable] = []
-        self._columns_added = 0
-        chances: list[tuple[int, Action]] = [
-            (26, self._insert),
-            (50, self._update),
-            (14, self._delete),
-            (5 if plan.has(Feature.KEY_CHANGES) else 0, self._move),
-            (3 if plan.has(Feature.BURSTS) else 0, self._burst),
-            (2 if plan.has(Feature.LATE_UPDATES) else 0, self._farewell),
-        ]
-        self._anything = [action for weight, action in chances for _ in range(weight)]
-
-    def reads(self, number: int, start: int) -> list[Unit]:
-        """What backfills read that begin with a round: in the first one, all there is."""
-        self._script.now = start
-        stale = self._plan.has(Feature.STALE_BACKFILLS)
-        read = [table for table in self._tables if table.born == 0]
-        if number:
-            read = self._dice.some(self._there, _READ_AGAIN) if stale else []
-        # it tells the time of its writing, and changes since its reading are older than that
-        states = start + ROUND_MILLIS - 1_000 if stale else start
-        return [unit for table in read for unit in self._script.backfill(table, states=states)]
-
-    def changes(self, number: int, start: int) -> list[Unit]:
-        """What happens in a round, in the order of the log."""
-        self._there = [table for table in self._tables if table.born <= number]
-        budget = self._plan.events_in(number)
-        due = self._dice.shuffled(self._due(number))
-        turns = [budget * (k + 1) // (len(due) + 1) for k in range(len(due))]
-        made: list[Unit] = []
-        used = 0
-        while used < budget:
-            # never beyond the round, and never back
-            self._script.now = start + (ROUND_MILLIS - 1_000) * used // budget
-            self._script.log.begin()
-            action = self._dice.pick(self._anything)
-            if turns and used >= turns[0]:
-                turns.pop(0)
-                action = due.pop()
-            units = action(budget - used) or self._insert(budget - used)
-            used += sum(map(len, units))
-            made += units
-        return made
-
-    def _due(self, number: int) -> list[Action]:
-        has = self._plan.has
-        due: list[Action] = [self._burst] if has(Feature.BURSTS) else []
-        due += [self._move] if has(Feature.KEY_CHANGES) else []
-        due += [self._farewell] if has(Feature.LATE_UPDATES) else []
-        if has(Feature.LOG_ROLLOVER) and number == self._plan.rounds // 2:
-            due.append(self._rollover)
-        if number == 0:
-            return due
-        several = max(1, len(self._there) // 10)
-        due += [self._add_column] * (several if has(Feature.NEW_COLUMNS) else 0)
-        due += [self._drop_column] * (several if has(Feature.DROPPED_COLUMNS) else 0)
-        return due + [self._first_rows(table) for table in self._there if table.born == number]
-
-    def _insert(self, budget: int) -> list[Unit]:
-        return self._script.insert(self._dice.pick(self._there))
-
-    def _update(self, budget: int) -> list[Unit]:
-        table = self._dice.pick(self._there)
-        serial = table.any_row(self._dice)
-        return [] if serial is None else self._script.update(table, serial)
-
-    def _delete(self, budget: int) -> list[Unit]:
-        table = self._dice.pick(self._there)
-        serial = table.any_row(self._dice)
-        return [] if serial is None else self._script.delete(table, serial)
-
-    def _move(self, budget: int) -> list[Unit]:
-        table = self._with_key()
-        serial = table.any_row(self._dice) if table else None
-        if table is None or serial is None or budget < _MOST_AT_ONCE:
-            return []
-        return self._script.move(table, serial)
-
-    def _burst(self, budget: int) -> list[Unit]:
-        if budget < _MOST_AT_ONCE:
-            return []
-        table, moves = self._dice.pick(self._there), self._plan.has(Feature.KEY_CHANGES)
-        return self._script.burst(table, budget, moves=moves, rolls=False)
-
-    def _rollover(self, budget: int) -> list[Unit]:
-        table = self._with_key()
-        if table is None or budget < _MOST_AT_ONCE:
-            return []
-        rolls = self._plan.source_type is SourceType.MYSQL
-        return self._script.burst(table, budget, moves=False, rolls=rolls)
-
-    def _farewell(self, budget: int) -> list[Unit]:
-        table = self._with_key()
-        return [] if table is None or budget < _MOST_AT_ONCE else self._script.farewell(table)
-
-    def _add_column(self, budget: int) -> list[Unit]:
-        table = self._dice.pick(self._there)
-        self._columns_added += 1
-        table.add_column(self._columns_added)
-        return self._script.insert(table)
-
-    def _drop_column(self, budget: int) -> list[Unit]:
-        for table in self._dice.shuffled(self._there):
-            if table.drop_column(self._dice):
-                return self._script.insert(table)
-        return []
-
-    def _first_rows(self, table: LiveTable) -> Action:
-        def insert(budget: int) -> list[Unit]:
-            many = min(budget, _FIRST_INSERTS)
-            return [unit for _ in range(many) for unit in self._script.insert(table)]
-
-        return insert
-
-    def _with_key(self) -> LiveTable | None:
-        keyed = [table for table in self._there if table.shape.key]
-        return self._dice.pick(keyed) if keyed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,27 +50,45 @@ class ModelRound:
 
 
 class ChangeModel:
-    """Tables with rows. `rounds` can be read once; the truth is that of all rounds read so far."""
+    """Tables with rows. `rounds` can be read once; the truth is that of all rounds read so far.
+
+    Some things must happen once in a round, and chance decides about all others.
+    """
 
     def __init__(self, plan: CdcPlan) -> None:
         self.plan = plan
+        self.happened: Counter[str] = Counter()
+        """How often what happened by now: bursts, changes of key, backfills and so on."""
         nulls = plan.has(Feature.NULL_KEYS) and plan.source_type is SourceType.SQLSERVER
         self.tables = tuple(
             LiveTable(shape, born=self._born(number), null_keys=nulls)
             for number, shape in enumerate(shapes(plan))
         )
-        self._script = Script(plan)
-        self._schedule = Schedule(plan, self._script, self.tables)
+        self._dice = Dice(plan.seed, "changes")
+        self._log = open_log(plan)
+        self._now = plan.start_millis
+        self._tick = 1_000 if plan.source_type in _IN_SECONDS else 1
+        self._there: list[LiveTable] = []
+        self._columns_added = 0
+        chances: list[tuple[int, Action]] = [
+            (26, lambda _: self._insert(self._dice.pick(self._there))),
+            (50, lambda _: self._with_row(self._update)),
+            (14, lambda _: self._with_row(self._delete)),
+            (5 if plan.has(Feature.KEY_CHANGES) else 0, self._move_some),
+            (3 if plan.has(Feature.BURSTS) else 0, self._burst),
+            (2 if plan.has(Feature.LATE_UPDATES) else 0, self._farewell),
+        ]
+        self._anything = [action for weight, action in chances for _ in range(weight)]
         for table in self.tables:
             for _ in range(plan.rows if table.born == 0 else 0):
-                table.insert(self._script.dice)
+                table.insert(self._dice)
 
     def rounds(self) -> Iterator[ModelRound]:
         """Round by round, made when it is asked for."""
         for number in range(self.plan.rounds):
             start = self.plan.start_millis + number * ROUND_MILLIS
-            reads = self._schedule.reads(number, start)
-            yield ModelRound(number, start, reads, self._schedule.changes(number, start))
+            reads = self._reads(number, start)
+            yield ModelRound(number, start, reads, self._changes(number, start))
 
     def truth(
         self, *, backfill: Backfill = "before_cdc", keyless: bool = False
@@ -355,8 +103,7 @@ class ChangeModel:
         """
         return {
             table.shape.claim: [
-                {name: row.get(name) for name in table.columns}
-                for row in table.winners[backfill].rows()
+                {name: row.get(name) for name in table.columns} for row in table.left(backfill)
             ]
             for table in self.told
             if table.shape.key or keyless
@@ -367,13 +114,214 @@ class ChangeModel:
         """The tables of which anything was told by now."""
         return [table for table in self.tables if table.events]
 
-    @property
-    def happened(self) -> Counter[str]:
-        """How often what happened by now: bursts, changes of key, backfills and so on."""
-        return self._script.counts
-
     def _born(self, number: int) -> int:
         """The last fifth of the tables, if it is asked for, appears in mid-stream."""
         late = max(1, self.plan.tables // 5) if self.plan.has(Feature.NEW_TABLES) else 0
         first_late = max(1, self.plan.tables - late)
         return 0 if number < first_late else 1 + (number - first_late) % (self.plan.rounds - 1)
+
+    def _reads(self, number: int, start: int) -> list[Unit]:
+        """What backfills read that begin with a round: in the first one, all there is."""
+        self._now = start
+        stale = self.plan.has(Feature.STALE_BACKFILLS)
+        read = [table for table in self.tables if table.born == 0]
+        if number:
+            read = self._dice.some(self._there, _READ_AGAIN) if stale else []
+        # it tells the time of its writing, and changes since its reading are older than that
+        states = start + ROUND_MILLIS - 1_000 if stale else start
+        return [unit for table in read for unit in self._backfill(table, states)]
+
+    def _backfill(self, table: LiveTable, states: int) -> Iterator[Unit]:
+        """All rows of a table, as they are now; `states` is the time that they tell."""
+        place = self._log.snapshot(self.happened["backfills"])
+        self.happened["backfills"] += 1
+        shape, began = table.shape, self._rounded(self._now)
+        for serial, row in table.rows.items():
+            read = {name: row.get(name) for name in shape.names}
+            change = Change(shape, Op.READ, read, None, serial, self._rounded(states), began, place)
+            table.put(change)
+            yield (change,)
+
+    def _changes(self, number: int, start: int) -> list[Unit]:
+        """What happens in a round, in the order of the log."""
+        self._there = [table for table in self.tables if table.born <= number]
+        budget = self.plan.events_in(number)
+        due = self._dice.shuffled(self._due(number))
+        turns = [budget * (k + 1) // (len(due) + 1) for k in range(len(due))]
+        made: list[Unit] = []
+        used = 0
+        while used < budget:
+            # never beyond the round, and never back
+            self._now = start + (ROUND_MILLIS - 1_000) * used // budget
+            self._log.begin()
+            action = self._dice.pick(self._anything)
+            if turns and used >= turns[0]:
+                turns.pop(0)
+                action = due.pop()
+            units = action(budget - used) or self._insert(self._dice.pick(self._there))
+            used += sum(map(len, units))
+            made += units
+        return made
+
+    def _due(self, number: int) -> list[Action]:
+        has = self.plan.has
+        due: list[Action] = [self._burst] if has(Feature.BURSTS) else []
+        due += [self._move_some] if has(Feature.KEY_CHANGES) else []
+        due += [self._farewell] if has(Feature.LATE_UPDATES) else []
+        if has(Feature.LOG_ROLLOVER) and number == self.plan.rounds // 2:
+            due.append(self._rollover)
+        if number == 0:
+            return due
+        several = max(1, len(self._there) // 10)
+        due += [self._add_column] * (several if has(Feature.NEW_COLUMNS) else 0)
+        due += [self._drop_column] * (several if has(Feature.DROPPED_COLUMNS) else 0)
+        return due + [self._first_rows(table) for table in self._there if table.born == number]
+
+    # what may happen: each makes at most `budget` events, and none where that is too few
+
+    def _with_row(self, change: Callable[[LiveTable, int], list[Unit]]) -> list[Unit]:
+        table = self._dice.pick(self._there)
+        serial = table.any_row(self._dice)
+        return [] if serial is None else change(table, serial)
+
+    def _with_key(self) -> LiveTable | None:
+        keyed = [table for table in self._there if table.shape.key]
+        return self._dice.pick(keyed) if keyed else None
+
+    def _move_some(self, budget: int) -> list[Unit]:
+        table = self._with_key()
+        serial = table.any_row(self._dice) if table else None
+        if table is None or serial is None or budget < _MOST_AT_ONCE:
+            return []
+        return self._move(table, serial, table.free_key(self._dice))
+
+    def _burst(self, budget: int) -> list[Unit]:
+        if budget < _MOST_AT_ONCE:
+            return []
+        table = self._dice.pick(self._there)
+        return self._at_once(table, budget, moves=self.plan.has(Feature.KEY_CHANGES))
+
+    def _rollover(self, budget: int) -> list[Unit]:
+        """A burst in the middle of which the log goes on in another file."""
+        table = self._with_key()
+        if table is None or budget < _MOST_AT_ONCE:
+            return []
+        return self._at_once(table, budget, rolls=self.plan.source_type is SourceType.MYSQL)
+
+    def _at_once(
+        self, table: LiveTable, budget: int, *, moves: bool = False, rolls: bool = False
+    ) -> list[Unit]:
+        """One row again and again, in one instant."""
+        serial, made = self._some_row(table)
+        scripts = [self._updates, self._rebirth]
+        if moves and table.shape.key:
+            scripts.append(self._there_and_back)
+        script = self._dice.pick(scripts) if table.shape.key else self._updates
+        for number, units in enumerate(script(table, serial)):
+            made += units
+            if rolls and number == 1:
+                self._log.roll_over()
+                self.happened["rollovers"] += 1
+            if sum(map(len, made)) + 2 > budget:
+                break
+        self.happened["bursts"] += 1
+        return made
+
+    def _farewell(self, budget: int) -> list[Unit]:
+        """A row changes, and is deleted; the change will arrive after the delete."""
+        table = self._with_key()
+        if table is None or budget < _MOST_AT_ONCE:
+            return []
+        serial, made = self._some_row(table)
+        made += self._update(table, serial, late=True)
+        made += self._delete(table, serial)
+        self.happened["late_updates"] += 1
+        return made
+
+    def _add_column(self, budget: int) -> list[Unit]:
+        table = self._dice.pick(self._there)
+        self._columns_added += 1
+        table.add_column(self._columns_added)
+        return self._insert(table)
+
+    def _drop_column(self, budget: int) -> list[Unit]:
+        for table in self._dice.shuffled(self._there):
+            if table.drop_column(self._dice):
+                return self._insert(table)
+        return []
+
+    def _first_rows(self, table: LiveTable) -> Action:
+        return lambda budget: [
+            unit for _ in range(min(budget, _FIRST_INSERTS)) for unit in self._insert(table)
+        ]
+
+    # what happens to one row, as the events that it makes
+
+    def _insert(self, table: LiveTable, key: Key | None = None) -> list[Unit]:
+        serial = table.insert(self._dice, key=key)
+        return [self._told(table, Op.INSERT, serial, table.rows[serial])]
+
+    def _update(self, table: LiveTable, serial: int, *, late: bool = False) -> list[Unit]:
+        before = table.update(serial, self._dice)
+        return [self._told(table, Op.UPDATE, serial, table.rows[serial], before, late=late)]
+
+    def _delete(self, table: LiveTable, serial: int) -> list[Unit]:
+        row = table.remove(serial)
+        return [self._told(table, Op.DELETE, serial, row, row)]
+
+    def _move(self, table: LiveTable, serial: int, key: Key) -> list[Unit]:
+        before = table.move(serial, key)
+        self.happened["key_changes"] += 1
+        old = self._told(table, Op.KEY_DELETE, serial, before, before)
+        return [old + self._told(table, Op.KEY_INSERT, serial, table.rows[serial], before, old=old)]
+
+    def _some_row(self, table: LiveTable) -> tuple[int, list[Unit]]:
+        serial = table.any_row(self._dice)
+        if serial is not None:
+            return serial, []
+        made = self._insert(table)
+        return made[0][0].serial, made
+
+    def _updates(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
+        for _ in range(_BURST):
+            yield self._update(table, serial)
+
+    def _rebirth(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
+        """Deleted, and inserted again under the same key."""
+        yield self._update(table, serial)
+        key = table.shape.key_of(table.rows[serial])
+        yield self._delete(table, serial)
+        again = self._insert(table, key)
+        yield again
+        yield self._update(table, again[0][0].serial)
+
+    def _there_and_back(self, table: LiveTable, serial: int) -> Iterator[list[Unit]]:
+        home = table.shape.key_of(table.rows[serial])
+        yield self._move(table, serial, table.free_key(self._dice))
+        yield self._update(table, serial)
+        yield self._move(table, serial, home)
+        yield self._update(table, serial)
+
+    def _told(
+        self,
+        table: LiveTable,
+        op: Op,
+        serial: int,
+        row: Row,
+        before: Row | None = None,
+        *,
+        late: bool = False,
+        old: Unit = (),
+    ) -> Unit:
+        # MySQL logs both halves of a change of key as one
+        shared = old and table.shape.source_type is SourceType.MYSQL
+        position = old[0].position if shared else self._log.next()
+        ts = self._rounded(self._now)
+        # a row that is as old as its table has no value in a column that came later
+        row = {name: row.get(name) for name in table.shape.names}
+        change = Change(table.shape, op, row, before, serial, ts, ts, position, late)
+        table.put(change)
+        return (change,)
+
+    def _rounded(self, millis: int) -> int:
+        return millis // self._tick * self._tick

@@ -8,18 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from enum import StrEnum
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-from distributary.errors import ConfigError
 from distributary.lab.simulate.dice import roll, sample, seed_for
+from distributary.lab.simulate.plan import Plan, chosen, some_start
 
 # What the change-data simulator is asked to send.
-
-_FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
-_MINUTES_OF_A_YEAR = 365 * 24 * 60
 
 
 class SourceType(StrEnum):
@@ -99,11 +94,13 @@ _ROUNDS_NEEDED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CdcPlan:
+class CdcPlan(Plan):
     """Exactly `events` changes, after every table's `rows` were read once.
 
     What is sent again counts in addition. A change of key is two events.
     """
+
+    refusal = "these changes cannot be simulated"
 
     tables: int = 2
     events: int = 1_000
@@ -141,15 +138,6 @@ class CdcPlan:
         self._need(aware and self.start_millis > 0, "start", "a time with a zone, after 1970")
         self._need(bool(self.topic_prefix), "topic_prefix", "a name")
 
-    def _need(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise ConfigError(
-                "these changes cannot be simulated",
-                where=name,
-                evidence=repr(getattr(self, name))[:80],
-                next_step=f"use {wanted}",
-            )
-
     def has(self, feature: Feature) -> bool:
         """Whether this happens in the stream."""
         return feature in self.features
@@ -162,57 +150,20 @@ class CdcPlan:
     @property
     def start_millis(self) -> int:
         """When the stream begins, in milliseconds since 1970: always a full minute."""
-        minutes = seed_for(self.seed, "start") % _MINUTES_OF_A_YEAR
-        start = self.start or _FIRST_START + timedelta(minutes=minutes)
-        return int(start.timestamp()) // 60 * 60_000
+        return int((self.start or some_start(self.seed)).timestamp()) // 60 * 60_000
 
     def events_in(self, number: int) -> int:
         """How many changes a round has; rounds count from 0."""
-        ends = [self.events * (r + 1) // self.rounds for r in range(-1, self.rounds)]
-        return [last - first for first, last in pairwise(ends)][number]
+        first, last = (self.events * r // self.rounds for r in (number, number + 1))
+        return last - first
 
 
 def parse_features(names: Iterable[str]) -> frozenset[Feature]:
     """Features by the names a person types; an unknown one is a ConfigError."""
-    found = set()
-    for name in names:
-        if name not in set(Feature):
-            near = get_close_matches(name, list(Feature), n=1)
-            raise ConfigError(
-                "there is no such feature of a stream of changes",
-                where="--with",
-                evidence=repr(name)[:80],
-                next_step=f"did you mean {near[0]}?" if near else f"one of: {', '.join(Feature)}",
-            )
-        found.add(Feature(name))
-    return frozenset(found)
+    return frozenset(chosen(names, Feature, what="feature of a stream of changes", where="--with"))
 
 
 # Kinds of column, and what becomes of each on its way through a stream.
-
-
-class Kind(StrEnum):
-    """What a database calls a column, more or less."""
-
-    INT = "int"
-    BIGINT = "bigint"
-    NUMBER = "number"
-    """A number of any size: without a precision, or unsigned with 64 bits."""
-    DECIMAL = "decimal"
-    FLOAT = "float"
-    DOUBLE = "double"
-    TEXT = "text"
-    LONG_TEXT = "long_text"
-    ENUM = "enum"
-    UUID = "uuid"
-    BOOL = "bool"
-    DATE = "date"
-    DATETIME = "datetime"
-    """Without a zone."""
-    TIMESTAMP = "timestamp"
-    TIME = "time"
-    JSON = "json"
-    BINARY = "binary"
 
 
 class Carried(StrEnum):
@@ -236,25 +187,38 @@ class Carried(StrEnum):
     BYTES = "bytes"
 
 
-_EVERYWHERE = {
-    Kind.INT: Carried.INTEGER,
-    Kind.BIGINT: Carried.LONG,
-    Kind.NUMBER: Carried.NUMBER,
-    Kind.DECIMAL: Carried.DECIMAL,
-    Kind.FLOAT: Carried.FLOAT,
-    Kind.DOUBLE: Carried.DOUBLE,
-    Kind.TEXT: Carried.STRING,
-    Kind.LONG_TEXT: Carried.STRING,
-    Kind.ENUM: Carried.STRING,
-    Kind.UUID: Carried.STRING,
-    Kind.BOOL: Carried.BOOLEAN,
-    Kind.DATE: Carried.DATE,
-    Kind.DATETIME: Carried.DATETIME,
-    Kind.TIMESTAMP: Carried.TIMESTAMP_TZ,
-    Kind.TIME: Carried.TIME,
-    Kind.JSON: Carried.JSON,
-    Kind.BINARY: Carried.BYTES,
-}
+class Kind(StrEnum):
+    """What a database calls a column, more or less."""
+
+    carried: Carried
+    """What most streams say about it."""
+
+    def __new__(cls, name: str, carried: Carried) -> Self:
+        """A kind by its name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.carried = name, carried
+        return kind
+
+    INT = "int", Carried.INTEGER
+    BIGINT = "bigint", Carried.LONG
+    NUMBER = "number", Carried.NUMBER
+    """A number of any size: without a precision, or unsigned with 64 bits."""
+    DECIMAL = "decimal", Carried.DECIMAL
+    FLOAT = "float", Carried.FLOAT
+    DOUBLE = "double", Carried.DOUBLE
+    TEXT = "text", Carried.STRING
+    LONG_TEXT = "long_text", Carried.STRING
+    ENUM = "enum", Carried.STRING
+    UUID = "uuid", Carried.STRING
+    BOOL = "bool", Carried.BOOLEAN
+    DATE = "date", Carried.DATE
+    DATETIME = "datetime", Carried.DATETIME
+    """Without a zone."""
+    TIMESTAMP = "timestamp", Carried.TIMESTAMP_TZ
+    TIME = "time", Carried.TIME
+    JSON = "json", Carried.JSON
+    BINARY = "binary", Carried.BYTES
+
 
 # the real files know no dates of MySQL, and its bytes as text in hexadecimal only
 _IN_FILES = {
@@ -294,7 +258,7 @@ _IN_MESSAGES = {
 def carried_as(kind: Kind, source_type: SourceType, format: CdcFormat) -> Carried:
     """What a stream of this format says about such a column of this database."""
     special = _IN_MESSAGES if format is CdcFormat.DEBEZIUM else _IN_FILES
-    return special[source_type].get(kind, _EVERYWHERE[kind])
+    return special[source_type].get(kind, kind.carried)
 
 
 def carry(value: Any, carried: Carried) -> Any:
@@ -338,6 +302,14 @@ def canonical(value: Any) -> Any:
             return value.hex()
         case _:
             return value
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def days(value: date) -> int:
+    """A day as the number of days since 1970."""
+    return (value - EPOCH.date()).days
 
 
 def micros(value: timedelta) -> int:
@@ -448,13 +420,9 @@ class Shape:
         """The key of a row."""
         return tuple(row[name] for name in self.key)
 
-    def with_column(self, column: CdcColumn) -> Shape:
-        """The table after it got a column."""
-        return replace(self, columns=(*self.columns, column))
-
-    def without_column(self, name: str) -> Shape:
-        """The table after it lost a column."""
-        return replace(self, columns=tuple(c for c in self.columns if c.name != name))
+    def with_columns(self, columns: Iterable[CdcColumn]) -> Shape:
+        """The table after it got or lost a column."""
+        return replace(self, columns=tuple(columns))
 
 
 def avro_name(name: str) -> str:

@@ -19,12 +19,12 @@ from urllib.parse import quote
 import platformdirs
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.postgres import DATABASE, USER, Postgres, Single
 from distributary.lab.services.processes import HOST, Running, launch
 from distributary.lab.services.servers import ensure_artifacts, small_jvm
 from distributary.lab.services.services import fresh
 from distributary.spark.jars import JVM, Lock, Progress, ensure, fetch_now
 from distributary.spark.java import require_java
+from tests.services.postgres import DATABASE, USER, Postgres, Single
 
 # Settings of Debezium's connector: what it follows, and in which shape it writes events.
 
@@ -161,7 +161,7 @@ class _Connector:
     def streams(self) -> bool:
         """Whether it has read its snapshot, and follows the log: only then it holds its slot."""
         slot = self.settings["slot.name"]
-        query = f"select 1 from pg_replication_slots where active and slot_name = '{slot}'"  # noqa: S608
+        query = f"select 1 from pg_replication_slots where active and slot_name = '{slot}'"
         return bool(self.postgres.rows(query))
 
 

@@ -1,4 +1,7 @@
-"""PostgreSQL with logical decoding: the one that is installed, with data for one run."""
+"""PostgreSQL with logical decoding: the one that is installed, with data for one run.
+
+Run as a program, it waits until the process that started it is gone, then removes all of a folder.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -93,6 +97,7 @@ _EVIDENCE_LINES = 12
 class Single(Guarded):
     """Used with `with`, it ends with this process, however that ends; its data goes with it."""
 
+    watcher = (str(Path(__file__).resolve()),)
     name = ""
     """How people call it."""
     title = ""
@@ -221,7 +226,7 @@ class Postgres(Single):
 
     def rows(self, query: str, *, database: str = DATABASE) -> list[dict[str, Any]]:
         """The rows of one query, as JSON has them."""
-        script = f"select coalesce(json_agg(each), '[]') from ({query}) each;"  # noqa: S608
+        script = f"select coalesce(json_agg(each), '[]') from ({query}) each;"
         found: list[dict[str, Any]] = json.loads(self.execute(script, database=database))
         return found
 
@@ -231,7 +236,7 @@ class Postgres(Single):
 
     def _psql(self, script: str, database: str) -> subprocess.CompletedProcess[str]:
         place = ("-h", HOST, "-p", str(self.port), "-U", USER, "-d", database)
-        return subprocess.run(  # noqa: S603 - a program of PostgreSQL's, with arguments of ours
+        return subprocess.run(
             [program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *place],
             input=script,
             env=os.environ | {"PGPASSWORD": self.password, "PGCLIENTENCODING": "UTF8"},
@@ -314,7 +319,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _run(command: Sequence[str], place: Path, user: tuple[int, int] | None) -> None:
     try:
-        ended = subprocess.run(  # noqa: S603 - a program of PostgreSQL's, with arguments of ours
+        ended = subprocess.run(
             command,
             cwd=place,
             stdin=subprocess.DEVNULL,
@@ -348,6 +353,11 @@ def _release_memory(folder: Path) -> None:
         segment = int(lines[_KEY_LINE].split()[1])
         remover = shutil.which("ipcrm")
         if remover:
-            subprocess.run(  # noqa: S603 - a program of the system's, with a number
-                [remover, "-m", str(segment)], capture_output=True, check=False
-            )
+            subprocess.run([remover, "-m", str(segment)], capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    # the pipe on standard input ends with the process at its other end
+    sys.stdin.buffer.read()
+    end(running(Path(sys.argv[1])).values())
+    discard(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Listeners that ask who is there: made with a folder, for tests of clients that must say it."""
+"""A broker and a registry that ask who is there, for tests of clients that must say it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,8 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from distributary.errors import ConfigError
-from distributary.lab.services.processes import HOST, Ports
+from distributary.lab.services.processes import HOST, Running
+from distributary.lab.services.servers import Broker, JavaService, Registry
+from distributary.lab.services.services import Services
+from distributary.spark.jars import Progress
 
+HOME = Path("security")
+"""Where certificates and the password are, in the folder of the services."""
 USER = "alice"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """What the listeners with a password take; the user and the password are the same for all."""
@@ -46,82 +52,115 @@ class Security:
     """The key of that client, not encrypted."""
 
 
-def place(folder: Path) -> Path:
-    """Where certificates and the password are kept."""
-    return folder / "security"
+class SecuredBroker(Broker):
+    """Kafka, also with passwords and with certificates."""
+
+    other_ports = ("controller", "sasl_plaintext", "sasl_ssl", "ssl")
+    listeners: ClassVar = {
+        "PLAINTEXT": "kafka",
+        "SASL_PLAINTEXT": "sasl_plaintext",
+        "SASL_SSL": "sasl_ssl",
+        "SSL": "ssl",
+    }
+
+    def settings(self) -> dict[str, str]:
+        """Who is let in, and how."""
+        settings, word = super().settings(), password(self.folder)
+        plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        for listener in ("sasl_plaintext", "sasl_ssl"):
+            prefix = f"listener.name.{listener}"
+            settings[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
+            settings[f"{prefix}.plain.sasl.jaas.config"] = f'{plain} user_{USER}="{word}";'
+            for mechanism in MECHANISMS[1:]:
+                settings[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = scram
+        for listener, asks in (("sasl_ssl", "none"), ("ssl", "required")):
+            prefix = f"listener.name.{listener}.ssl"
+            settings |= {
+                f"{prefix}.keystore.type": "PEM",
+                f"{prefix}.keystore.location": str(HOME / "server-both.pem"),
+                f"{prefix}.truststore.type": "PEM",
+                f"{prefix}.truststore.location": str(HOME / "authority.pem"),
+                f"{prefix}.client.auth": asks,
+            }
+        return settings
+
+    def users(self) -> list[str]:
+        """The one user, for every mechanism that keeps users in the log."""
+        user = f"[name={USER},password={password(self.folder)}]"
+        return [word for each in MECHANISMS[1:] for word in ("--add-scram", f"{each}={user}")]
+
+
+class SecuredRegistry(Registry):
+    """Apicurio, also encrypted."""
+
+    other_ports = ("https",)
+
+    def settings(self) -> dict[str, str]:
+        """Those of the encrypted port too."""
+        return super().settings() | {
+            "quarkus.http.ssl-port": str(self.ports["https"]),
+            "quarkus.http.insecure-requests": "enabled",
+            "quarkus.http.ssl.certificate.files": str(HOME / "server.pem"),
+            "quarkus.http.ssl.certificate.key-files": str(HOME / "server.key"),
+        }
+
+
+class SecuredServices(Services):
+    """The two, with listeners for passwords and certificates beside the usual ones."""
+
+    kinds = (SecuredBroker, SecuredRegistry)
+
+    @property
+    def security(self) -> Security:
+        """What a client of the secured listeners needs."""
+        home, ports = self.folder / HOME, self._ports
+        return Security(
+            sasl_plaintext=f"{HOST}:{ports['sasl_plaintext']}",
+            sasl_ssl=f"{HOST}:{ports['sasl_ssl']}",
+            ssl=f"{HOST}:{ports['ssl']}",
+            registry=f"https://{HOST}:{ports['https']}/apis/ccompat/v7",
+            username=USER,
+            password=password(self.folder),
+            authority=home / "authority.pem",
+            certificate=home / "client.pem",
+            key=home / "client.key",
+        )
+
+    def _launch(
+        self, missing: Sequence[JavaService], launched: dict[str, Running], say: Progress
+    ) -> None:
+        ensure_security(self.folder)
+        super()._launch(missing, launched, say)
 
 
 def ensure_security(folder: Path) -> None:
-    """Make certificates and a password, unless the folder has them."""
-    home = place(folder)
+    """Make certificates and a password, unless the folder has them.
+
+    ConfigError for a broker that was made without users: it cannot be given any later.
+    """
+    home = folder / HOME
     if (home / "password.json").is_file():
         return
-    # only tests ask for this: nobody else needs the package
-
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority = Authority(home)
-    for name in ("server", "client"):
-        authority.issue(name)
-    # one file for a Java server: the key, then the certificate
-    server = home / "server-both.pem"
-    server.touch(0o600)
-    server.write_bytes((home / "server.key").read_bytes() + (home / "server.pem").read_bytes())
-    secret = home / "password.json"
-    secret.touch(0o600)
-    secret.write_text(json.dumps({USER: secrets.token_urlsafe(16)}), "utf-8")
-
-
-def require_securable(folder: Path) -> None:
-    """ConfigError for a broker that was made without users: it cannot be given any later."""
-    if (folder / "kafka").exists() and not (place(folder) / "password.json").is_file():
+    if (folder / "kafka").exists():
         raise ConfigError(
             "the broker of this folder was made without security",
             where=str(folder),
             next_step="use another folder, or remove this one with distributary dev down --wipe",
         )
+    home.mkdir(mode=0o700)
+    authority = Authority(home)
+    for name in ("server", "client"):
+        authority.issue(name)
+    # one file for a Java server: the key, then the certificate
+    both = (home / "server.key").read_bytes() + (home / "server.pem").read_bytes()
+    _write(home / "server-both.pem", both)
+    _write(home / "password.json", json.dumps({USER: secrets.token_urlsafe(16)}).encode())
 
 
 def password(folder: Path) -> str:
     """The password of the one user."""
-    return str(json.loads((place(folder) / "password.json").read_text("utf-8"))[USER])
-
-
-def security_of(folder: Path, ports: Ports) -> Security:
-    """What is to be told to clients."""
-    home = place(folder)
-    return Security(
-        sasl_plaintext=f"{HOST}:{ports.sasl_plaintext}",
-        sasl_ssl=f"{HOST}:{ports.sasl_ssl}",
-        ssl=f"{HOST}:{ports.ssl}",
-        registry=f"https://{HOST}:{ports.https}/apis/ccompat/v7",
-        username=USER,
-        password=password(folder),
-        authority=home / "authority.pem",
-        certificate=home / "client.pem",
-        key=home / "client.key",
-    )
-
-
-def broker_settings(folder: Path) -> list[str]:
-    """The lines of the broker's settings that say who is let in, and how."""
-    home, word = place(folder).relative_to(folder), password(folder)
-    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
-    lines: list[str] = []
-    for listener in ("sasl_plaintext", "sasl_ssl"):
-        prefix = f"listener.name.{listener}"
-        lines.append(f"{prefix}.sasl.enabled.mechanisms={','.join(MECHANISMS)}")
-        lines.append(f'{prefix}.plain.sasl.jaas.config={plain} user_{USER}="{word}";')
-        for mechanism in MECHANISMS[1:]:
-            lines.append(f"{prefix}.{mechanism.lower()}.sasl.jaas.config={scram};")
-    for listener, asks in (("sasl_ssl", "none"), ("ssl", "required")):
-        prefix = f"listener.name.{listener}.ssl"
-        lines.append(f"{prefix}.keystore.type=PEM")
-        lines.append(f"{prefix}.keystore.location={home}/server-both.pem")
-        lines.append(f"{prefix}.truststore.type=PEM")
-        lines.append(f"{prefix}.truststore.location={home}/authority.pem")
-        lines.append(f"{prefix}.client.auth={asks}")
-    return lines
+    return str(json.loads((folder / HOME / "password.json").read_text("utf-8"))[USER])
 
 
 # Certificates that are good for a few days on this machine: an authority, a server, a client.

@@ -61,7 +61,7 @@ def _launch(kind: str, *arguments: str, env: dict[str, str]) -> subprocess.Popen
     if found is None or found.origin is None:
         raise SetupError("PySpark is not installed", next_step="pip install distributary")
     program = Path(found.origin).parent / "bin" / "spark-class"
-    return subprocess.Popen(  # noqa: S603 - a program of Spark's, with arguments of ours
+    return subprocess.Popen(
         [str(program), f"org.apache.spark.deploy.{kind}", *arguments],
         env=env,
         stdout=subprocess.DEVNULL,

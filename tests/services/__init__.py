@@ -1,0 +1,1 @@
+"""Servers that only tests need, beside those of `distributary dev up`."""
