@@ -198,7 +198,7 @@ def test_names_of_nothing_but_dots(registry: HttpRegistry) -> None:
 
 def test_a_descriptor_in_place_of_a_text(registry: HttpRegistry) -> None:
     text = chess("string player = 1;")
-    file = FileDescriptorSet.FromString(compile_proto(text).descriptor_set).file[-1]
+    file = FileDescriptorSet.FromString(compile_proto(text).body).file[-1]
     serialized = base64.b64encode(file.SerializeToString()).decode()
     schema_id = registry.register(unique("chess"), serialized)
     assert registry.by_id(schema_id).message == registry.by_id(schema_id).messages[0]

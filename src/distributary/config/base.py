@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
-from typing import Annotated, LiteralString, Self
+from typing import Annotated, Any, LiteralString, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Gt
@@ -65,9 +65,9 @@ _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 _BYTES = {
     "": 1,
     "b": 1,
-    "kb": 1_000,
-    "mb": 1_000_000,
-    "gb": 1_000_000_000,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
     "kib": 1 << 10,
     "mib": 1 << 20,
     "gib": 1 << 30,
@@ -75,7 +75,6 @@ _BYTES = {
 # nine digits of days are the most that a timedelta holds
 _DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmg]?i?b|)", re.IGNORECASE)
-
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
 
 _DURATION_HINT = "must be a number and a unit, such as 500ms, 10s, 1m, 2h or 7d"
@@ -132,6 +131,11 @@ def parse_share(value: object) -> float:
     return share
 
 
+def either(*schemas: dict[str, Any]) -> WithJsonSchema:
+    """What editors are told of a setting that may be written in several ways."""
+    return WithJsonSchema({"anyOf": list(schemas)})
+
+
 Duration = Annotated[
     timedelta,
     PlainValidator(parse_duration),
@@ -144,13 +148,9 @@ Size = Annotated[
     int,
     PlainValidator(parse_size),
     PlainSerializer(format_size, return_type=str),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*[0-9]{1,15}\s*([kmgKMG]?[iI]?[bB])?\s*$"},
-            ]
-        }
+    either(
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*[0-9]{1,15}\s*([kmgKMG]?[iI]?[bB])?\s*$"},
     ),
 ]
 PositiveSize = Annotated[Size, Gt(0)]
@@ -158,13 +158,9 @@ PositiveSize = Annotated[Size, Gt(0)]
 Share = Annotated[
     float,
     PlainValidator(parse_share),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
-            ]
-        }
+    either(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
     ),
 ]
 
@@ -223,17 +219,21 @@ SUBJECT_PLACEHOLDERS = ("topic", "type", "record")
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,119}")
-_PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
-def matching(pattern: re.Pattern[str], code: LiteralString, words: LiteralString) -> AfterValidator:
+def matching(pattern: str, code: LiteralString, words: LiteralString) -> AfterValidator:
     """Refuses text that the whole of a pattern does not fit, in these words."""
+    return required(re.compile(pattern).fullmatch, code, words)
 
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
+
+def required(
+    fits: Callable[[Any], object], code: LiteralString, words: LiteralString
+) -> AfterValidator:
+    """Refuses values for which this is not so, in these words."""
+
+    def check(value: Any) -> Any:
+        if not fits(value):
             raise PydanticCustomError(code, words)
         return value
 
@@ -268,10 +268,6 @@ def _table_name(value: str) -> str:
             "table_name", "must start with a letter, then letters, digits and _ (120 at most)"
         )
     return value
-
-
-def _table_prefix(value: str) -> str:
-    return _table_name(value) if value else value
 
 
 def _table_template(value: str) -> str:
@@ -317,34 +313,43 @@ def _context_name(value: str) -> str:
     return name
 
 
-def _http_url(value: str) -> str:
+def is_http_url(value: str) -> bool:
+    """Whether this is the address of a web server."""
     try:
         parts = urlsplit(value)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable:
+        return False
+
+
+def _http_url(value: str) -> str:
+    if not is_http_url(value):
         raise PydanticCustomError("url", "must be an address such as http://host:8081")
-    if "@" in parts.netloc:
+    if "@" in urlsplit(value).netloc:
         raise PydanticCustomError("url", "must not hold credentials: use username and password")
     return value
 
 
 Text = Annotated[str, AfterValidator(one_line)]
 TableName = Annotated[Text, AfterValidator(_table_name)]
-TablePrefix = Annotated[str, AfterValidator(_table_prefix)]
+TablePrefix = Annotated[str, AfterValidator(lambda value: _table_name(value) if value else value)]
 TableTemplate = Annotated[Text, AfterValidator(_table_template)]
 SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
 PipelineName = Annotated[
     Text,
     matching(
-        _PIPELINE,
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
         "pipeline_name",
         "must be letters, digits, dots, dashes and underscores (100 at most)",
     ),
 ]
 FieldName = Annotated[
-    Text, matching(_FIELD, "field_name", "must be a field name, or a path such as a.b.c")
+    Text,
+    matching(
+        r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
+        "field_name",
+        "must be a field name, or a path such as a.b.c",
+    ),
 ]
 ContextName = Annotated[Text, AfterValidator(_context_name)]
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
@@ -354,7 +359,9 @@ Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
 _TopicName = Annotated[
     Text,
     matching(
-        _TOPIC, "topic_name", "must be letters, digits, dots, dashes and underscores (249 at most)"
+        r"[A-Za-z0-9._-]{1,249}",
+        "topic_name",
+        "must be letters, digits, dots, dashes and underscores (249 at most)",
     ),
 ]
 Topics = Annotated[tuple[_TopicName, ...], Listed]

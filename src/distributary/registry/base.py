@@ -99,6 +99,26 @@ class Reference:
         return {"name": self.name, "subject": self.subject, "version": self.version}
 
 
+def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundError:
+    """A registry has no such schema, version or subject."""
+    return SchemaNotFoundError(
+        f"the registry has no {what} {printable(name)}",
+        where=printable(name),
+        evidence=evidence,
+        next_step="register it, or check the name",
+    )
+
+
+def dangling(reference: Reference, *, again: bool = False) -> InvalidSchemaError:
+    """A schema imports what is not there: the schema is at fault, not the registry."""
+    return InvalidSchemaError(
+        "a reference leads nowhere",
+        where=printable(reference.name),
+        evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
+        next_step=f"register the referenced schema {'again' if again else 'first'}",
+    )
+
+
 Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
 """A referenced schema's text, and the references it has itself."""
 
@@ -149,7 +169,14 @@ class RegistryCalls:
 
     def add(self, path: str, *, status: int | None, seconds: float) -> None:
         """One question to a path; without a status nobody answered."""
-        kind = (endpoint(path), _outcome(status))
+        outcome = REFUSED
+        if status is None:
+            outcome = SILENT
+        elif 200 <= status < 300:
+            outcome = OK
+        elif status in (408, 429) or status >= 500:
+            outcome = BUSY
+        kind = (endpoint(path), outcome)
         with self._lock:
             count, spent = self._sums.get(kind, (0, 0.0))
             self._sums[kind] = (count + 1, spent + seconds)
@@ -164,24 +191,11 @@ class RegistryCalls:
 def endpoint(path: str) -> str:
     """The kind of question: names and ids in a path are left out, there is no end to them."""
     first, second, *_ = (*path.strip("/").split("/"), "")
-    for kind in (f"{first}/{second}", first):
-        if kind in _ENDPOINTS:
-            return kind
-    return OTHER
+    return next((kind for kind in (f"{first}/{second}", first) if kind in _ENDPOINTS), OTHER)
 
 
-def _outcome(status: int | None) -> str:
-    if status is None:
-        return SILENT
-    if 200 <= status < 300:
-        return OK
-    return BUSY if status in (408, 429) or status >= 500 else REFUSED
-
-
-# Contexts of a registry: each has subjects and ids of its own.
-#
-# :.team:orders-value     subject orders-value in context .team :.team:                 the
-# context itself orders-value            in the default context, which is called `.`
+# Contexts of a registry: each has subjects and ids of its own. `:.team:orders-value` is subject
+# orders-value in context .team; without a prefix it is in the default one, which is called `.`.
 
 DEFAULT = "."
 
@@ -193,9 +207,7 @@ def prefix_of(context: str) -> str:
 
 def context_of(name: str) -> str | None:
     """The context that a subject's name says, None where it says none."""
-    if not name.startswith(":."):
-        return None
-    return name[1:].partition(":")[0]
+    return name[1:].partition(":")[0] if name.startswith(":.") else None
 
 
 def qualified(name: str, context: str) -> str:

@@ -117,7 +117,7 @@ _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(json|deleted)")
 _RESCAN_SECONDS = 1.0
 
 
-class FileStore:
+class _FileStore:
     """The folder; what was read once and cannot change is kept in memory."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
@@ -135,7 +135,6 @@ class FileStore:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Holds off every other writer; creates the folder when it is not there."""
         with unreachable(self._root):
             self._root.mkdir(parents=True, exist_ok=True)
             ensure_folder(self._ids_folder, durable=self._durable)
@@ -154,7 +153,6 @@ class FileStore:
             os.close(descriptor)
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """The schema with an id; a new one is seen at once, whoever wrote it."""
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
@@ -169,12 +167,10 @@ class FileStore:
         return schema
 
     def ids(self) -> list[int]:
-        """Every id, lowest first."""
         names = map(_ID.fullmatch, self._listed(self._ids_folder))
         return sorted(int(name[1]) for name in names if name)
 
     def id_of(self, schema: StoredSchema) -> int | None:
-        """The id of an equal schema."""
         for schema_id in self.ids():
             if schema_id not in self._schemas or self._schemas[schema_id] not in self._ids:
                 known = self.schema(schema_id)
@@ -184,7 +180,6 @@ class FileStore:
         return self._ids.get(schema)
 
     def add_schema(self, schema: StoredSchema) -> int:
-        """Keep a schema under a new id, one above the highest."""
         schema_id = max(self.ids(), default=0)
         while True:
             schema_id += 1
@@ -203,17 +198,14 @@ class FileStore:
         return schema_id
 
     def subjects(self) -> tuple[str, ...]:
-        """Every subject that has or had a version."""
         found = (self._subject(folder) for folder in self._listed(self._subjects_folder))
         return tuple(subject for subject, _ in found if subject is not None)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
-        """Every version that a subject has or had, oldest first."""
         found, versions = self._subject(folder_name(subject))
         return versions if found == subject else ()
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
-        """Where a schema is or was registered: what still stands first."""
         with self._scan_lock:
             self._scan()
             folders = tuple(self._homes.get(schema_id, ()))
@@ -227,7 +219,6 @@ class FileStore:
         return in_order(found)
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
-        """Append a version."""
         content = {"subject": subject, "version": version, "id": schema_id}
         folder = self._subjects_folder / folder_name(subject)
         with unreachable(self._root):
@@ -237,14 +228,12 @@ class FileStore:
             self._announce(folder.name, schema_id)
 
     def delete_version(self, subject: str, *, version: int) -> None:
-        """Mark a version as deleted."""
         folder = self._subjects_folder / folder_name(subject)
         with unreachable(self._root):
             mark = {"subject": subject, "version": version}
             create(folder / f"{version}.deleted", mark, durable=self._durable)
 
     def level(self, subject: str | None) -> Level | None:
-        """The compatibility level set for a subject, or for all when it is None."""
         path = self._config(subject)
         with unreachable(self._root):
             content = read_json(path)
@@ -256,7 +245,6 @@ class FileStore:
             raise damaged(path) from None
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
-        """Set a level, or forget it."""
         path = self._config(subject)
         named = {} if subject is None else {"subject": subject}
         with unreachable(self._root):
@@ -363,4 +351,4 @@ class FileRegistry(LocalRegistry):
     """
 
     def __init__(self, path: Path | str, *, durable: bool = True) -> None:
-        super().__init__(FileStore(Path(path), durable=durable))
+        super().__init__(_FileStore(Path(path), durable=durable))

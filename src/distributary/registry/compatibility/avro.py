@@ -52,11 +52,6 @@ def unreadable(writer: bytes, reader: bytes) -> list[str]:
     return list(dict.fromkeys(check.found))
 
 
-def no_promises(older: bytes, newer: bytes) -> list[str]:
-    """Avro schemas rule nothing out for the versions after them."""
-    return []
-
-
 @lru_cache(maxsize=256)
 def _schema(body: bytes) -> Schema:
     return parse_avro(body.decode())
