@@ -313,6 +313,13 @@ def _context_name(value: str) -> str:
     return name
 
 
+def unpaired_login(username: object, password: object) -> Iterator[Conflict]:
+    """A user needs a password, and a password a user."""
+    if (username is None) != (password is None):
+        given, other = ("username", "password") if username else ("password", "username")
+        yield (given,), f"goes together with {other}"
+
+
 def is_http_url(value: str) -> bool:
     """Whether this is the address of a web server."""
     try:
