@@ -212,14 +212,8 @@ def _plain(word: str) -> str:
 
 # Kinds of text that settings are made of, each with a sentence for what it refuses.
 
-PLACEHOLDERS = ("type", "topic", "record", "database", "schema", "table")
-"""What the template of a table name may contain, in braces."""
-SUBJECT_PLACEHOLDERS = ("topic", "type", "record")
-"""The same for a subject."""
-
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,119}")
-_CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
+_TABLE = r"[A-Za-z][A-Za-z0-9_]{0,119}"
 
 
 def matching(pattern: str, code: LiteralString, words: LiteralString) -> AfterValidator:
@@ -262,55 +256,22 @@ def placeholders(template: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(template))
 
 
-def _table_name(value: str) -> str:
-    if not _TABLE.fullmatch(value):
+def _placing(*known: str) -> AfterValidator:
+    """Refuses templates with other placeholders than these."""
+
+    def check(template: str) -> str:
+        unknown = next((name for name in placeholders(template) if name not in known), None)
+        if unknown is None and "{" not in _PLACEHOLDER.sub("", template):
+            return template
+        close = nearest(unknown, known) if unknown else ""
         raise PydanticCustomError(
-            "table_name", "must start with a letter, then letters, digits and _ (120 at most)"
+            "template",
+            "may use only these placeholders: {known}",
+            {"known": ", ".join(f"{{{name}}}" for name in known)}
+            | ({"suggestion": f"{{{close}}}"} if close else {}),
         )
-    return value
 
-
-def _table_template(value: str) -> str:
-    _known_placeholders(value, PLACEHOLDERS)
-    # each placeholder becomes a safe name: what is left over must be one too
-    _table_name(_PLACEHOLDER.sub("x", value))
-    return value
-
-
-def _subject_rule(value: str) -> str:
-    if value.startswith(":"):
-        # ids of another context would be taken for ids of the pipeline's own
-        raise PydanticCustomError(
-            "subject_context", "must not name a context: set registry.context"
-        )
-    if value not in ("auto", "any"):
-        _known_placeholders(value, SUBJECT_PLACEHOLDERS)
-    return value
-
-
-def _known_placeholders(template: str, known: tuple[str, ...]) -> None:
-    names = placeholders(template)
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is None and "{" not in _PLACEHOLDER.sub("", template):
-        return
-    close = nearest(unknown, known) if unknown else ""
-    raise PydanticCustomError(
-        "template",
-        "may use only these placeholders: {known}",
-        {"known": ", ".join(f"{{{name}}}" for name in known)}
-        | ({"suggestion": f"{{{close}}}"} if close else {}),
-    )
-
-
-def _context_name(value: str) -> str:
-    """`team`, `.team` and `:.team:` are one context."""
-    inner = value.removeprefix(":").removesuffix(":")
-    name = inner if inner.startswith(".") else f".{inner}"
-    if not _CONTEXT.fullmatch(name) or name == ".__GLOBAL" or set(name) == {"."}:
-        raise PydanticCustomError(
-            "context_name", "must be letters, digits and . _ + ~ - (200 at most), such as .team"
-        )
-    return name
+    return AfterValidator(check)
 
 
 def unpaired_login(username: object, password: object) -> Iterator[Conflict]:
@@ -338,10 +299,25 @@ def _http_url(value: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(one_line)]
-TableName = Annotated[Text, AfterValidator(_table_name)]
-TablePrefix = Annotated[str, AfterValidator(lambda value: _table_name(value) if value else value)]
-TableTemplate = Annotated[Text, AfterValidator(_table_template)]
-SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
+_TABLE_WORDS = "must start with a letter, then letters, digits and _ (120 at most)"
+TableName = Annotated[Text, matching(_TABLE, "table_name", _TABLE_WORDS)]
+TablePrefix = Annotated[str, matching(f"({_TABLE})?", "table_name", _TABLE_WORDS)]
+TableTemplate = Annotated[
+    Text,
+    _placing("type", "topic", "record", "database", "schema", "table"),
+    # each placeholder becomes a safe name: what is left over must be one too
+    required(
+        lambda value: re.fullmatch(_TABLE, _PLACEHOLDER.sub("x", value)),
+        "table_name",
+        _TABLE_WORDS,
+    ),
+]
+SubjectRule = Annotated[
+    Text,
+    # ids of another context would be taken for ids of the pipeline's own
+    matching("[^:].*", "subject_context", "must not name a context: set registry.context"),
+    _placing("topic", "type", "record"),
+]
 PipelineName = Annotated[
     Text,
     matching(
@@ -358,7 +334,16 @@ FieldName = Annotated[
         "must be a field name, or a path such as a.b.c",
     ),
 ]
-ContextName = Annotated[Text, AfterValidator(_context_name)]
+ContextName = Annotated[
+    Text,
+    # `team`, `.team` and `:.team:` are one context
+    AfterValidator(lambda value: f".{value.removeprefix(':').removesuffix(':').removeprefix('.')}"),
+    matching(
+        r"(?!\.__GLOBAL$)(?!\.+$)\.[A-Za-z0-9_.+~-]{1,200}",
+        "context_name",
+        "must be letters, digits and . _ + ~ - (200 at most), such as .team",
+    ),
+]
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
 
 Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
@@ -414,10 +399,8 @@ def is_secret_name(name: str) -> bool:
 def secrets_within(value: str) -> Iterator[str]:
     """The secrets inside a text: of options of a JVM, connection strings, and addresses."""
     yield from (found.partition(":")[2] or found for found in _CREDENTIALS.findall(value) if found)
-    for option in jvm_options(value):
-        name, _, given = option.partition("=")
-        if given and name.startswith("-D") and is_secret_name(name[2:]):
-            yield given
+    options = (option.partition("=") for option in jvm_options(value) if option.startswith("-D"))
+    yield from (given for name, _, given in options if given and is_secret_name(name[2:]))
     yield from (given for name, given in _ASSIGNED.findall(value) if is_secret_name(name))
 
 

@@ -1,14 +1,12 @@
 """A registry in a folder, fit for git: one small JSON file per fact, never changed once written.
 
-    <path>/config.json                          the level for all subjects
-    <path>/ids/00000042.json                    id, format, references, the text line by line
-    <path>/subjects/<subject>/3.json            version 3: which id
-    <path>/subjects/<subject>/3.deleted         ...was deleted
-    <path>/subjects/<subject>/config.json       the subject's own level
-
-Files appear whole under names that nobody else can take, so readers need no lock. Writers take
-turns by a lock on `.lock`, which ends with the process that holds it. `.changed` holds a new random
-word after every new version: a reader that knows the word knows that no id has a new home.
+<path>/config.json                          the level for all subjects
+<path>/ids/00000042.json                    id, format, references, the text line by line
+<path>/subjects/<subject>/3.json            version 3: which id
+<path>/subjects/<subject>/3.deleted         ...was deleted
+<path>/subjects/<subject>/config.json       the subject's own level
+<path>/.lock                                writers take turns; readers need no lock
+<path>/.changed                             a new word after every version: an id has a new home
 """
 
 from __future__ import annotations
@@ -42,14 +40,15 @@ def unreachable(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError) and not root.exists()
+        what, step = "fails", "check the disk and the permissions of the folder"
+        if isinstance(error, FileNotFoundError) and not root.exists():
+            what = "does not exist"
+            step = "check registry.path, or register a first schema to create the folder"
         raise RegistryUnavailableError(
-            "the registry's folder does not exist" if missing else "the registry's folder fails",
+            f"the registry's folder {what}",
             where=printable(str(root)),
             evidence=printable(f"{type(error).__name__}: {error}"),
-            next_step="check registry.path, or register a first schema to create the folder"
-            if missing
-            else "check the disk and the permissions of the folder",
+            next_step=step,
         ) from error
 
 
@@ -70,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
-        raise damaged(path) from None
+        content = None
     if not isinstance(content, dict):
         raise damaged(path)
     return content
@@ -153,18 +152,16 @@ class _FileStore:
             os.close(descriptor)
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        known = self._schemas.get(schema_id)
-        if known is not None:
-            return known
-        path = self._ids_folder / f"{schema_id:08d}.json"
-        with unreachable(self._root):
-            content = read_json(path)
-            if content is None:
-                os.stat(self._root)
-                return None
-        schema = _schema_from(path, content, schema_id)
-        self._schemas[schema_id] = schema
-        return schema
+        # a new one is seen at once, whoever wrote it
+        if schema_id not in self._schemas:
+            path = self._ids_folder / f"{schema_id:08d}.json"
+            with unreachable(self._root):
+                content = read_json(path)
+                if content is None:
+                    os.stat(self._root)
+                    return None
+            self._schemas[schema_id] = _schema_from(path, content, schema_id)
+        return self._schemas[schema_id]
 
     def ids(self) -> list[int]:
         names = map(_ID.fullmatch, self._listed(self._ids_folder))
@@ -172,11 +169,9 @@ class _FileStore:
 
     def id_of(self, schema: StoredSchema) -> int | None:
         for schema_id in self.ids():
-            if schema_id not in self._schemas or self._schemas[schema_id] not in self._ids:
-                known = self.schema(schema_id)
-                if known is not None:
-                    # the lowest id, where a merge of two copies brought a schema in twice
-                    self._ids.setdefault(known, schema_id)
+            if (known := self.schema(schema_id)) is not None:
+                # the lowest id, where a merge of two copies brought a schema in twice
+                self._ids.setdefault(known, schema_id)
         return self._ids.get(schema)
 
     def add_schema(self, schema: StoredSchema) -> int:
@@ -209,14 +204,13 @@ class _FileStore:
         with self._scan_lock:
             self._scan()
             folders = tuple(self._homes.get(schema_id, ()))
-        found = [
+        return in_order(
             (subject, version)
             for subject, versions in map(self._subject, folders)
             if subject is not None
             for version in versions
             if version.schema_id == schema_id
-        ]
-        return in_order(found)
+        )
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
         content = {"subject": subject, "version": version, "id": schema_id}
@@ -295,20 +289,18 @@ class _FileStore:
         return subject, tuple(versions)
 
     def _version_file(self, folder: str, number: int) -> tuple[str, int]:
-        known = self._version_files.get((folder, number))
-        if known is not None:
-            return known
-        path = self._subjects_folder / folder / f"{number}.json"
-        with unreachable(self._root):
-            content = read_json(path) or {}
-        subject, schema_id = content.get("subject"), content.get("id")
-        # a folder that was copied or renamed by hand must not pass for the subject it was
-        if not isinstance(subject, str) or folder_name(subject) != folder:
-            raise damaged(path)
-        if not isinstance(schema_id, int) or content.get("version") != number:
-            raise damaged(path)
-        self._version_files[folder, number] = (subject, schema_id)
-        return subject, schema_id
+        if (folder, number) not in self._version_files:
+            path = self._subjects_folder / folder / f"{number}.json"
+            with unreachable(self._root):
+                content = read_json(path) or {}
+            subject, schema_id = content.get("subject"), content.get("id")
+            # a folder that was copied or renamed by hand must not pass for the subject it was
+            if not isinstance(subject, str) or folder_name(subject) != folder:
+                raise damaged(path)
+            if not isinstance(schema_id, int) or content.get("version") != number:
+                raise damaged(path)
+            self._version_files[folder, number] = (subject, schema_id)
+        return self._version_files[folder, number]
 
     def _scan(self) -> None:
         """Learn which subjects each id is in, when something was written or some time has passed.
@@ -345,9 +337,8 @@ def _schema_from(path: Path, content: dict[str, Any], schema_id: int) -> StoredS
 class FileRegistry(LocalRegistry):
     """A registry in a folder that several processes may use at the same time.
 
-    Every step of a registration is on the disk before the next, so that an id that was given out is
-    never given to another schema, even after a power cut. `durable=False` leaves that to the
-    operating system, for registries that live as long as a demo.
+    Every step of a registration is on the disk before the next, so that an id is never given out
+    twice, even after a power cut; `durable=False` leaves that to the operating system.
     """
 
     def __init__(self, path: Path | str, *, durable: bool = True) -> None:
