@@ -151,9 +151,8 @@ def propose(
 ) -> Proposal:
     """The names of a table for these values: `propose("silver_{type}", type="chess")`.
 
-    `reserved` are table names that are taken, `dead_letters` is always one of them. `endings` are
-    what the caller appends to make further names: with `_log` no table is called like the log of
-    another. Values that the template does not mention do not count.
+    `reserved` are table names that are taken, beside `dead_letters`. `endings` are what the caller
+    appends to make further names: with `_log` no table is called like the log of another.
     """
     literals, keys = _parsed(template, prefix)
     for key in keys:
@@ -295,7 +294,7 @@ OTHER_LABEL = "other"
 """The label of all partitions beyond the number that one file's rows may be spread over."""
 
 _PLAIN = re.compile(r"-?[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-_HASHED = re.compile(r".*\.[0-9a-f]{12}")
+_TAKEN = re.compile(rf"{NULL_LABEL}|{OTHER_LABEL}|.*\.[0-9a-f]{{12}}")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -318,32 +317,22 @@ def label_columns(partition_by: Sequence[str]) -> dict[str, str]:
     short = [column.lstrip("_") for column in partition_by]
     unique = len(set(short)) == len(short) and all(short)
     names = short if unique else list(partition_by)
-    return {column: _named(f"by_{name}") for column, name in zip(partition_by, names, strict=True)}
+    return {column: _plain(f"by_{name}") for column, name in zip(partition_by, names, strict=True)}
 
 
 def label_folder(label_column: str, value: str | None) -> str:
     """`by_country=de`: readable, safe, and never shared by two values."""
-    return f"{label_column}={NULL_LABEL if value is None else _label(value)}"
+    return f"{label_column}={NULL_LABEL if value is None else _plain(value, taken=_TAKEN)}"
 
 
-def _label(value: str) -> str:
-    taken = value in (NULL_LABEL, OTHER_LABEL) or _HASHED.fullmatch(value)
-    return value if _PLAIN.fullmatch(value) and not taken else _hashed(value)
-
-
-def _named(column: str) -> str:
-    return column if _PLAIN.fullmatch(column) else _hashed(column)
-
-
-def _hashed(text: str) -> str:
+def _plain(text: str, *, taken: re.Pattern[str] | None = None) -> str:
+    if _PLAIN.fullmatch(text) and not (taken and taken.fullmatch(text)):
+        return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{_NOT_PLAIN.sub('-', text[:200]).strip('-_')[:60] or 'x'}.{digest}"
 
 
 # Names and texts from outside, made fit for messages and for file names.
-
-_HOSTILE_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-_HOSTILE_NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
 
 
 def printable(text: str) -> str:
@@ -356,11 +345,10 @@ def folder_name(name: str) -> str:
     """A readable folder name for any text; two texts never share one, whatever the file system.
 
     A plain lower-case name is its own folder. Any other gets its readable part and, behind a `~`
-    that no plain name has, a digest of the whole: upper and lower case stay apart where the file
-    system cannot tell them apart, and no length is too long.
+    that no plain name has, a digest of the whole.
     """
-    if _HOSTILE_PLAIN.fullmatch(name):
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", name):
         return name
-    readable = _HOSTILE_NOT_PLAIN.sub("_", name[:60].lower()).strip("._")
+    readable = re.sub(r"[^a-z0-9._-]+", "_", name[:60].lower()).strip("._")
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{readable}~{digest}"

@@ -23,34 +23,27 @@ class SchemaRegistry(Protocol):
         Raises SchemaNotFoundError when the registry says that there is none, InvalidSchemaError
         when its text does not compile, RegistryUnavailableError when the registry does not answer.
         """
-        ...
 
     def by_guid(self, guid: UUID) -> WriterSchema:
         """The schema with this GUID, which is as immutable as an id, with its id.
 
         Raises as `by_id`; SchemaNotFoundError also where a registry cannot be asked by GUID.
         """
-        ...
 
     def latest(self, subject: str) -> WriterSchema:
         """The newest version of a subject; SchemaNotFoundError when the subject does not exist."""
-        ...
 
     def version(self, subject: str, version: int) -> WriterSchema:
         """One version of a subject."""
-        ...
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The versions of a subject, oldest first; empty when the subject does not exist."""
-        ...
 
     def subjects(self) -> tuple[str, ...]:
         """All subjects, sorted."""
-        ...
 
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it."""
-        ...
 
 
 def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:

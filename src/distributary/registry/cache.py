@@ -105,7 +105,11 @@ class CachedRegistry:
         try:
             found = ask()
         except RegistryUnavailableError as error:
-            stale = known if known is not None else self._last_known(key)
+            stale = known
+            if stale is None and key[1] is None:
+                # the newest version when the registry last answered
+                schema_id = self._pointed(_latest_name(key[0]), key[0])
+                stale = None if schema_id is None else self._known(schema_id)
             if stale is None:
                 raise
             found, seconds = stale, min(seconds, _ASK_AGAIN_SECONDS)
@@ -119,11 +123,6 @@ class CachedRegistry:
                 self._point(_latest_name(key[0]), key[0], self._keep(found).id)
         self._versions[key] = (now + seconds, found)
         return found
-
-    def _last_known(self, key: tuple[str, int | None]) -> WriterSchema | None:
-        subject, version = key
-        schema_id = self._pointed(_latest_name(subject), subject) if version is None else None
-        return None if schema_id is None else self._known(schema_id)
 
     def _keep(self, found: WriterSchema) -> WriterSchema:
         self._by_id[found.id] = found

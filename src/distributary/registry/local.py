@@ -57,51 +57,39 @@ class Store(Protocol):
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Holds off every other writer, of any thread or process; not to be entered twice."""
-        ...
 
     def schema(self, schema_id: int) -> StoredSchema | None:
         """The schema with an id."""
-        ...
 
     def ids(self) -> list[int]:
         """Every id, lowest first."""
-        ...
 
     def id_of(self, schema: StoredSchema) -> int | None:
         """The id of an equal schema; asked inside `exclusive`."""
-        ...
 
     def add_schema(self, schema: StoredSchema) -> int:
         """Keep a schema under a new id."""
-        ...
 
     def subjects(self) -> tuple[str, ...]:
         """Every subject that has or had a version, in any order."""
-        ...
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
         """Every version that a subject has or had, oldest first."""
-        ...
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
         """Where a schema is or was registered: what still stands first."""
-        ...
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
         """Append a version."""
-        ...
 
     def delete_version(self, subject: str, *, version: int) -> None:
         """Mark a version as deleted."""
-        ...
 
     def level(self, subject: str | None) -> Level | None:
         """The compatibility level set for a subject, or for all when it is None."""
-        ...
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
         """Set a level, or forget it."""
-        ...
 
 
 References = Iterable[Reference | Mapping[str, Any]]

@@ -52,9 +52,9 @@ class InferredSchemas:
 
     def document(self, claim: str) -> dict[str, Any] | None:
         """The schema as JSON, or None."""
-        if claim not in self._newest and not self._is_kept(claim):
-            return None
-        return self._known(claim)[1]
+        # the folder is made with the first schema
+        kept = self._folder.is_dir() and self._kept.versions(claim)
+        return self._known(claim)[1] if claim in self._newest or kept else None
 
     def add(self, claim: str, document: dict[str, Any]) -> None:
         """What holds from now on; the older ones stay what they were."""
@@ -75,10 +75,6 @@ class InferredSchemas:
         """Have no schema for a claim any more; rows that name one can still be told by it."""
         self._kept.delete_subject(claim)
         self._newest.pop(claim, None)
-
-    def _is_kept(self, claim: str) -> bool:
-        # the folder is made with the first schema
-        return self._folder.is_dir() and bool(self._kept.versions(claim))
 
     def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
         if claim not in self._newest:

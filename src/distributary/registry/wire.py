@@ -23,6 +23,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from numpy.typing import NDArray
 
 from distributary.errors import ErrorCode
+from distributary.registry.compile.avro_schema import zigzag
 
 VALUE_HEADER = "__value_schema_id"
 KEY_HEADER = "__key_schema_id"
@@ -99,8 +100,9 @@ def encode_indexes(indexes: Sequence[int]) -> bytes:
     """The bytes of a path to a message."""
     if tuple(indexes) == FIRST_MESSAGE:
         return b"\x00"
-    # both the count and the indexes are never negative, so their zigzag form is their double
-    return b"".join(_varint(2 * number) for number in (len(indexes), *indexes))
+    if any(index < 0 for index in indexes):
+        raise ValueError("a message index is never negative")
+    return b"".join(map(zigzag, (len(indexes), *indexes)))
 
 
 def read_indexes(data: bytes | memoryview, start: int) -> tuple[tuple[int, ...], int] | BadFrame:
@@ -150,16 +152,6 @@ def _parse_bytes(data: bytes, protobuf: bool) -> Framed | BadFrame:
         return Framed(schema_id, guid, FIRST_MESSAGE, end)
     path = read_indexes(data, end)
     return path if isinstance(path, BadFrame) else Framed(schema_id, guid, *path)
-
-
-def _varint(number: int) -> bytes:
-    if number < 0:
-        raise ValueError("a message index is never negative")
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def _zigzag(data: bytes | memoryview, start: int) -> tuple[int, int]:

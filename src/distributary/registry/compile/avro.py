@@ -14,7 +14,6 @@ from distributary.model.record import Compiled
 from distributary.registry.compile.avro_schema import (
     MAX_LEVELS,
     Array,
-    Connect,
     Enum,
     Field,
     Fixed,
@@ -88,7 +87,11 @@ class _Writer:
             )
         match type_:
             case Primitive(name, logical, connect):
-                told = _logical(logical) | _connect(connect)
+                told = _logical(logical)
+                if connect is not None:
+                    told["connect.name"] = connect.name
+                    if connect.parameters:
+                        told["connect.parameters"] = dict(connect.parameters)
                 return {"type": name, **told} if told else name
             case Array(items):
                 return {"type": "array", "items": self.type(items, space, level + 1)}
@@ -96,16 +99,13 @@ class _Writer:
                 return {"type": "map", "values": self.type(values, space, level + 1)}
             case Union(branches):
                 return [self.type(each, space, level + 1) for each in branches]
+            case Name(full) if full in self._written:
+                # a name without a namespace could be taken for one of the namespace around it
+                taken = space and "." not in full and f"{space}.{full}" in self._schema.named
+                return f".{full}" if taken else full
             case Name(full):
-                return self._name(full, space, level)
-
-    def _name(self, full: str, space: str, level: int) -> Any:
-        if full not in self._written:
-            self._written.add(full)
-            return self._named(self._schema.named[full], space, level)
-        # a name without a namespace could be taken for one of the namespace around it
-        taken = space and "." not in full and f"{space}.{full}" in self._schema.named
-        return f".{full}" if taken else full
+                self._written.add(full)
+                return self._named(self._schema.named[full], space, level)
 
     def _named(self, named: Named, around: str, level: int) -> dict[str, Any]:
         space, _, name = named.name.rpartition(".")
@@ -140,10 +140,3 @@ def _logical(logical: Logical | None) -> dict[str, Any]:
         return {}
     digits = {"precision": logical.precision, "scale": logical.scale}
     return {"logicalType": logical.name, **(digits if logical.name == "decimal" else {})}
-
-
-def _connect(connect: Connect | None) -> dict[str, Any]:
-    if connect is None:
-        return {}
-    told = {"connect.parameters": dict(connect.parameters)} if connect.parameters else {}
-    return {"connect.name": connect.name, **told}
