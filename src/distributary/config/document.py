@@ -255,12 +255,16 @@ def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
 
 
 def problem_at(
-    origin: Origin, *, path: str, code: ErrorCode, message: str, suggestion: str = ""
+    origin: Origin,
+    message: str,
+    *,
+    path: str = "",
+    code: ErrorCode = ErrorCode.CONFIG_INVALID,
+    suggestion: str = "",
 ) -> Problem:
     """A problem at the place that a value came from."""
-    file = origin.name if origin.line else str(origin)
     return Problem(
-        file=printable(file),
+        file=printable(origin.name if origin.line else str(origin)),
         line=origin.line,
         column=origin.column,
         path=printable(path),
@@ -328,20 +332,15 @@ def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:
     except YAMLError:
         raise builder.syntax(builder.place(1, 1), "holds a character YAML does not allow") from None
     if builder.root is None or builder.root.value is None:
-        raise _invalid(builder.place(1, 1), "the file is empty")
+        raise refuse(file, [problem_at(builder.place(1, 1), "the file is empty")])
     if not isinstance(builder.root.value, dict):
-        raise _invalid(builder.root.origin, "the file must be a mapping, starting with name:")
+        why = "the file must be a mapping, starting with name:"
+        raise refuse(file, [problem_at(builder.root.origin, why)])
     return builder.root, builder.problems
 
 
 def _unreadable(name: str, reason: str) -> Exception:
-    code = ErrorCode.CONFIG_UNREADABLE
-    return refuse(name, [Problem(name, 0, 0, "", code, reason)])
-
-
-def _invalid(at: Origin, why: str) -> Exception:
-    code = ErrorCode.CONFIG_INVALID
-    return refuse(at.name, [problem_at(at, path="", code=code, message=why)])
+    return refuse(name, [Problem(name, 0, 0, "", ErrorCode.CONFIG_UNREADABLE, reason)])
 
 
 @dataclass(slots=True)
@@ -375,9 +374,12 @@ class _Builder:
         return Origin(OriginKind.FILE, self.file, line, column)
 
     def syntax(self, at: Origin, why: str) -> Exception:
-        code = ErrorCode.CONFIG_SYNTAX
-        found = problem_at(at, path=self._path(), code=code, message=why)
-        return refuse(self.file, [*self.problems, found])
+        self._note(at, why)
+        return refuse(self.file, self.problems)
+
+    def _note(self, at: Origin, why: str) -> None:
+        path = ".".join(frame.key[0] for frame in self._open if frame.key is not None)
+        self.problems.append(problem_at(at, why, path=path, code=ErrorCode.CONFIG_SYNTAX))
 
     def take(self, event: Event) -> None:
         """One event of the parser."""
@@ -430,12 +432,7 @@ class _Builder:
 
     def _enter(self, parent: _Open, key: str, at: Origin, node: Node) -> None:
         if key in parent.entries:
-            message = f"given twice, first in line {parent.entries[key].key_origin.line}"
-            code = ErrorCode.CONFIG_SYNTAX
-            self.problems.append(problem_at(at, path=self._path(), code=code, message=message))
+            self._note(at, f"given twice, first in line {parent.entries[key].key_origin.line}")
         # an empty value has no place of its own: the parser puts it at the next line
         origin = at if node.value is None else node.origin
         parent.entries[key] = replace(node, key=at, origin=origin)
-
-    def _path(self) -> str:
-        return ".".join(frame.key[0] for frame in self._open if frame.key is not None)

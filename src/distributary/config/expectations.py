@@ -204,11 +204,8 @@ def _asked(query: str, *values: str) -> list[Any]:
 
 @atexit.register
 def _end() -> None:
-    """An engine that is still held when the interpreter ends fills the terminal with complaints.
-
-    So does the module itself while the garbage collector may not see it: drivers and workers freeze
-    what they hold.
-    """
+    # an engine that is still held when the interpreter ends fills the terminal with complaints,
+    # and so does the module itself while the garbage collector may not see it
     if _known:
         _known.pop().close()
         gc.unfreeze()

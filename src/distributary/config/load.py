@@ -213,9 +213,9 @@ class Layers:
                 self.warnings.append(
                     problem_at(
                         origin,
+                        "names no section of the pipeline file and is ignored",
                         path=".".join(parts),
                         code=ErrorCode.CONFIG_UNKNOWN_KEY,
-                        message="names no section of the pipeline file and is ignored",
                         suggestion=nearest(parts[0], settings(ROOT)),
                     )
                 )
@@ -234,7 +234,8 @@ class Layers:
         self.root = self.root.without(path)
         new = self._deprecated[path].new
         if new and self.root.has(split_key(new)):
-            self._problem(node.key_origin, dotted(path), f"is the old name of {new}: keep one")
+            why = f"is the old name of {new}: keep one"
+            self.problems.append(problem_at(node.key_origin, why, path=dotted(path)))
         else:
             self._set(path, node, node.key_origin)
 
@@ -244,15 +245,9 @@ class Layers:
         if deprecation is None:
             return path
         instead = f"use {deprecation.new}" if deprecation.new else "it has no effect: remove it"
-        self.warnings.append(
-            problem_at(
-                origin,
-                path=dotted(path),
-                code=ErrorCode.CONFIG_DEPRECATED,
-                message=f"is deprecated and refused from {deprecation.removed_in}: {instead}",
-                suggestion=deprecation.new,
-            )
-        )
+        why = f"is deprecated and refused from {deprecation.removed_in}: {instead}"
+        code, new = ErrorCode.CONFIG_DEPRECATED, deprecation.new
+        self.warnings.append(problem_at(origin, why, path=dotted(path), code=code, suggestion=new))
         return split_key(deprecation.new) if deprecation.new else ()
 
     def _variable(self, text: str, origin: Origin) -> Node:
@@ -262,7 +257,7 @@ class Layers:
             # lists and mappings are written as they would be in the file
             tree, _ = parse(f"value: {text}", file=origin.name)
         except PipelineFileError:
-            self._problem(origin, "", "is not a list or mapping in YAML")
+            self.problems.append(problem_at(origin, "is not a list or mapping in YAML"))
             return graft(text, origin)
         return graft(tree.entries["value"].plain(), origin)
 
@@ -280,13 +275,10 @@ class Layers:
         if below.value is None:
             below = Node({}, below.origin, below.key)
         elif not isinstance(below.value, dict):
-            self._problem(origin, dotted(path), f"needs {key} to be a mapping in the file")
+            why = f"needs {key} to be a mapping in the file"
+            self.problems.append(problem_at(origin, why, path=dotted(path)))
             return tree
         return tree.with_entry(key, self._placed(below, path, depth + 1, node, origin))
-
-    def _problem(self, origin: Origin, path: str, message: str) -> None:
-        code = ErrorCode.CONFIG_INVALID
-        self.problems.append(problem_at(origin, path=path, code=code, message=message))
 
 
 # What pydantic found, in our words: path, place and the nearest right answer, never the value.
@@ -353,9 +345,9 @@ class UnknownKeys:
             self.problems.append(
                 problem_at(
                     below.key_origin,
+                    "unknown key",
                     path=dotted((*path, key)),
                     code=ErrorCode.CONFIG_UNKNOWN_KEY,
-                    message="unknown key",
                     suggestion=meant or (elsewhere[0] if len(elsewhere) == 1 else ""),
                 )
             )
@@ -426,7 +418,7 @@ def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
     origin = node.origin if root.has(path) and kind != CONFLICT else node.key_origin
     if origin.references:
         message = f"{message} (from {', '.join(origin.references)})"
-    return problem_at(origin, path=dotted(path), code=code, message=message, suggestion=suggestion)
+    return problem_at(origin, message, path=dotted(path), code=code, suggestion=suggestion)
 
 
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
@@ -464,7 +456,6 @@ def load(
     *,
     overrides: Mapping[str, object] = _NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
-    deprecations: Sequence[Deprecation] = DEPRECATIONS,
     needs: Collection[str] | None = None,
 ) -> Loaded:
     """Read a pipeline file; raises PipelineFileError with all that is wrong with it.
@@ -473,14 +464,8 @@ def load(
     read, and what stands there is the reference. All are read when it is left out.
     """
     text, sha256 = read(path)
-    loaded = load_text(
-        text,
-        file=printable(str(path)),
-        overrides=overrides,
-        environ=environ,
-        deprecations=deprecations,
-        needs=needs,
-    )
+    file = printable(str(path))
+    loaded = load_text(text, file=file, overrides=overrides, environ=environ, needs=needs)
     return replace(loaded, path=FilePath(path), sha256=sha256)
 
 
@@ -570,9 +555,9 @@ class _Expander:
             self.problems.append(
                 problem_at(
                     origin,
+                    unresolved.what,
                     path=dotted(path),
                     code=unresolved.code,
-                    message=unresolved.what,
                     suggestion=unresolved.context.get("suggestion", ""),
                 )
             )

@@ -236,7 +236,8 @@ def _setting(schema: dict[str, Any]) -> dict[str, Any]:
     # a variable as the tag of a union fits all its members: `oneOf` would refuse it
     found = schema.get("anyOf") or schema.get("oneOf") or [bare]
     alternatives = [_alternative(value) for value in _flat(found)]
-    if not all(map(_is_mapping, alternatives)) and not any(map(_takes_text, alternatives)):
+    mappings = ["$ref" in a or a.get("type") in ("object", "null") for a in alternatives]
+    if not all(mappings) and not any(map(_takes_text, alternatives)):
         alternatives.append(_VARIABLE_REF)
     return about | (alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives})
 
@@ -255,8 +256,7 @@ def _alternative(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _is_mapping(schema: dict[str, Any]) -> bool:
-    return "$ref" in schema or schema.get("type") in ("object", "null")
+
 
 
 def _takes_text(schema: dict[str, Any]) -> bool:

@@ -162,8 +162,7 @@ def align(
     """The batch with the table's columns, in the table's order and types.
 
     A column that the writer does not have is its default; without one it is null, or is left out
-    with `omit_missing`: readers of a Parquet file give null for a column it lacks. What the table
-    does not have is left out.
+    with `omit_missing`: readers of a Parquet file give null for a column it lacks.
     """
     return aligner(batch.schema, fills, schema, omit_missing=omit_missing)(batch)
 

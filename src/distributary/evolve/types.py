@@ -40,8 +40,7 @@ _MAX_DECIMAL_DIGITS = 38
 
 def sql_name(type_: pa.DataType) -> str:
     """The type as Spark and Delta spell it: `bigint`, `decimal(20,0)`, `struct<a: int>`."""
-    known = _SCALARS.get(type_)
-    if known is not None:
+    if known := _SCALARS.get(type_):
         return known
     if is_struct(type_):
         return f"struct<{', '.join(f'{_quoted(f.name)}: {sql_name(f.type)}' for f in type_)}>"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from distributary.errors import InvalidSchemaError, SchemaNotFoundError
 from distributary.model.names import printable
@@ -75,21 +77,21 @@ class Reference:
         if isinstance(given, Reference):
             return given
         try:
-            name, subject, version = given["name"], given["subject"], int(given["version"])
-        except (KeyError, TypeError, ValueError):
-            name, subject, version = None, None, 0
-        if not isinstance(name, str) or not isinstance(subject, str):
+            return _REFERENCE.validate_python(dict(given))
+        except (TypeError, ValueError):
             raise InvalidSchemaError(
                 "a reference is not complete",
                 where="references",
                 evidence=printable(repr(given)),
                 next_step="give each reference a name, a subject and a version",
-            )
-        return cls(name=name, subject=subject, version=version)
+            ) from None
 
     def as_dict(self) -> dict[str, Any]:
         """The form that `of` reads."""
-        return {"name": self.name, "subject": self.subject, "version": self.version}
+        return asdict(self)
+
+
+_REFERENCE = TypeAdapter(Reference)
 
 
 def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundError:
@@ -119,9 +121,7 @@ Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
 def gather(references: Iterable[Reference], *, fetch: Fetch) -> dict[str, str]:
     """The text of everything that a schema imports, directly or not, by import name.
 
-    A name that is reached twice, in a diamond or a circle, is fetched once. Where the two ways
-    lead to different versions, the first in reading order counts, as in Confluent's clients: a
-    compiled schema has one file of each name.
+    Of a name that is reached twice, the first in reading order counts, as in Confluent's clients.
     """
     found: dict[str, str] = {}
     waiting = list(references)[::-1]

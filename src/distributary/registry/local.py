@@ -162,9 +162,7 @@ class LocalRegistry:
     ) -> int:
         """Append a version to a subject, unless it has this schema already; gives the id.
 
-        A schema that another subject has keeps that subject's id. InvalidSchemaError says that the
-        text does not compile, or that a reference leads nowhere; IncompatibleSchemaError that the
-        subject's compatibility level refuses it.
+        A schema that another subject has keeps that subject's id.
         """
         if not subject:
             raise InvalidSchemaError(
@@ -176,9 +174,9 @@ class LocalRegistry:
         with self._store.exclusive():
             schema = self._schema(text, format, references)
             compiled = self._compile(schema)
-            existing = self._find(subject, schema)
-            if existing is not None:
-                return existing
+            for version in self._live(subject):
+                if self._stored(version.schema_id) == schema:
+                    return version.schema_id
             if refused := self._problems(subject, schema, compiled):
                 more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
                 raise IncompatibleSchemaError(
@@ -206,20 +204,6 @@ class LocalRegistry:
         """Why `register` would refuse this schema as incompatible; empty when it would not."""
         schema = self._schema(text, format, references)
         return self._problems(subject, schema, self._compile(schema))
-
-    def id_of(
-        self,
-        subject: str,
-        text: str,
-        *,
-        format: Format = Format.PROTOBUF,
-        references: References = (),
-    ) -> int:
-        """The id under which a subject has exactly this schema."""
-        found = self._find(subject, self._schema(text, format, references))
-        if found is None:
-            raise not_found("version with this schema under subject", subject)
-        return found
 
     def compatibility(self, subject: str | None = None) -> Level:
         """The level that holds for a subject; without one, the level that holds for all."""
@@ -265,10 +249,6 @@ class LocalRegistry:
             if candidate.version == version:
                 return candidate
         raise not_found(f"version {version} of subject", subject)
-
-    def _find(self, subject: str, schema: StoredSchema) -> int | None:
-        live = self._live(subject)
-        return next((v.schema_id for v in live if self._stored(v.schema_id) == schema), None)
 
     def _stored(self, schema_id: int) -> StoredSchema:
         schema = self._store.schema(schema_id)

@@ -174,10 +174,9 @@ def subject_verdict(
 ) -> ErrorCode | None:
     """WRONG_SUBJECT when a record of this type may not use a schema with these subjects.
 
-    `any` accepts every id. A template such as `{type}-value` names the one subject that the id must
-    be in. `auto` asks for the type's home, `{type}-value` or `{type}`: an id in it is right; an id
-    that is not in it is wrong when the registry has that home, or when all of the id's subjects are
-    homes of other known types, not counting one in other letters. In doubt it is right.
+    A template such as `{type}-value` names the one subject that the id must be in. `auto` asks for
+    the type's home, `{type}-value` or `{type}`: an id that is not in it is wrong when the registry
+    has that home, or when all of the id's subjects are homes of other known types.
     """
     if rule == ANY:
         return None
@@ -211,9 +210,8 @@ def topic_verdict(
 ) -> ErrorCode | None:
     """WRONG_SUBJECT when a record on this topic may not use a schema with these subjects.
 
-    `auto` accepts the three strategies of Confluent's serializers: `<topic>-value`, the record's
-    full name, and `<topic>-<record>`. A template accepts what it says, for any of the schema's
-    records.
+    `auto` accepts the three strategies of Confluent's serializers; a template what it says, for
+    any of the schema's records.
     """
     if rule == ANY:
         return None

@@ -399,11 +399,8 @@ def _layout(array: pa.BinaryArray) -> _Layout:
 
 
 def _first_words(layout: _Layout) -> NDArray[np.uint64]:
-    """The first eight bytes of each value as one number; what lies behind a short one is noise.
-
-    One look at each value: the values of a column do not fit a processor's cache, so that every
-    further look costs as much as the first.
-    """
+    """The first eight bytes of each value as one number; what lies behind a short one is noise."""
+    # one look at each value: they do not fit a processor's cache, so each costs as much
     data = layout.data
     if len(data) < _WORD:
         data = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])

@@ -1,16 +1,7 @@
 """Whether data of one JSON Schema is valid for another, as Confluent judges it.
 
 Compared, place by place, with `$ref` and `allOf` folded in and each branch of `anyOf` and `oneOf`
-on its own (a `oneOf` counts as an `anyOf`):
-
-- types, listed values (`enum`, `const`) and limits may only become wider; `pattern`, `multipleOf`,
-  `uniqueItems` and the formats that become columns may only go away;
-- a property may become required only if it has a `default`;
-- an open object (`additionalProperties` not false) may lose properties but not gain one, because
-  old data may have anything in its place; a closed one may gain properties but not lose one;
-- every branch of a choice must still be taken by some branch;
-- `not`, `if`, `contains`, `propertyNames`, dependencies, tuples and `unevaluated...` must stay word
-  for word or go away: what is in them is not taken apart.
+on its own (a `oneOf` counts as an `anyOf`); docs/json.md has the rules.
 """
 
 from __future__ import annotations

@@ -67,19 +67,12 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-class UnfitSchemaError(Exception):
+class UnfitSchemaError(ValueError):
     """A part of a schema cannot be used; the message says which and why."""
 
 
 def check_parts(documents: Documents) -> None:
-    """Look at every part that the schema leads to.
-
-    A reference may lead to a place that no meta-schema describes, and schemas that refer to each
-    other may take longer over one value than anybody has.
-
-    Raises:
-        UnfitSchemaError: When a part is not a schema, or the whole is too much.
-    """
+    """Look at every part that the schema leads to, also where no meta-schema describes it."""
     seen: set[str] = set()
     weights: dict[str, int] = {}
     waiting = [documents.root]
@@ -170,7 +163,7 @@ def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
         documents = Documents(content, draft=draft, references=references)
         _ = documents.validator
         check_parts(documents)
-    except (ValueError, UnfitSchemaError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error).split("\n\n", maxsplit=1)[0]
         raise _invalid("the text is not a usable JSON Schema", "the schema", reason) from None
     message = message_of(content)
@@ -226,10 +219,9 @@ def _draft(content: Any) -> int:
 def message_of(content: Any) -> str:
     """What payloads of a schema are called."""
     words = content if isinstance(content, dict) else {}
-    title = words.get("title")
+    title, own = words.get("title"), words.get("$id", words.get("id"))
     if isinstance(title, str) and title.strip():
         return " ".join(title.split())
-    own = words.get("$id", words.get("id"))
     path = urldefrag(own).url.rstrip("/") if isinstance(own, str) else ""
     name = re.sub(r"(\.schema)?\.json$", "", re.split(r"[/:]", path)[-1])
     return name or "value"
@@ -397,11 +389,7 @@ class Facts:
         )
 
     def alternatives(self) -> tuple[Facts, ...]:
-        """What a value can be: one of these, each with what holds for all of them.
-
-        Raises:
-            TooManyAlternativesError: When there are more than `MAX_ALTERNATIVES`.
-        """
+        """What a value can be: one of these, each with what holds for all of them."""
         found: list[Facts] = []
         tried = 0
         waiting: list[tuple[Facts, frozenset[str]]] = [(self, frozenset())]

@@ -98,16 +98,12 @@ def _in_order(name: str, ready: Mapping[str, File]) -> list[File]:
 
 
 def _compile_with(ready: Mapping[str, File], *, name: str, folder: Path) -> list[File]:
-    """Compile a file where some are descriptors and the rest is `.proto` text in a folder.
-
-    Runs the compiler as a process of its own, which costs a hundred times as much as a call: it
-    can read descriptors only when it is started with them, and then reports to its own stderr.
-    """
     # no import can have these names: none of their parts may begin with a dot
     inputs, output = folder / ".ready", folder / ".compiled"
     everything = FileDescriptorSet(file=list(ready.values()))
     inputs.write_bytes(everything.SerializeToString())
     try:
+        # the compiler can read descriptors only when it is started with them, as a process;
         # -P: the interpreter must not import from a folder that holds files from outside
         done = subprocess.run(  # noqa: S603 - our own interpreter, and names that were checked
             [

@@ -81,7 +81,6 @@ class RegisteredShape(_Shape):
 
     id: Id
     version: Number | None = None
-    guid: str | None = None
 
 
 class ContextShape(_Shape):

@@ -76,24 +76,8 @@ class Listed:
     found: SchemaShape
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """Where a registry has a schema."""
-
-    id: int
-    version: int | None
-    """None where the registry does not say it."""
-    guid: str | None
-    """None for registries without GUIDs."""
-
-
 class HttpRegistry:
-    """Reads and writes; every question may be repeated by itself when the answer gets lost.
-
-    Whatever is asked, RegistryUnavailableError says that nobody answered, or not as a registry
-    does, RegistryError that the credentials, or what is asked for, were not accepted, and
-    ConfigError that there is no registry at the address.
-    """
+    """Reads and writes; every question may be repeated by itself when the answer gets lost."""
 
     def __init__(
         self,
@@ -169,17 +153,9 @@ class HttpRegistry:
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The versions of a subject that were not deleted, oldest first."""
-
-        def page(offset: int, limit: int) -> list[int]:
-            query = _paged(offset, limit)
-            found = self._about("GET", subject, "versions", shape=list[Number], query=query)
-            if not isinstance(found, Refusal):
-                return found
-            if found.missing:
-                return []
-            raise found.error("subject", subject)
-
-        return tuple(sorted(listed(page)))
+        path, shape = ("GET", subject, "versions"), list[Number]
+        found = _paged(lambda page: self._about(*path, shape=shape, query=page), "subject", subject)
+        return tuple(sorted(found))
 
     def each_subject(self) -> Iterator[str]:
         """The subjects with a version that was not deleted, page by page, in any order.
@@ -199,10 +175,7 @@ class HttpRegistry:
         return tuple(sorted(self.each_subject()))
 
     def schemas(self) -> Iterator[Listed]:
-        """Every version of every subject, page by page; nothing where a registry lists no schemas.
-
-        One question for a thousand versions, where asking for each would be a thousand.
-        """
+        """Every version of every subject, page by page; nothing where a registry lists none."""
         prefix = prefix_of(self.context)
         for entry in self._listing(
             "schemas",
@@ -238,11 +211,7 @@ class HttpRegistry:
         format: Format = Format.PROTOBUF,
         references: References = (),
     ) -> int:
-        """Append a version to a subject, unless it has this schema already; gives the id.
-
-        InvalidSchemaError says that the registry cannot use the text, a reference or the name,
-        IncompatibleSchemaError that the subject's compatibility level refuses it.
-        """
+        """Append a version to a subject, unless it has this schema already; gives the id."""
         body = _body(text, format, references)
         found = self._about("POST", subject, "versions", shape=RegisteredShape, body=body)
         if not isinstance(found, Refusal):
@@ -255,32 +224,6 @@ class HttpRegistry:
                 next_step="change the schema, register it under a new subject, or relax the level",
             )
         raise _invalid(found, subject)
-
-    def lookup(
-        self,
-        subject: str,
-        text: str,
-        *,
-        format: Format = Format.PROTOBUF,
-        references: References = (),
-    ) -> Registered:
-        """Where a subject has exactly this schema; SchemaNotFoundError when it has not."""
-        body = _body(text, format, references)
-        found = self._about("POST", subject, shape=RegisteredShape, body=body)
-        if isinstance(found, Refusal):
-            raise found.error("version with this schema under subject", subject)
-        return Registered(id=found.id, version=found.version, guid=found.guid)
-
-    def id_of(
-        self,
-        subject: str,
-        text: str,
-        *,
-        format: Format = Format.PROTOBUF,
-        references: References = (),
-    ) -> int:
-        """The id under which a subject has exactly this schema."""
-        return self.lookup(subject, text, format=format, references=references).id
 
     def check(
         self,
@@ -387,16 +330,11 @@ class HttpRegistry:
     ) -> Iterator[T]:
         """What a registry lists, page by page; nothing if it need not know the question."""
 
-        def page(offset: int, limit: int) -> list[T]:
-            asked = {**(query or {}), **_paged(offset, limit)}
-            found = self._client.ask("GET", path, shape=shape, query=asked, optional=optional)
-            if not isinstance(found, Refusal):
-                return found
-            if found.unknown or found.missing:
-                return []
-            raise found.error(f"list of {path}", repr(self))
+        def ask(page: Mapping[str, str]) -> list[T] | Refusal:
+            asked = {**(query or {}), **page}
+            return self._client.ask("GET", path, shape=shape, query=asked, optional=optional)
 
-        return listed(page, key=key)
+        return _paged(ask, f"list of {path}", repr(self), key=key)
 
     def _about(
         self,
@@ -589,8 +527,22 @@ def _scope(context: str) -> dict[str, str]:
     return {"subject": prefix_of(context)} if context != DEFAULT else {}
 
 
-def _paged(offset: int, limit: int) -> dict[str, str]:
-    return {"offset": str(offset), "limit": str(limit)}
+def _paged(
+    ask: Callable[[Mapping[str, str]], list[T] | Refusal],
+    what: str,
+    name: str,
+    *,
+    key: Callable[[T], Hashable] = lambda entry: entry,
+) -> Iterator[T]:
+    def page(offset: int, limit: int) -> list[T]:
+        found = ask({"offset": str(offset), "limit": str(limit)})
+        if not isinstance(found, Refusal):
+            return found
+        if found.unknown or found.missing:
+            return []
+        raise found.error(what, name)
+
+    return listed(page, key=key)
 
 
 def _no_level(refusal: Refusal) -> bool:
