@@ -256,9 +256,6 @@ def _alternative(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-
-
-
 def _takes_text(schema: dict[str, Any]) -> bool:
     limited = any(key in schema for key in ("const", "enum", "pattern"))
     return "string" in schema.get("type", "") and not limited
