@@ -180,4 +180,3 @@ def test_relative_paths_stay_as_given(loaded: Load, tmp_path: Path) -> None:
     assert (lake.path, lake.checkpoint) == ("./lake", "./lake/_checkpoints")
     assert lake.local_path == Path.cwd() / "lake"
     assert loaded(overrides={"lake.path": f"file://{tmp_path}"}).config.lake.local_path == tmp_path
-    assert lake.table_path("t") == "./lake/t"

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError
+from distributary.model.record import Compiled
 from distributary.registry.compile.protobuf import (
     CONFLUENT,
     MAX_FILES,
     MAX_TEXT,
-    CompiledProto,
     compile_proto,
     is_bundled,
 )
@@ -30,11 +30,11 @@ from distributary.registry.compile.protobuf import (
 PROTO3 = 'syntax = "proto3";'
 
 
-def files(compiled: CompiledProto) -> list[FileDescriptorProto]:
-    return list(FileDescriptorSet.FromString(compiled.descriptor_set).file)
+def files(compiled: Compiled) -> list[FileDescriptorProto]:
+    return list(FileDescriptorSet.FromString(compiled.body).file)
 
 
-def names(compiled: CompiledProto) -> list[str]:
+def names(compiled: Compiled) -> list[str]:
     return [file.name for file in files(compiled)]
 
 

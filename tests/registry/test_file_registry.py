@@ -188,7 +188,7 @@ def test_an_id_whose_version_was_never_written_is_taken_up_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.FileStore, "add_version", killed)
+        patch.setattr(files._FileStore, "add_version", killed)
         with pytest.raises(KeyboardInterrupt):
             registry.register("chess-value", V1)
     fresh = FileRegistry(tmp_path)
@@ -283,7 +283,7 @@ def test_processes_that_register_at_once_share_one_numbering(tmp_path: Path) -> 
 
 
 def _hold(root: Path, held: Event) -> None:
-    with files.FileStore(root).exclusive():
+    with files._FileStore(root).exclusive():
         held.set()
         time.sleep(3600)
 

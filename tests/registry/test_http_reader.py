@@ -214,7 +214,7 @@ def test_the_newest_version_can_be_referenced() -> None:
 
 def serialized(text: str, **imports: str) -> str:
     named = {f"{name}.proto": content for name, content in imports.items()}
-    files = FileDescriptorSet.FromString(compile_proto(text, imports=named).descriptor_set).file
+    files = FileDescriptorSet.FromString(compile_proto(text, imports=named).body).file
     return base64.b64encode(files[-1].SerializeToString()).decode()
 
 

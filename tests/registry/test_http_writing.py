@@ -17,7 +17,7 @@ from distributary.errors import (
 )
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.http.registry import HttpRegistry, Registered
+from distributary.registry.http.registry import HttpRegistry
 from tests.registry.loopback import Says, by_path, no, registry, says, serving
 
 if TYPE_CHECKING:
@@ -64,16 +64,6 @@ def test_an_incomplete_reference_is_not_sent() -> None:
         with pytest.raises(InvalidSchemaError):
             writer.register("chess", TEXT, references=[{"name": "b.proto"}])
         assert server.asked == []
-
-
-def test_looking_a_text_up() -> None:
-    full = {"id": 7, "version": 3, "guid": "a-b", "subject": "chess", "schema": TEXT}
-    answers = {"POST /subjects/chess": full, "POST /subjects/go": no(404, 40403)}
-    with serving(by_path(answers)) as server, registry(server.url) as writer:
-        assert writer.lookup("chess", TEXT) == Registered(id=7, version=3, guid="a-b")
-        assert writer.id_of("chess", TEXT) == 7
-        with pytest.raises(SchemaNotFoundError):
-            writer.lookup("go", TEXT)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from distributary.errors import ErrorCode, InvalidSchemaError
-from distributary.model.record import Format
-from distributary.registry.compile.json import CompiledJson, compile_json, facts_of
+from distributary.model.record import Compiled, Format
+from distributary.registry.compile.json import compile_json, facts_of
 from distributary.registry.compile.json_documents import Documents
 from distributary.registry.folder import FileRegistry
 
@@ -26,12 +26,12 @@ DRAFTS = [
 LOOP = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
 
 
-def compiled(schema: Any, **imports: Any) -> CompiledJson:
+def compiled(schema: Any, **imports: Any) -> Compiled:
     texts = {name.replace("__", "."): json.dumps(each) for name, each in imports.items()}
     return compile_json(json.dumps(schema), imports=texts)
 
 
-def takes(found: CompiledJson, value: Any) -> bool:
+def takes(found: Compiled, value: Any) -> bool:
     return Documents.of(found.body).validator.is_valid(value)
 
 

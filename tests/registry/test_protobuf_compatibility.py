@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.record import Format
-from distributary.registry.compatibility import levels
 from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compatibility.protobuf import reused_numbers, unreadable
 from distributary.registry.compile.protobuf import compile_proto
@@ -16,7 +15,7 @@ from distributary.registry.compile.protobuf import compile_proto
 
 def body(text: str, syntax: str = "proto3", imports: dict[str, str] | None = None) -> bytes:
     head = "" if "syntax" in text else f'syntax = "{syntax}"; '
-    return compile_proto(head + text, imports=imports or {}).descriptor_set
+    return compile_proto(head + text, imports=imports or {}).body
 
 
 def judged(old: str, new: str, syntax: str = "proto3") -> list[str]:
@@ -201,8 +200,8 @@ def test_proto2_labels_and_groups(old: str, new: str, compatible: bool) -> None:
 
 def test_required_is_seen_in_editions() -> None:
     head = 'edition = "2023"; /* no syntax */ message M { int32 a = 1'
-    old = compile_proto(head + "; }").descriptor_set
-    new = compile_proto(head + " [features.field_presence = LEGACY_REQUIRED]; }").descriptor_set
+    old = compile_proto(head + "; }").body
+    new = compile_proto(head + " [features.field_presence = LEGACY_REQUIRED]; }").body
     assert unreadable(old, new)
     assert unreadable(new, old) == []
 
@@ -294,13 +293,6 @@ def test_a_subject_keeps_its_format() -> None:
     new = body("message M {}")
     assert problems(new, format=Format.PROTOBUF, history=history, level=Level.BACKWARD)
     assert problems(new, format=Format.PROTOBUF, history=history, level=Level.NONE) == []
-
-
-def test_a_format_without_rules_is_accepted_by_none_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "RULES", {})
-    history = [Version(1, Format.JSON, b"{}")]
-    assert problems(b"{}", format=Format.JSON, history=history, level=Level.BACKWARD)
-    assert problems(b"{}", format=Format.JSON, history=history, level=Level.NONE) == []
 
 
 def test_level_names_in_any_case() -> None:

@@ -141,7 +141,6 @@ def test_what_does_not_exist_is_not_found(registry: LocalRegistry) -> None:
         lambda: registry.latest("go-value"),
         lambda: registry.version("chess-value", 2),
         lambda: registry.version("go-value", 1),
-        lambda: registry.id_of("chess-value", V2),
         lambda: registry.delete_subject("go-value"),
         lambda: registry.delete_version("chess-value", 7),
     ]
@@ -244,20 +243,13 @@ def test_a_deleted_subject_begins_anew_but_keeps_counting(registry: LocalRegistr
     assert registry.versions("chess-value") == (3,)
 
 
-def test_id_of_finds_the_exact_text(registry: LocalRegistry) -> None:
-    first = registry.register("chess-value", V1)
-    assert registry.id_of("chess-value", V1) == first
-    with pytest.raises(SchemaNotFoundError):
-        registry.id_of("chess-value", V1 + " ")
-
-
 def test_references_are_compiled_in(registry: LocalRegistry) -> None:
     registry.register("player", PROTO3 + "message Player { string name = 1; }")
     text = PROTO3 + 'import "common/player.proto"; message Match { Player white = 1; }'
     reference = {"name": "common/player.proto", "subject": "player", "version": 1}
     schema_id = registry.register("match-value", text, references=[reference])
     assert registry.by_id(schema_id).messages == ("Match",)
-    assert registry.id_of("match-value", text, references=[reference]) == schema_id
+    assert registry.register("match-value", text, references=[reference]) == schema_id
     assert registry.check("match-value", text, [reference]) == []
     with pytest.raises(InvalidSchemaError):
         registry.register("match-value", text)
@@ -426,7 +418,7 @@ def test_register_then_by_id_is_a_round_trip(
                 continue
             expected[schema_id] = text
             assert registry.by_id(schema_id).version_in(subject) is not None
-            assert registry.id_of(subject, text) == schema_id
+            assert registry.register(subject, text) == schema_id
         for schema_id, text in expected.items():
             assert registry.text(schema_id) == text
             assert registry.by_id(schema_id).id == schema_id

@@ -168,7 +168,7 @@ NESTED = compile_proto(
     message First { message Inner { message Core {} } map<string, int32> m = 1; message Other {} }
     message Second {}
     """
-).descriptor_set
+).body
 
 
 @pytest.mark.parametrize(
@@ -194,5 +194,5 @@ def test_a_path_leads_to_a_message_or_to_nothing(
 
 
 def test_a_message_without_package_has_a_plain_name() -> None:
-    plain = compile_proto('syntax = "proto3"; message M {}').descriptor_set
+    plain = compile_proto('syntax = "proto3"; message M {}').body
     assert message_by_index(plain, (0,)) == "M"

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from annotated_types import Ge
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
@@ -21,24 +20,22 @@ from distributary.config.base import (
     Section,
     Share,
     Text,
+    is_http_url,
+    matching,
     one_line,
+    unpaired_login,
 )
 
 # Where alerts go. Addresses of webhooks are secrets: whoever knows one can write to it.
 
 _LONGEST_URL = 2048
 # less than the standard allows, and nothing that could be more than one address in a header
-_MAILBOX = re.compile(r"[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,9}")
+_MAILBOX = r"[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,9}"
 
 
 def _address(value: SecretStr) -> SecretStr:
     text = one_line(value.get_secret_value())
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or len(text) > _LONGEST_URL or not text.isascii():
+    if not is_http_url(text) or len(text) > _LONGEST_URL or not text.isascii():
         raise PydanticCustomError("url", "must be an address such as https://host/path")
     return SecretStr(text)
 
@@ -51,15 +48,11 @@ def _sendable(value: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
-def _mailbox(value: str) -> str:
-    if not _MAILBOX.fullmatch(value):
-        raise PydanticCustomError("mailbox", "must be an address such as someone@example.com")
-    return value
-
-
 SecretUrl = Annotated[SecretStr, AfterValidator(_address)]
 SecretText = Annotated[SecretStr, AfterValidator(_sendable)]
-Mailbox = Annotated[Text, AfterValidator(_mailbox)]
+Mailbox = Annotated[
+    Text, matching(_MAILBOX, "mailbox", "must be an address such as someone@example.com")
+]
 
 
 class _Target(Section):
@@ -136,9 +129,7 @@ class EmailTarget(_Target):
         """Somebody gets it; a user has a password, and it does not travel in clear."""
         if not self.to:
             yield ("to",), "must name somebody"
-        if (self.username is None) != (self.password is None):
-            given, other = ("username", "password") if self.username else ("password", "username")
-            yield (given,), f"goes together with {other}"
+        yield from unpaired_login(self.username, self.password)
         if self.tls == "none" and self.password is not None:
             yield ("tls",), "must be starttls or tls: a password would travel in clear"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
-from typing import Annotated, LiteralString, Self
+from typing import Annotated, Any, LiteralString, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Gt
@@ -65,9 +65,9 @@ _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 _BYTES = {
     "": 1,
     "b": 1,
-    "kb": 1_000,
-    "mb": 1_000_000,
-    "gb": 1_000_000_000,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
     "kib": 1 << 10,
     "mib": 1 << 20,
     "gib": 1 << 30,
@@ -75,7 +75,6 @@ _BYTES = {
 # nine digits of days are the most that a timedelta holds
 _DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmg]?i?b|)", re.IGNORECASE)
-
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
 
 _DURATION_HINT = "must be a number and a unit, such as 500ms, 10s, 1m, 2h or 7d"
@@ -132,6 +131,11 @@ def parse_share(value: object) -> float:
     return share
 
 
+def either(*schemas: dict[str, Any]) -> WithJsonSchema:
+    """What editors are told of a setting that may be written in several ways."""
+    return WithJsonSchema({"anyOf": list(schemas)})
+
+
 Duration = Annotated[
     timedelta,
     PlainValidator(parse_duration),
@@ -144,13 +148,9 @@ Size = Annotated[
     int,
     PlainValidator(parse_size),
     PlainSerializer(format_size, return_type=str),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*[0-9]{1,15}\s*([kmgKMG]?[iI]?[bB])?\s*$"},
-            ]
-        }
+    either(
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*[0-9]{1,15}\s*([kmgKMG]?[iI]?[bB])?\s*$"},
     ),
 ]
 PositiveSize = Annotated[Size, Gt(0)]
@@ -158,13 +158,9 @@ PositiveSize = Annotated[Size, Gt(0)]
 Share = Annotated[
     float,
     PlainValidator(parse_share),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
-            ]
-        }
+    either(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        {"type": "string", "pattern": rf"^\s*{_SHARE.pattern}\s*$"},
     ),
 ]
 
@@ -216,24 +212,22 @@ def _plain(word: str) -> str:
 
 # Kinds of text that settings are made of, each with a sentence for what it refuses.
 
-PLACEHOLDERS = ("type", "topic", "record", "database", "schema", "table")
-"""What the template of a table name may contain, in braces."""
-SUBJECT_PLACEHOLDERS = ("topic", "type", "record")
-"""The same for a subject."""
-
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,119}")
-_PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_CONTEXT = re.compile(r"\.[A-Za-z0-9_.+~-]{1,200}")
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_TABLE = r"[A-Za-z][A-Za-z0-9_]{0,119}"
 
 
-def matching(pattern: re.Pattern[str], code: LiteralString, words: LiteralString) -> AfterValidator:
+def matching(pattern: str, code: LiteralString, words: LiteralString) -> AfterValidator:
     """Refuses text that the whole of a pattern does not fit, in these words."""
+    return required(re.compile(pattern).fullmatch, code, words)
 
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
+
+def required(
+    fits: Callable[[Any], object], code: LiteralString, words: LiteralString
+) -> AfterValidator:
+    """Refuses values for which this is not so, in these words."""
+
+    def check(value: Any) -> Any:
+        if not fits(value):
             raise PydanticCustomError(code, words)
         return value
 
@@ -262,91 +256,94 @@ def placeholders(template: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(template))
 
 
-def _table_name(value: str) -> str:
-    if not _TABLE.fullmatch(value):
+def _placing(*known: str) -> AfterValidator:
+    """Refuses templates with other placeholders than these."""
+
+    def check(template: str) -> str:
+        unknown = next((name for name in placeholders(template) if name not in known), None)
+        if unknown is None and "{" not in _PLACEHOLDER.sub("", template):
+            return template
+        close = nearest(unknown, known) if unknown else ""
         raise PydanticCustomError(
-            "table_name", "must start with a letter, then letters, digits and _ (120 at most)"
+            "template",
+            "may use only these placeholders: {known}",
+            {"known": ", ".join(f"{{{name}}}" for name in known)}
+            | ({"suggestion": f"{{{close}}}"} if close else {}),
         )
-    return value
+
+    return AfterValidator(check)
 
 
-def _table_prefix(value: str) -> str:
-    return _table_name(value) if value else value
+def unpaired_login(username: object, password: object) -> Iterator[Conflict]:
+    """A user needs a password, and a password a user."""
+    if (username is None) != (password is None):
+        given, other = ("username", "password") if username else ("password", "username")
+        yield (given,), f"goes together with {other}"
 
 
-def _table_template(value: str) -> str:
-    _known_placeholders(value, PLACEHOLDERS)
-    # each placeholder becomes a safe name: what is left over must be one too
-    _table_name(_PLACEHOLDER.sub("x", value))
-    return value
-
-
-def _subject_rule(value: str) -> str:
-    if value.startswith(":"):
-        # ids of another context would be taken for ids of the pipeline's own
-        raise PydanticCustomError(
-            "subject_context", "must not name a context: set registry.context"
-        )
-    if value not in ("auto", "any"):
-        _known_placeholders(value, SUBJECT_PLACEHOLDERS)
-    return value
-
-
-def _known_placeholders(template: str, known: tuple[str, ...]) -> None:
-    names = placeholders(template)
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is None and "{" not in _PLACEHOLDER.sub("", template):
-        return
-    close = nearest(unknown, known) if unknown else ""
-    raise PydanticCustomError(
-        "template",
-        "may use only these placeholders: {known}",
-        {"known": ", ".join(f"{{{name}}}" for name in known)}
-        | ({"suggestion": f"{{{close}}}"} if close else {}),
-    )
-
-
-def _context_name(value: str) -> str:
-    """`team`, `.team` and `:.team:` are one context."""
-    inner = value.removeprefix(":").removesuffix(":")
-    name = inner if inner.startswith(".") else f".{inner}"
-    if not _CONTEXT.fullmatch(name) or name == ".__GLOBAL" or set(name) == {"."}:
-        raise PydanticCustomError(
-            "context_name", "must be letters, digits and . _ + ~ - (200 at most), such as .team"
-        )
-    return name
+def is_http_url(value: str) -> bool:
+    """Whether this is the address of a web server."""
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _http_url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    if not is_http_url(value):
         raise PydanticCustomError("url", "must be an address such as http://host:8081")
-    if "@" in parts.netloc:
+    if "@" in urlsplit(value).netloc:
         raise PydanticCustomError("url", "must not hold credentials: use username and password")
     return value
 
 
 Text = Annotated[str, AfterValidator(one_line)]
-TableName = Annotated[Text, AfterValidator(_table_name)]
-TablePrefix = Annotated[str, AfterValidator(_table_prefix)]
-TableTemplate = Annotated[Text, AfterValidator(_table_template)]
-SubjectRule = Annotated[Text, AfterValidator(_subject_rule)]
+_TABLE_WORDS = "must start with a letter, then letters, digits and _ (120 at most)"
+TableName = Annotated[Text, matching(_TABLE, "table_name", _TABLE_WORDS)]
+TablePrefix = Annotated[str, matching(f"({_TABLE})?", "table_name", _TABLE_WORDS)]
+TableTemplate = Annotated[
+    Text,
+    _placing("type", "topic", "record", "database", "schema", "table"),
+    # each placeholder becomes a safe name: what is left over must be one too
+    required(
+        lambda value: re.fullmatch(_TABLE, _PLACEHOLDER.sub("x", value)),
+        "table_name",
+        _TABLE_WORDS,
+    ),
+]
+SubjectRule = Annotated[
+    Text,
+    # ids of another context would be taken for ids of the pipeline's own
+    matching("[^:].*", "subject_context", "must not name a context: set registry.context"),
+    _placing("topic", "type", "record"),
+]
 PipelineName = Annotated[
     Text,
     matching(
-        _PIPELINE,
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
         "pipeline_name",
         "must be letters, digits, dots, dashes and underscores (100 at most)",
     ),
 ]
 FieldName = Annotated[
-    Text, matching(_FIELD, "field_name", "must be a field name, or a path such as a.b.c")
+    Text,
+    matching(
+        r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
+        "field_name",
+        "must be a field name, or a path such as a.b.c",
+    ),
 ]
-ContextName = Annotated[Text, AfterValidator(_context_name)]
+ContextName = Annotated[
+    Text,
+    # `team`, `.team` and `:.team:` are one context
+    AfterValidator(lambda value: f".{value.removeprefix(':').removesuffix(':').removeprefix('.')}"),
+    matching(
+        r"(?!\.__GLOBAL$)(?!\.+$)\.[A-Za-z0-9_.+~-]{1,200}",
+        "context_name",
+        "must be letters, digits and . _ + ~ - (200 at most), such as .team",
+    ),
+]
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
 
 Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
@@ -354,7 +351,9 @@ Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
 _TopicName = Annotated[
     Text,
     matching(
-        _TOPIC, "topic_name", "must be letters, digits, dots, dashes and underscores (249 at most)"
+        r"[A-Za-z0-9._-]{1,249}",
+        "topic_name",
+        "must be letters, digits, dots, dashes and underscores (249 at most)",
     ),
 ]
 Topics = Annotated[tuple[_TopicName, ...], Listed]
@@ -400,10 +399,8 @@ def is_secret_name(name: str) -> bool:
 def secrets_within(value: str) -> Iterator[str]:
     """The secrets inside a text: of options of a JVM, connection strings, and addresses."""
     yield from (found.partition(":")[2] or found for found in _CREDENTIALS.findall(value) if found)
-    for option in jvm_options(value):
-        name, _, given = option.partition("=")
-        if given and name.startswith("-D") and is_secret_name(name[2:]):
-            yield given
+    options = (option.partition("=") for option in jvm_options(value) if option.startswith("-D"))
+    yield from (given for name, _, given in options if given and is_secret_name(name[2:]))
     yield from (given for name, given in _ASSIGNED.findall(value) if is_secret_name(name))
 
 

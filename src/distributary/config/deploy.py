@@ -25,31 +25,15 @@ from distributary.config.base import (
 
 # How a pipeline runs on Kubernetes.
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}")
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?")
-_JVM_MEMORY = re.compile(r"[0-9]{1,9}[kmgt]")
-_CRON_FIELDS = 5
-_LONGEST_NAME = 40
-
-
-def _short_label(value: str) -> str:
-    if len(value) > _LONGEST_NAME:
-        raise PydanticCustomError("dns_label", "must have 40 characters at most")
-    return value
-
-
-def _cron(value: str) -> str:
-    if not value.startswith("@") and len(value.split()) != _CRON_FIELDS:
-        raise PydanticCustomError("cron", "must be a cron of 5 fields, such as 0 * * * *")
-    return value
-
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}"
+_QUANTITY = r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?"
 
 Label = Annotated[
     Text, matching(_LABEL, "dns_label", "must be lower-case letters, digits and dashes")
 ]
-ShortLabel = Annotated[Label, AfterValidator(_short_label)]
+ShortLabel = Annotated[Label, matching(".{0,40}", "dns_label", "must have 40 characters at most")]
 Subdomain = Annotated[
     Text, matching(_SUBDOMAIN, "dns_name", "must be lower-case letters, digits, dashes and dots")
 ]
@@ -61,7 +45,11 @@ Quantity = Annotated[
     Text, matching(_QUANTITY, "k8s_quantity", "must be a quantity, such as 500m, 2 or 4Gi")
 ]
 JvmMemory = Annotated[
-    Text, matching(_JVM_MEMORY, "memory", "must be a number and k, m, g or t, such as 4g")
+    Text, matching("[0-9]{1,9}[kmgt]", "memory", "must be a number and k, m, g or t, such as 4g")
+]
+Cron = Annotated[
+    Text,
+    matching(r"@.*|\S+(\s+\S+){4}", "cron", "must be a cron of 5 fields, such as 0 * * * *"),
 ]
 
 
@@ -92,11 +80,15 @@ class Executors(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Spark's settings only, and nothing that others must not read."""
-        for name, value in self.conf.items():
-            if not name.startswith("spark."):
-                yield ("conf", name), "must start with spark."
-            elif any(secrets_of(name, value)):
-                yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
+        return _unfit_spark_settings(self.conf)
+
+
+def _unfit_spark_settings(conf: Mapping[str, str]) -> Iterator[Conflict]:
+    for name, value in conf.items():
+        if not name.startswith("spark."):
+            yield ("conf", name), "must start with spark."
+        elif any(secrets_of(name, value)):
+            yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
 
 
 class Kubernetes(Section):
@@ -128,9 +120,7 @@ class Kubernetes(Section):
     """What the pod is given."""
     spark: Executors = Field(default_factory=Executors)
     """Executors as pods of their own."""
-    schedule: Annotated[Text, AfterValidator(_cron)] | None = Field(
-        default=None, examples=["0 * * * *"]
-    )
+    schedule: Cron | None = Field(default=None, examples=["0 * * * *"])
     """Cron of the runs, each of which takes what is there and ends; without it the pod stays."""
     timezone: Text = "Etc/UTC"
     """Time zone of the schedule."""
@@ -140,11 +130,10 @@ class Kubernetes(Section):
     """Further tries of a scheduled run."""
 
 
-_UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}")
-_DAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_UNIT = r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}"
+_DAG = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}"
 _TAG = re.compile(r"[A-Za-z0-9 +\-=.:/@_]{0,255}")
 _SECRET_REFERENCE = re.compile(r"\{\{secrets/[^/{}\s]+/[^/{}\s]+\}\}")
-_QUARTZ_FIELDS = (6, 7)
 OWN_TAG = "distributary"
 """What every tag of ours begins with."""
 
@@ -155,20 +144,20 @@ def _absolute(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
-def _quartz(value: str) -> str:
-    if len(value.split()) not in _QUARTZ_FIELDS:
-        raise PydanticCustomError(
-            "quartz", "must be a Quartz cron of 6 or 7 fields, such as 0 0 * * * ?"
-        )
-    return value
-
-
 UnitName = Annotated[
     Text,
     matching(_UNIT, "unit_name", "must be letters, digits, dots, dashes, colons and underscores"),
 ]
 DagId = Annotated[
     Text, matching(_DAG, "dag_id", "must be letters, digits, dots, dashes and underscores")
+]
+Quartz = Annotated[
+    Text,
+    matching(
+        r"\S+(\s+\S+){5,6}",
+        "quartz",
+        "must be a Quartz cron of 6 or 7 fields, such as 0 0 * * * ?",
+    ),
 ]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Names = Annotated[tuple[Text, ...], Listed]
@@ -250,9 +239,7 @@ class Databricks(Section):
     """Run without a cluster of one's own."""
     environment_version: Text = "4"
     """Version of the serverless environment."""
-    schedule: Annotated[Text, AfterValidator(_quartz)] | None = Field(
-        default=None, examples=["0 0 * * * ?"]
-    )
+    schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
     """Quartz cron of the runs; each takes what is there and ends."""
     timezone: Text = "UTC"
     """Time zone of the schedule."""
@@ -356,11 +343,7 @@ class SparkSubmit(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Spark's settings only, and nothing that others must not read."""
-        for name, value in self.conf.items():
-            if not name.startswith("spark."):
-                yield ("conf", name), "must start with spark."
-            elif any(secrets_of(name, value)):
-                yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
+        return _unfit_spark_settings(self.conf)
 
 
 class Deploy(Section):

@@ -109,13 +109,8 @@ class Node:
 
     def at(self, path: KeyPath) -> Node:
         """The node at a path, or the deepest one on the way to it."""
-        node = self
-        for part in path:
-            below = node.child(part)
-            if below is None:
-                break
-            node = below
-        return node
+        below = self.child(path[0]) if path else None
+        return below.at(path[1:]) if below else self
 
     def child(self, part: str | int) -> Node | None:
         """The node one step down."""
@@ -125,10 +120,8 @@ class Node:
 
     def has(self, path: KeyPath) -> bool:
         """Whether something is written at a path."""
-        node: Node | None = self
-        for part in path:
-            node = node.child(part) if node else None
-        return node is not None
+        below = self.child(path[0]) if path else None
+        return below.has(path[1:]) if below else not path
 
     def with_entry(self, key: str, node: Node) -> Node:
         """A copy with one entry added or replaced."""
@@ -138,12 +131,9 @@ class Node:
         """A copy in which a path is not there, nor a mapping that held nothing else."""
         head, *rest = path
         kept = dict(self.entries)
-        if not rest:
-            kept.pop(str(head), None)
-        elif str(head) in kept:
-            kept[str(head)] = kept[str(head)].without(tuple(rest))
-            if not kept[str(head)].value:
-                del kept[str(head)]
+        below = kept.pop(str(head), None)
+        if below is not None and rest and (left := below.without(tuple(rest))).value:
+            kept[str(head)] = left
         return replace(self, value=kept)
 
     def without_unset(self) -> Node:
@@ -265,12 +255,16 @@ def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
 
 
 def problem_at(
-    origin: Origin, *, path: str, code: ErrorCode, message: str, suggestion: str = ""
+    origin: Origin,
+    message: str,
+    *,
+    path: str = "",
+    code: ErrorCode = ErrorCode.CONFIG_INVALID,
+    suggestion: str = "",
 ) -> Problem:
     """A problem at the place that a value came from."""
-    file = origin.name if origin.line else str(origin)
     return Problem(
-        file=printable(file),
+        file=printable(origin.name if origin.line else str(origin)),
         line=origin.line,
         column=origin.column,
         path=printable(path),
@@ -332,31 +326,21 @@ def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = builder.place(mark.line + 1, mark.column + 1) if mark else builder.place(1, 1)
-        raise builder.syntax(at, _why(error)) from None
+        why = printable(str(error.problem or error.context or "not YAML"))
+        tab = "a tab cannot indent YAML: use spaces" if r"'\t'" in why else ""
+        raise builder.syntax(at, tab or why) from None
     except YAMLError:
         raise builder.syntax(builder.place(1, 1), "holds a character YAML does not allow") from None
     if builder.root is None or builder.root.value is None:
-        raise _invalid(builder.place(1, 1), "the file is empty")
+        raise refuse(file, [problem_at(builder.place(1, 1), "the file is empty")])
     if not isinstance(builder.root.value, dict):
-        raise _invalid(builder.root.origin, "the file must be a mapping, starting with name:")
+        why = "the file must be a mapping, starting with name:"
+        raise refuse(file, [problem_at(builder.root.origin, why)])
     return builder.root, builder.problems
 
 
 def _unreadable(name: str, reason: str) -> Exception:
-    code = ErrorCode.CONFIG_UNREADABLE
-    return refuse(name, [Problem(name, 0, 0, "", code, reason)])
-
-
-def _invalid(at: Origin, why: str) -> Exception:
-    code = ErrorCode.CONFIG_INVALID
-    return refuse(at.name, [problem_at(at, path="", code=code, message=why)])
-
-
-def _why(error: MarkedYAMLError) -> str:
-    problem = str(error.problem or error.context or "not YAML")
-    if "'\\t'" in problem:
-        return "a tab cannot indent YAML: use spaces"
-    return printable(problem)
+    return refuse(name, [Problem(name, 0, 0, "", ErrorCode.CONFIG_UNREADABLE, reason)])
 
 
 @dataclass(slots=True)
@@ -390,14 +374,19 @@ class _Builder:
         return Origin(OriginKind.FILE, self.file, line, column)
 
     def syntax(self, at: Origin, why: str) -> Exception:
-        code = ErrorCode.CONFIG_SYNTAX
-        found = problem_at(at, path=self._path(), code=code, message=why)
-        return refuse(self.file, [*self.problems, found])
+        self._note(at, why)
+        return refuse(self.file, self.problems)
+
+    def _note(self, at: Origin, why: str) -> None:
+        path = ".".join(frame.key[0] for frame in self._open if frame.key is not None)
+        self.problems.append(problem_at(at, why, path=path, code=ErrorCode.CONFIG_SYNTAX))
 
     def take(self, event: Event) -> None:
         """One event of the parser."""
         at = self.place(event.start_mark.line + 1, event.start_mark.column + 1)
-        self._refuse_tag(event, at)
+        tag = getattr(event, "ctag", None)
+        if tag is not None and not _PLAIN_TAG.fullmatch(str(tag)):
+            raise self.syntax(at, "a tag: a pipeline file holds plain values only")
         match event:
             case DocumentStartEvent():
                 self._documents += 1
@@ -421,11 +410,6 @@ class _Builder:
                 value = None if empty and event.ctag is None else event.value
                 self._add(Node(value, at, expand=True), 1, event.anchor, at)
 
-    def _refuse_tag(self, event: Event, at: Origin) -> None:
-        tag = getattr(event, "ctag", None)
-        if tag is not None and not _PLAIN_TAG.fullmatch(str(tag)):
-            raise self.syntax(at, "a tag: a pipeline file holds plain values only")
-
     def _add(self, node: Node, nodes: int, anchor: str | None, at: Origin) -> None:
         if anchor is not None:
             self._anchors[anchor] = (node, nodes)
@@ -438,30 +422,17 @@ class _Builder:
             raise self.syntax(at, f"more than {MAX_NODES} values, counting each use of an alias")
         if not parent.mapping:
             parent.items.append(node)
-        elif parent.key is None:
-            parent.key = (self._key(node, at), at)
-        else:
+        elif parent.key is not None:
             self._enter(parent, *parent.key, node)
             parent.key = None
-
-    def _key(self, node: Node, at: Origin) -> str:
-        if not isinstance(node.value, str):
+        elif isinstance(node.value, str):
+            parent.key = (node.value, at)
+        else:
             raise self.syntax(at, "a key must be a word")
-        return node.value
 
     def _enter(self, parent: _Open, key: str, at: Origin, node: Node) -> None:
         if key in parent.entries:
-            message = f"given twice, first in line {parent.entries[key].key_origin.line}"
-            code = ErrorCode.CONFIG_SYNTAX
-            self.problems.append(problem_at(at, path=self._path(), code=code, message=message))
+            self._note(at, f"given twice, first in line {parent.entries[key].key_origin.line}")
         # an empty value has no place of its own: the parser puts it at the next line
         origin = at if node.value is None else node.origin
         parent.entries[key] = replace(node, key=at, origin=origin)
-
-    def _path(self) -> str:
-        return ".".join(self._keys())
-
-    def _keys(self) -> Iterator[str]:
-        for frame in self._open:
-            if frame.key is not None:
-                yield frame.key[0]

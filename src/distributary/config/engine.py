@@ -10,14 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    SecretStr,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, SecretStr
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import (
@@ -26,23 +19,20 @@ from distributary.config.base import (
     PositiveSize,
     Section,
     Text,
+    either,
     format_duration,
+    matching,
     nearest,
     parse_duration,
 )
 
-_MEMORY = re.compile(r"[0-9]{1,9}[kmgtKMGT]")
 _OWNED = {"spark.master": "master", "spark.driver.memory": "driver_memory"}
 
-
-def _memory(value: str) -> str:
-    if not _MEMORY.fullmatch(value):
-        raise PydanticCustomError("memory", "must be a number and k, m, g or t, such as 4g")
-    return value.lower()
-
-
-def _threads() -> int:
-    return min(8, 2 * (os.cpu_count() or 1))
+JvmMemory = Annotated[
+    Text,
+    AfterValidator(str.lower),
+    matching("[0-9]{1,9}[kmgt]", "memory", "must be a number and k, m, g or t, such as 4g"),
+]
 
 
 class Limits(Section):
@@ -67,9 +57,7 @@ class Spark(Section):
 
     master: Text = Field(default="local[*]", examples=["local[*]", "spark://host:7077"])
     """Where Spark runs."""
-    driver_memory: Annotated[Text, AfterValidator(_memory)] | None = Field(
-        default=None, examples=["4g"]
-    )
+    driver_memory: JvmMemory | None = Field(default=None, examples=["4g"])
     """Memory of the driver; a quarter of the machine's, between 1 and 4 GB, when left out."""
     conf: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"spark.sql.shuffle.partitions": "8"}]
@@ -104,7 +92,9 @@ class Run(Section):
     exchange: Literal["auto", "disk", "spark"] = "auto"
     """How records get from the tasks that sort them to those that land them: files on a `disk` that
     all workers see, or `spark`'s own shuffle; `auto` looks whether there is such a disk."""
-    publish_threads: int = Field(default_factory=_threads, ge=1, le=256)
+    publish_threads: int = Field(
+        default_factory=lambda: min(8, 2 * (os.cpu_count() or 1)), ge=1, le=256
+    )
     """Tables committed at the same time; two per core and at most 8 when left out."""
 
 
@@ -154,13 +144,9 @@ TriggerSetting = Annotated[
     Trigger,
     PlainValidator(Trigger.parse),
     PlainSerializer(str, return_type=str),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["available_now", "continuous"]},
-                {"type": "string", "pattern": r"^\s*every\s+[0-9]{1,9}\s*(ms|s|m|h|d)\s*$"},
-            ]
-        }
+    either(
+        {"enum": ["available_now", "continuous"]},
+        {"type": "string", "pattern": r"^\s*every\s+[0-9]{1,9}\s*(ms|s|m|h|d)\s*$"},
     ),
 ]
 
@@ -184,7 +170,7 @@ def _limit(value: object) -> Literal["unlimited"] | int:
 Limit = Annotated[
     Literal["unlimited"] | int,
     PlainValidator(_limit),
-    WithJsonSchema({"anyOf": [{"const": UNLIMITED}, {"type": "integer", "minimum": 0}]}),
+    either({"const": UNLIMITED}, {"type": "integer", "minimum": 0}),
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Listed, Section, Text, nearest
+from distributary.config.base import Conflict, Listed, Section, Text, matching, nearest
 from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
 
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
 
 # One boolean expression in SQL: parsed by the engine that will evaluate it, refused if it is
-# more.
-#
-# The engine is DuckDB inside the process. It reads no file, loads no extension and cannot be told
-# otherwise. It is imported when a rule is met, not before: that takes a tenth of a second.
+# more. The engine is DuckDB inside the process, which reads no file, loads no extension and
+# cannot be told otherwise; it is imported when a rule is met: that takes a tenth of a second.
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # tasks share a machine's cores among themselves already
@@ -164,23 +161,19 @@ def _visit(node: Any, bound: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _refuse_function(name: str) -> None:
-    kinds = _functions()
-    kind, stability = kinds.get(name.lower(), ("", ""))
-    if kind in ("aggregate", "window") or name.lower() == "count_star":
+    functions, small = _functions(), name.lower()
+    kind, stability = functions.get(small, ("", ""))
+    if not kind:
+        scalars = (known for known, (each, _) in functions.items() if each == "scalar")
+        near = nearest(name, filter(str.isidentifier, scalars), at_least=0.75)
+        raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=near)
+    if kind in ("aggregate", "window") or small == "count_star":
         raise ExpressionError(f"must look at one row, and {name} looks at many")
-    usable = kind == "scalar" and (stability == "CONSISTENT" or name.lower() in _MOMENTS)
+    usable = kind == "scalar" and (stability == "CONSISTENT" or small in _MOMENTS)
     if kind == "macro":
-        usable = name.lower() in _MACROS or name.lower().startswith(_MACRO_KINDS)
-    if usable:
-        return
-    if kind:
+        usable = small in _MACROS or small.startswith(_MACRO_KINDS)
+    if not usable:
         raise ExpressionError(f"must not call {name}")
-    raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=_near(name))
-
-
-def _near(name: str) -> str:
-    usable = [known for known, (kind, _) in _functions().items() if kind == "scalar"]
-    return nearest(name, [known for known in usable if known.isidentifier()], at_least=0.75)
 
 
 @lru_cache(maxsize=1)
@@ -211,27 +204,14 @@ def _asked(query: str, *values: str) -> list[Any]:
 
 @atexit.register
 def _end() -> None:
-    """An engine that is still held when the interpreter ends fills the terminal with complaints.
-
-    So does the module itself while the garbage collector may not see it: drivers and workers freeze
-    what they hold.
-    """
+    # an engine that is still held when the interpreter ends fills the terminal with complaints,
+    # and so does the module itself while the garbage collector may not see it
     if _known:
         _known.pop().close()
         gc.unfreeze()
 
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _LONGEST_CHECK = 10_000
-
-
-def _rule_name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise PydanticCustomError(
-            "rule_name",
-            "must start with a letter, then letters, digits, dots, dashes and _ (100 at most)",
-        )
-    return value
 
 
 def _check(value: str) -> str:
@@ -243,11 +223,19 @@ def _check(value: str) -> str:
     try:
         columns_of(text)
     except ExpressionError as error:
-        context = {"why": str(error)}
-        if error.suggestion:
-            context["suggestion"] = error.suggestion
-        raise PydanticCustomError("expression", "{why}", context) from None
+        meant = {"suggestion": error.suggestion} if error.suggestion else {}
+        raise PydanticCustomError("expression", "{why}", {"why": str(error), **meant}) from None
     return text
+
+
+RuleName = Annotated[
+    Text,
+    matching(
+        r"[A-Za-z][A-Za-z0-9_.-]{0,99}",
+        "rule_name",
+        "must start with a letter, then letters, digits, dots, dashes and _ (100 at most)",
+    ),
+]
 
 
 Patterns = Annotated[tuple[Text, ...], Listed]
@@ -256,7 +244,7 @@ Patterns = Annotated[tuple[Text, ...], Listed]
 class Expectation(Section):
     """A rule about rows, in SQL, and what becomes of rows that break it."""
 
-    name: Annotated[Text, AfterValidator(_rule_name)] = Field(examples=["sane_score"])
+    name: RuleName = Field(examples=["sane_score"])
     """Name of the rule, in counts and messages."""
     check: Annotated[str, AfterValidator(_check)] = Field(
         examples=["score >= 0 and score < 1e6"],

@@ -15,7 +15,6 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     SecretStr,
-    WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
@@ -31,8 +30,10 @@ from distributary.config.base import (
     Text,
     Topics,
     Urls,
+    either,
     nearest,
     parse_moment,
+    unpaired_login,
 )
 from distributary.errors import ConfigError, ErrorCode
 
@@ -43,6 +44,7 @@ PartitionOffsets = Mapping[str, Mapping[int, int]]
 Offsets = Literal["earliest", "latest"] | datetime | PartitionOffsets
 
 _WORDS = {"earliest": -2, "latest": -1}
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _HINT = (
     "must be earliest, latest, a time such as 2026-01-31T12:00:00Z, or topic: {partition: offset}"
 )
@@ -51,17 +53,16 @@ _HINT = (
 def parse_offsets(value: object) -> Offsets:
     """A word, an ISO time (UTC where it names no zone), or offsets by topic and partition."""
     match value:
-        case "earliest":
-            return "earliest"
-        case "latest":
-            return "latest"
-        case str():
-            return _time(value)
-        case datetime():
-            return parse_moment(value)
+        case "earliest" | "latest":
+            return value
         case Mapping() if value:
             return {str(topic): _partitions(offsets) for topic, offsets in value.items()}
-    raise PydanticCustomError("offsets", _HINT)
+    try:
+        return parse_moment(value)
+    except PydanticCustomError:
+        close = nearest(value.strip(), _WORDS) if isinstance(value, str) else ""
+        suggestion = {"suggestion": close} if close else None
+        raise PydanticCustomError("offsets", _HINT, suggestion) from None
 
 
 def format_offsets(value: Offsets) -> str | dict[str, dict[str, int]]:
@@ -73,53 +74,34 @@ def format_offsets(value: Offsets) -> str | dict[str, dict[str, int]]:
     return {t: {str(p): offset for p, offset in parts.items()} for t, parts in value.items()}
 
 
-def _time(text: str) -> datetime:
-    try:
-        return parse_moment(text)
-    except PydanticCustomError:
-        close = nearest(text.strip(), _WORDS)
-        suggestion = {"suggestion": close} if close else None
-        raise PydanticCustomError("offsets", _HINT, suggestion) from None
-
-
 def _partitions(offsets: object) -> dict[int, int]:
     if not isinstance(offsets, Mapping) or not offsets:
         raise PydanticCustomError("offsets", _HINT)
-    return {_number(p, at_least=0): _offset(offset) for p, offset in offsets.items()}
-
-
-def _offset(value: object) -> int:
-    return _WORDS[value] if isinstance(value, str) and value in _WORDS else _number(value, -2)
+    return {
+        _number(partition, at_least=0): _WORDS.get(str(offset)) or _number(offset, at_least=-2)
+        for partition, offset in offsets.items()
+    }
 
 
 def _number(value: object, at_least: int) -> int:
     text = str(value).strip()
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18 and int(text) >= at_least):
+    if not _NUMBER.fullmatch(text) or int(text) < at_least:
         raise PydanticCustomError("offsets", _HINT)
     return int(text)
+
+
+def _mapping_of(values: dict[str, object]) -> dict[str, object]:
+    return {"type": "object", "minProperties": 1, "additionalProperties": values}
 
 
 StartingOffsets = Annotated[
     Offsets,
     PlainValidator(parse_offsets),
     PlainSerializer(format_offsets, return_type=str | dict[str, dict[str, int]]),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["earliest", "latest"]},
-                MOMENT_SCHEMA,
-                {
-                    "type": "object",
-                    "minProperties": 1,
-                    "additionalProperties": {
-                        "type": "object",
-                        "minProperties": 1,
-                        "additionalProperties": {"type": ["integer", "string"]},
-                    },
-                },
-            ]
-        }
+    either(
+        {"enum": ["earliest", "latest"]},
+        MOMENT_SCHEMA,
+        _mapping_of(_mapping_of({"type": ["integer", "string"]})),
     ),
 ]
 
@@ -468,16 +450,9 @@ class Registry(Section):
             for name in _ONLY_FOR_SERVERS:
                 if getattr(self, name) is not None:
                     yield (name,), "means nothing for a folder of schemas"
-        if (self.username is None) != (self.password is None):
-            yield (
-                ("username" if self.username else "password",),
-                ("goes together with password" if self.username else "goes together with username"),
-            )
-        yield from self._logins()
+        yield from unpaired_login(self.username, self.password)
         if self.key_location and not self.certificate_location:
             yield ("key_location",), "goes together with certificate_location"
-
-    def _logins(self) -> Iterator[Conflict]:
         if self.token is not None and self.username is not None:
             yield ("token",), "cannot stand beside username and password"
         if self.oauth is not None and (self.token is not None or self.username is not None):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import (
@@ -23,12 +23,9 @@ from distributary.config.base import (
     TableTemplate,
     Text,
     placeholders,
+    required,
     split,
 )
-
-
-def _below_path(settings: dict[str, Any]) -> str:
-    return below(settings["path"], "_checkpoints")
 
 
 class Lake(Section):
@@ -36,7 +33,9 @@ class Lake(Section):
 
     path: Text = Field(examples=["./lake", "s3://bucket/lake"])
     """Folder or address under which every table has its own folder."""
-    checkpoint: Annotated[Text, Field(default_factory=_below_path)]
+    checkpoint: Annotated[
+        Text, Field(default_factory=lambda given: below(given["path"], "_checkpoints"))
+    ]
     """Folder of the pipeline's progress; `_checkpoints` under `path` when left out."""
     database: TableName | None = Field(default=None, examples=["default"])
     """Database in which tables are registered; none when left out."""
@@ -64,10 +63,6 @@ class Lake(Section):
     def options(self) -> dict[str, str]:
         """The storage options in clear; holds secrets."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
-
-    def table_path(self, table: str) -> str:
-        """The folder of one table."""
-        return below(self.path, table)
 
     def checkpoint_of(self, pipeline: str) -> str:
         """The folder of one pipeline's progress."""
@@ -149,14 +144,7 @@ class Tables(Section):
     metadata: Annotated[
         tuple[Metadata, ...],
         BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
-    ] = (
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "schema_id",
-        "batch",
-    )
+    ] = ("topic", "partition", "offset", "timestamp", "schema_id", "batch")
     """What is stored about each record besides its fields; `raw` is its bytes."""
     names: Literal["strict", "encode"] = "strict"
     """What to do with a type whose name is unsafe as a table name: dead-letter its records, or
@@ -240,16 +228,9 @@ _COMMITS = re.compile(r"\s*([0-9]{1,9})\s*(?:commits?)?\s*")
 def _commits(value: object) -> object:
     if not isinstance(value, str):
         return value
-    match = _COMMITS.fullmatch(value)
-    if match is None:
-        raise PydanticCustomError("commits", "must be a number of commits, such as 50 commits")
-    return int(match[1])
-
-
-def _long_enough(value: timedelta) -> timedelta:
-    if value < LEAST_RETENTION:
-        raise PydanticCustomError("retention", "must be at least 1d: readers take their time")
-    return value
+    if match := _COMMITS.fullmatch(value):
+        return int(match[1])
+    raise PydanticCustomError("commits", "must be a number of commits, such as 50 commits")
 
 
 Commits = Annotated[int, BeforeValidator(_commits, json_schema_input_type=int | str), Field(ge=1)]
@@ -275,9 +256,12 @@ class Checkpoint(Section):
 class Vacuum(Section):
     """When files are deleted that are no longer part of a table."""
 
-    retention: Annotated[PositiveDuration, AfterValidator(_long_enough)] = Field(
-        default=timedelta(days=7), examples=["7d"]
-    )
+    retention: Annotated[
+        PositiveDuration,
+        required(
+            LEAST_RETENTION.__le__, "retention", "must be at least 1d: readers take their time"
+        ),
+    ] = Field(default=timedelta(days=7), examples=["7d"])
     """How long they are kept for readers of older versions, 1d at least; the table's own
     `delta.deletedFileRetentionDuration` goes first."""
 
@@ -293,17 +277,15 @@ class Expire(Section):
     """Details of batches; sums of what was done stay for ever."""
 
 
+Step = Literal["optimize", "checkpoint", "vacuum", "expire"]
+
+
 class Maintain(Section):
     """What `distributary maintain` does by itself."""
 
     every: PositiveDuration | None = Field(default=None, examples=["1h"])
     """How often it is done while the pipeline is up; only by hand when left out."""
-    steps: tuple[Literal["optimize", "checkpoint", "vacuum", "expire"], ...] = (
-        "optimize",
-        "checkpoint",
-        "vacuum",
-        "expire",
-    )
+    steps: tuple[Step, ...] = ("optimize", "checkpoint", "vacuum", "expire")
     """What is done."""
     skip: tuple[Text, ...] = Field(default=(), examples=[["bronze_*"]])
     """Tables that are left alone; `*` stands for anything."""

@@ -67,29 +67,20 @@ def is_free_form(info: FieldInfo) -> bool:
     return any(get_origin(part) is Mapping for part in alternatives(info.annotation))
 
 
+def _along(path: KeyPath) -> Iterator[FieldInfo]:
+    """The fields on the way to a setting, its own last."""
+    models = ROOT
+    for part in path:
+        info = settings(models).get(part) if isinstance(part, str) else None
+        if info is not None:
+            yield info
+            models = models_of(info)
+
+
 def is_free_form_option(path: KeyPath) -> bool:
     """Whether a path is that of an option whose name does not tell if its value is secret."""
-    models = ROOT
-    for part in path:
-        info = settings(models).get(part) if isinstance(part, str) else None
-        if info is not None:
-            maps = (p for p in alternatives(info.annotation) if get_origin(p) is Mapping)
-            if any(get_args(each)[1] is SecretStr for each in maps):
-                return True
-            models = models_of(info)
-    return False
-
-
-def holds_secret(path: KeyPath) -> bool:
-    """Whether the value at a path is a secret, or an option that may be one."""
-    models = ROOT
-    for part in path:
-        info = settings(models).get(part) if isinstance(part, str) else None
-        if info is not None:
-            if is_secret(info):
-                return True
-            models = models_of(info)
-    return is_free_form_option(path)
+    parts = (part for info in _along(path) for part in alternatives(info.annotation))
+    return any(get_origin(part) is Mapping and get_args(part)[1] is SecretStr for part in parts)
 
 
 def is_secret(info: FieldInfo) -> bool:
@@ -115,12 +106,10 @@ def every_model(models: Models = ROOT) -> Iterator[type[Section]]:
 
 def chosen(models: Models, node: Node) -> Models:
     """The one model that a `type` names; all of them when it names none."""
-    if len(models) < 2:
-        return models
     named = node.entries.get("type")
-    tags = {tag_of(model): model for model in models}
-    model = tags.get(str(named.value)) if named else None
-    return (model,) if model else models
+    if not is_union(models) or named is None:
+        return models
+    return tuple(model for model in models if tag_of(model) == str(named.value)) or models
 
 
 def tag_of(model: type[Section]) -> str:
@@ -149,9 +138,9 @@ def every_setting(models: Models = ROOT, path: tuple[str, ...] = ()) -> Iterator
         yield from every_setting(models_of(info), (*path, key))
 
 
-def is_union(models: Iterable[type[Section]]) -> bool:
+def is_union(models: Models) -> bool:
     """Whether pydantic puts the tag of the chosen model into its paths."""
-    return len(tuple(models)) > 1
+    return len(models) > 1
 
 
 def _items(info: FieldInfo) -> Iterator[Any]:
@@ -224,9 +213,9 @@ class Layers:
                 self.warnings.append(
                     problem_at(
                         origin,
+                        "names no section of the pipeline file and is ignored",
                         path=".".join(parts),
                         code=ErrorCode.CONFIG_UNKNOWN_KEY,
-                        message="names no section of the pipeline file and is ignored",
                         suggestion=nearest(parts[0], settings(ROOT)),
                     )
                 )
@@ -245,7 +234,8 @@ class Layers:
         self.root = self.root.without(path)
         new = self._deprecated[path].new
         if new and self.root.has(split_key(new)):
-            self._problem(node.key_origin, dotted(path), f"is the old name of {new}: keep one")
+            why = f"is the old name of {new}: keep one"
+            self.problems.append(problem_at(node.key_origin, why, path=dotted(path)))
         else:
             self._set(path, node, node.key_origin)
 
@@ -255,15 +245,9 @@ class Layers:
         if deprecation is None:
             return path
         instead = f"use {deprecation.new}" if deprecation.new else "it has no effect: remove it"
-        self.warnings.append(
-            problem_at(
-                origin,
-                path=dotted(path),
-                code=ErrorCode.CONFIG_DEPRECATED,
-                message=f"is deprecated and refused from {deprecation.removed_in}: {instead}",
-                suggestion=deprecation.new,
-            )
-        )
+        why = f"is deprecated and refused from {deprecation.removed_in}: {instead}"
+        code, new = ErrorCode.CONFIG_DEPRECATED, deprecation.new
+        self.warnings.append(problem_at(origin, why, path=dotted(path), code=code, suggestion=new))
         return split_key(deprecation.new) if deprecation.new else ()
 
     def _variable(self, text: str, origin: Origin) -> Node:
@@ -273,7 +257,7 @@ class Layers:
             # lists and mappings are written as they would be in the file
             tree, _ = parse(f"value: {text}", file=origin.name)
         except PipelineFileError:
-            self._problem(origin, "", "is not a list or mapping in YAML")
+            self.problems.append(problem_at(origin, "is not a list or mapping in YAML"))
             return graft(text, origin)
         return graft(tree.entries["value"].plain(), origin)
 
@@ -288,16 +272,13 @@ class Layers:
         if depth == len(path) - 1:
             return tree.with_entry(key, node)
         below = tree.entries.get(key) or Node({}, origin)
-        if not isinstance(below.value, dict):
-            if below.value is not None:
-                self._problem(origin, dotted(path), f"needs {key} to be a mapping in the file")
-                return tree
+        if below.value is None:
             below = Node({}, below.origin, below.key)
+        elif not isinstance(below.value, dict):
+            why = f"needs {key} to be a mapping in the file"
+            self.problems.append(problem_at(origin, why, path=dotted(path)))
+            return tree
         return tree.with_entry(key, self._placed(below, path, depth + 1, node, origin))
-
-    def _problem(self, origin: Origin, path: str, message: str) -> None:
-        code = ErrorCode.CONFIG_INVALID
-        self.problems.append(problem_at(origin, path=path, code=code, message=message))
 
 
 # What pydantic found, in our words: path, place and the nearest right answer, never the value.
@@ -346,14 +327,11 @@ class UnknownKeys:
         known = settings(chosen(models, node))
         node = self._respelled(node, known, path)
         entries = {
-            key: below if is_free_form(known[key]) else self._below(below, known[key], (*path, key))
+            key: self.repair(below, models_of(known[key]), (*path, key))
             for key, below in node.entries.items()
             if key in known
         }
         return replace(node, value=entries)
-
-    def _below(self, node: Node, info: Any, path: KeyPath) -> Node:
-        return self.repair(node, models_of(info), path)
 
     def _respelled(
         self, node: Node, known: Mapping[str, Any], path: KeyPath, *, only: str = ""
@@ -362,25 +340,22 @@ class UnknownKeys:
             meant = nearest(key, known)
             if key in known or (only and meant != only):
                 continue
-            self._refuse(key, below, meant, path)
+            # a key that is right elsewhere was most likely indented wrongly
+            elsewhere = [".".join(p) for p in every_setting() if p[-1] == key]
+            self.problems.append(
+                problem_at(
+                    below.key_origin,
+                    "unknown key",
+                    path=dotted((*path, key)),
+                    code=ErrorCode.CONFIG_UNKNOWN_KEY,
+                    suggestion=meant or (elsewhere[0] if len(elsewhere) == 1 else ""),
+                )
+            )
             node = node.without((key,))
             if meant and meant not in node.entries:
                 node = node.with_entry(meant, below)
                 self.adopted.add((*path, meant))
         return node
-
-    def _refuse(self, key: str, node: Node, meant: str, path: KeyPath) -> None:
-        # a key that is right elsewhere was most likely indented wrongly
-        elsewhere = [".".join(p) for p in every_setting() if p[-1] == key]
-        self.problems.append(
-            problem_at(
-                node.key_origin,
-                path=dotted((*path, key)),
-                code=ErrorCode.CONFIG_UNKNOWN_KEY,
-                message="unknown key",
-                suggestion=meant or (elsewhere[0] if len(elsewhere) == 1 else ""),
-            )
-        )
 
 
 def explain(error: ValidationError, root: Node, *, ignore: Iterable[KeyPath]) -> list[Problem]:
@@ -427,11 +402,13 @@ def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
         code, message = ErrorCode.CONFIG_MISSING_KEY, "is required"
     elif kind in ("literal_error", "union_tag_invalid"):
         allowed = _QUOTED.findall(str(context.get("expected") or context.get("expected_tags")))
-        message = f"must be {_either(allowed)}"
+        message = "must be " + " or ".join(filter(None, [", ".join(allowed[:-1]), *allowed[-1:]]))
         suggestion = nearest(str(node.value), allowed)
     elif kind in _BOUNDS:
-        text, bound = _BOUNDS[kind]
-        message = f"{text} {_plain_number(context.get(bound))}"
+        text, name = _BOUNDS[kind]
+        bound = context.get(name)
+        # pydantic gives the limit of a duration as Python's own notation
+        message = f"{text} {bound if isinstance(bound, int | float) else '0s'}"
     elif kind in _MESSAGES:
         message = _MESSAGES[kind]
     elif "error" not in context and "_type" not in kind and "_parsing" not in kind:
@@ -441,16 +418,7 @@ def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
     origin = node.origin if root.has(path) and kind != CONFLICT else node.key_origin
     if origin.references:
         message = f"{message} (from {', '.join(origin.references)})"
-    return problem_at(origin, path=dotted(path), code=code, message=message, suggestion=suggestion)
-
-
-def _either(words: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def _plain_number(bound: object) -> str:
-    # pydantic gives the limit of a duration as Python's own notation
-    return str(bound) if isinstance(bound, int | float) else "0s"
+    return problem_at(origin, message, path=dotted(path), code=code, suggestion=suggestion)
 
 
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
@@ -488,7 +456,6 @@ def load(
     *,
     overrides: Mapping[str, object] = _NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
-    deprecations: Sequence[Deprecation] = DEPRECATIONS,
     needs: Collection[str] | None = None,
 ) -> Loaded:
     """Read a pipeline file; raises PipelineFileError with all that is wrong with it.
@@ -497,14 +464,8 @@ def load(
     read, and what stands there is the reference. All are read when it is left out.
     """
     text, sha256 = read(path)
-    loaded = load_text(
-        text,
-        file=printable(str(path)),
-        overrides=overrides,
-        environ=environ,
-        deprecations=deprecations,
-        needs=needs,
-    )
+    file = printable(str(path))
+    loaded = load_text(text, file=file, overrides=overrides, environ=environ, needs=needs)
     return replace(loaded, path=FilePath(path), sha256=sha256)
 
 
@@ -533,14 +494,12 @@ def load_text(
         problems += explain(error, root, ignore=(*expander.broken, *keys.adopted))
     if problems:
         raise refuse(file, problems)
-    secrets = {*expander.secrets, *secret_values(config)}
-    warnings = tuple(layers.warnings)
     return Loaded(
         config,
         file,
-        _origins(root),
-        warnings,
-        frozenset(filter(None, secrets)),
+        {dotted(path): with_list_origin(node) for path, node in root.leaves()},
+        tuple(layers.warnings),
+        frozenset(filter(None, (*expander.secrets, *secret_values(config)))),
         frozenset(expander.sealed),
     )
 
@@ -567,17 +526,17 @@ class _Expander:
                 expanded = self.tree(item, (*path, len(items)))
                 items += [expanded] if expanded.value is not None else []
             return replace(node, value=tuple(items))
-        if node.expand and isinstance(node.value, str) and "${" in node.value:
-            if self._is_left(node.value, path):
-                return node
-            return self._scalar(node, node.value, path)
-        return node
+        text = node.value
+        if not node.expand or not isinstance(text, str) or "${" not in text:
+            return node
+        return node if self._is_left(text, path) else self._scalar(node, text, path)
 
     def _is_left(self, text: str, path: KeyPath) -> bool:
         """Whether a value is a secret that nobody needs."""
         if self._needs is None or path[0] in self._needs:
             return False
-        return holds_secret(path) or any(kind in text for kind in ("${file:", "${databricks:"))
+        hidden = any(map(is_secret, _along(path))) or is_free_form_option(path)
+        return hidden or "${file:" in text or "${databricks:" in text
 
     def _scalar(self, node: Node, text: str, path: KeyPath) -> Node:
         expansion = self._variables.expand(text)
@@ -596,19 +555,15 @@ class _Expander:
             self.problems.append(
                 problem_at(
                     origin,
+                    unresolved.what,
                     path=dotted(path),
                     code=unresolved.code,
-                    message=unresolved.what,
                     suggestion=unresolved.context.get("suggestion", ""),
                 )
             )
         # the text as it was stands in for a value that is not known
         value = text if expansion.unresolved else expansion.text or None
         return replace(node, value=value, origin=origin)
-
-
-def _origins(root: Node) -> dict[str, Origin]:
-    return {dotted(path): with_list_origin(node) for path, node in root.leaves()}
 
 
 def secret_values(section: Section) -> Iterator[str]:

@@ -100,9 +100,12 @@ class PipelineConfig(Section):
             yield (), "needs payload for this source, such as payload: {format: protobuf}"
         elif self.registry is None and self.needs_registry:
             yield (), "needs registry, with url or path, for this payload"
-        if self._no_time():
-            yield ("tables", "partition_by"), "needs source.timestamp for _date"
-        if self._always_stale():
+        if isinstance(self.source, DeltaSource) and self.source.timestamp is None:
+            if "_date" in self.tables.partition_by:
+                yield ("tables", "partition_by"), "needs source.timestamp for _date"
+        limit, interval = self.alerts.on.freshness, self.trigger.interval
+        # tables would be older than they may be before the next batch even begins
+        if limit is not None and interval is not None and limit <= interval:
             yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
         if self.shard is not None:
             yield from shard_conflicts(self, self.shard)
@@ -115,17 +118,6 @@ class PipelineConfig(Section):
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )
-
-    def _no_time(self) -> bool:
-        """Whether records come without a time although tables are partitioned by its day."""
-        source = self.source
-        dated = "_date" in self.tables.partition_by
-        return dated and isinstance(source, DeltaSource) and source.timestamp is None
-
-    def _always_stale(self) -> bool:
-        """Whether tables are older than they may be before the next batch even begins."""
-        limit, interval = self.alerts.on.freshness, self.trigger.interval
-        return limit is not None and interval is not None and limit <= interval
 
     def _files_conflicts(self) -> Iterator[Conflict]:
         if self.cdc is None:
@@ -162,21 +154,16 @@ class PipelineConfig(Section):
     @property
     def infers(self) -> bool:
         """Whether records may come without any schema, which is then what they look like."""
-        records = self.records
-        if records.format != "json" or self.envelope is not None:
-            return False
-        return self.registry is None or self.cdc is not None
+        json = self.records.format == "json" and self.envelope is None
+        return json and (self.registry is None or self.cdc is not None)
 
     @property
     def needs_registry(self) -> bool:
         """Whether records cannot be decoded without a registry."""
-        if self.payload is None:
-            return False
-        return (
+        payload = self.payload
+        return payload is not None and (
             self.envelope is not None
-            or self.payload.format != "json"
-            or self.payload.framing != "none"
-            or self.payload.validation == "registry"
+            or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
         )
 
     @property

@@ -105,11 +105,9 @@ def _options(
 
 
 def _origin(loaded: Loaded, path: str, *, given: bool) -> Origin:
-    parent = path.rpartition(".")[0]
-    if path not in loaded.origins and given:
-        # a section that was written in short, as a single word
-        return loaded.origin(parent)
-    return loaded.origin(path)
+    # a section may be written in short, as a single word
+    short = given and path not in loaded.origins
+    return loaded.origin(path.rpartition(".")[0] if short else path)
 
 
 def _safe(loaded: Loaded, value: Any) -> Any:
@@ -150,8 +148,7 @@ def _section_page(models: tuple[type[Section], ...], path: str) -> Iterator[str]
 
 
 def _row(key: str, info: Any) -> str:
-    notes = [_one_line(info.description)]
-    notes.append(_words(info.annotation))
+    notes = [_one_line(info.description), _words(info.annotation)]
     if is_secret(info):
         notes.append("A secret: never shown.")
     if info.examples:
@@ -235,10 +232,12 @@ def _section_schema(schema: dict[str, Any], model: type[Section]) -> dict[str, A
 def _setting(schema: dict[str, Any]) -> dict[str, Any]:
     """One setting: its alternatives, and a variable where plain text is not among them."""
     about = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
+    bare = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
     # a variable as the tag of a union fits all its members: `oneOf` would refuse it
-    found = schema.get("anyOf") or schema.get("oneOf") or [_without_annotations(schema)]
+    found = schema.get("anyOf") or schema.get("oneOf") or [bare]
     alternatives = [_alternative(value) for value in _flat(found)]
-    if not all(map(_is_mapping, alternatives)) and not any(map(_takes_text, alternatives)):
+    mappings = ["$ref" in a or a.get("type") in ("object", "null") for a in alternatives]
+    if not all(mappings) and not any(map(_takes_text, alternatives)):
         alternatives.append(_VARIABLE_REF)
     return about | (alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives})
 
@@ -257,14 +256,6 @@ def _alternative(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _is_mapping(schema: dict[str, Any]) -> bool:
-    return "$ref" in schema or schema.get("type") in ("object", "null")
-
-
 def _takes_text(schema: dict[str, Any]) -> bool:
     limited = any(key in schema for key in ("const", "enum", "pattern"))
     return "string" in schema.get("type", "") and not limited
-
-
-def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key not in _ANNOTATIONS}

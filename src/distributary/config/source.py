@@ -331,9 +331,8 @@ class Move:
 def shard_of(type_name: str, shards: int) -> int:
     """The shard of a type, by jump consistent hashing (Lamping and Veach).
 
-    One shard more takes an equal share from each of the others, and nothing else moves; one less
-    gives the last one's types away. Names that differ in case only stay together: to change that
-    would move types.
+    One shard more takes an equal share from each of the others, and nothing else moves. Names that
+    differ in case only stay together: to change that would move types.
     """
     folded = casefold_key(type_name).encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.sha256(folded).digest()[:8], "big")

@@ -63,11 +63,10 @@ class Variables:
             done += text[position:start]
             end = _closing(text, start + 2)
             if end < 0 or depth >= _MAX_NESTING:
-                into.unresolved.append(
-                    UnresolvedError("has ${ without its }; write $${ for a literal one")
-                    if end < 0
-                    else UnresolvedError("has variables inside variables, too deep")
-                )
+                why = "has variables inside variables, too deep"
+                if end < 0:
+                    why = "has ${ without its }; write $${ for a literal one"
+                into.unresolved.append(UnresolvedError(why))
                 return done
             try:
                 done += self._value(text[start + 2 : end], into, depth=depth)
@@ -148,11 +147,7 @@ def databricks_secrets(environ: Mapping[str, str]) -> SecretLookup | None:
     except Exception:
         # without credentials the import itself fails, in ways that depend on the version
         return None
-
-    def lookup(scope: str, key: str) -> str:
-        return str(dbutils.secrets.get(scope=scope, key=key))
-
-    return lookup
+    return lambda scope, key: str(dbutils.secrets.get(scope=scope, key=key))
 
 
 def _closing(text: str, start: int) -> int:
@@ -166,20 +161,20 @@ def _closing(text: str, start: int) -> int:
 
 
 def _file(path: str, *, written: str) -> str:
-    # told as it was written: what a variable put into the path may be a secret
     target = Path(path)
     try:
-        if not target.is_file():
-            raise UnresolvedError(f"needs the file {written}, which is not there")
-        with target.open("rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = type(error).__name__
-        raise UnresolvedError(f"needs the file {written}, which cannot be read ({why})") from None
-    if len(content) > MAX_SECRET_BYTES:
-        raise UnresolvedError(f"needs the file {written}, which is larger than 64 KiB")
-    try:
-        # mounted secrets commonly end with a line break that is not part of them
-        return content.decode("utf-8-sig").rstrip("\r\n")
+        if target.is_file():
+            with target.open("rb") as file:
+                content = file.read(MAX_SECRET_BYTES + 1)
+            if len(content) <= MAX_SECRET_BYTES:
+                # mounted secrets commonly end with a line break that is not part of them
+                return content.decode("utf-8-sig").rstrip("\r\n")
+            why = "is larger than 64 KiB"
+        else:
+            why = "is not there"
     except UnicodeDecodeError:
-        raise UnresolvedError(f"needs the file {written}, which is not UTF-8 text") from None
+        why = "is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({type(error).__name__})"
+    # told as it was written: what a variable put into the path may be a secret
+    raise UnresolvedError(f"needs the file {written}, which {why}")

@@ -1,14 +1,10 @@
-"""Bring a decoded batch into the shape of its table: cast, reorder, fill up what is missing.
-
-It is worked out once per pair of schemas; a batch then costs a few calls per column that has
-to change, and nothing is copied where the types are equal already.
-"""
+"""Bring a decoded batch into the shape of its table: cast, reorder, fill up what is missing."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -79,29 +75,37 @@ def grown_defaults(have: Column, writer: Column, grown: pa.DataType) -> tuple[tu
 
 def inner_type(type_: pa.DataType, path: str) -> pa.DataType | None:
     """The type of a field inside a type, `element.price` in a list of structs; None: no such."""
-    found: pa.DataType | None = type_
-    for step in path.split("."):
-        if found is None:
-            break
-        if is_struct(found):
-            index = found.get_field_index(step)
-            found = found.field(index).type if index >= 0 else None
-        elif is_list(found) and step == "element":
-            found = found.value_type
-        elif is_map(found) and step == "value":
-            found = found.item_type
-        else:
-            found = None
-    return found
+    step, _, rest = path.partition(".")
+    found: pa.DataType | None = None
+    if is_struct(type_) and (index := type_.get_field_index(step)) >= 0:
+        found = type_.field(index).type
+    elif is_list(type_) and step == "element":
+        found = type_.value_type
+    elif is_map(type_) and step == "value":
+        found = type_.item_type
+    return inner_type(found, rest) if rest and found is not None else found
 
 
 Convert = Callable[[pa.Array], pa.Array]
 Defaults = Mapping[str, str]
 """JSON of what stands in for fields inside a column, by path."""
+_Step = tuple[int, Convert | None, pa.Scalar]
+"""Which column or field to take, how to convert it, and what stands in where there is none."""
+
+
+def _filled(arrays: Sequence[pa.Array], steps: Iterable[_Step], rows: int) -> list[pa.Array]:
+    return [
+        pa.repeat(missing, rows)
+        if index < 0
+        else arrays[index]
+        if convert is None
+        else convert(arrays[index])
+        for index, convert, missing in steps
+    ]
 
 
 class Aligner:
-    """Turns batches of one schema into batches of another."""
+    """Turns batches of one schema into batches of another; worked out once per pair of schemas."""
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class Aligner:
     ) -> None:
         by_target = {fill.target: fill for fill in fills}
         fields: list[pa.Field] = []
-        self._steps: list[tuple[int, Convert | None, pa.Scalar]] = []
+        self._steps: list[_Step] = []
         for field in target:
             fill = by_target.get(field.name, Fill("", field.name, field.type))
             index = source.get_field_index(fill.source) if fill.source else -1
@@ -136,13 +140,7 @@ class Aligner:
         """Align one batch of the source schema."""
         if self._only_picks:
             return batch.select(self._picked)
-        rows, columns = batch.num_rows, batch.columns
-        arrays = []
-        for index, convert, missing in self._steps:
-            if index < 0:
-                arrays.append(pa.repeat(missing, rows))
-            else:
-                arrays.append(columns[index] if convert is None else convert(columns[index]))
+        arrays = _filled(batch.columns, self._steps, batch.num_rows)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -164,8 +162,7 @@ def align(
     """The batch with the table's columns, in the table's order and types.
 
     A column that the writer does not have is its default; without one it is null, or is left out
-    with `omit_missing`: readers of a Parquet file give null for a column it lacks. What the table
-    does not have is left out.
+    with `omit_missing`: readers of a Parquet file give null for a column it lacks.
     """
     return aligner(batch.schema, fills, schema, omit_missing=omit_missing)(batch)
 
@@ -194,7 +191,7 @@ def _struct_converter(
     # a field that is written, if only to a side field, is not missing
     written = {fold(field.name) for field in got}
     fields = list(have)
-    steps: list[tuple[int, Convert | None, pa.Scalar]] = []
+    steps: list[_Step] = []
     for place, field in enumerate(fields):
         inside = f"{path}.{field.name}" if path else field.name
         index = origin.get(place, -1)
@@ -205,14 +202,9 @@ def _struct_converter(
         steps.append((index, convert, constant(default, field.type)))
 
     def convert_struct(array: pa.Array) -> pa.Array:
-        children = []
-        for index, convert, missing in steps:
-            if index < 0:
-                children.append(pa.repeat(missing, len(array)))
-            else:
-                child = array.field(index)
-                children.append(child if convert is None else convert(child))
+        inner = [array.field(index) for index in range(array.type.num_fields)]
         mask = array.is_null() if array.null_count else None
+        children = _filled(inner, steps, len(array))
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
     return convert_struct

@@ -1,11 +1,8 @@
 """A table's columns and a writer's columns in; the new columns and the way into them out.
 
-Policies are about changes of the table: what the table has a place for is stored, whatever they
-say. A column whose field has a default holds it where a writer does not have the field, as Avro's
-resolution asks, whether that writer is older or newer. Two types with something in common meet in
-the smallest type that holds every value of both. A field whose type has nothing in common with its
-column goes to a side column, `score__string`, which says so in its comment; inside a struct it goes
-to a side field of that name.
+Policies are about changes of the table: what it has a place for is stored, whatever they say. Two
+types with something in common meet in the smallest type that holds every value of both; else the
+values go to a side column, `score__string`, which says so in its comment.
 """
 
 from __future__ import annotations
@@ -139,9 +136,9 @@ class Fields:
 
     def unwritten(self) -> Iterator[Column]:
         """The columns with a default that the merged writer knows nothing of."""
-        for index, column in enumerate(self.columns):
-            if column.default is not None and index not in self._filled | self._moved:
-                yield column
+        known = self._filled | self._moved
+        unknown = (column for index, column in enumerate(self.columns) if index not in known)
+        return (column for column in unknown if column.default is not None)
 
     def merge(self, writer: Sequence[Column]) -> None:
         """Find or make a place for each field of a writer."""
@@ -262,10 +259,8 @@ def merge_type(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str
         return Step(have)
     if policy.wider_type != "widen":
         return Clash(wider=True)
-    change = Change(
-        ChangeKind.COLUMN_WIDENED, path, sql_name(have), sql_name(joined), policy.wider_type
-    )
-    return Step(joined, (change,))
+    names = sql_name(have), sql_name(joined)
+    return Step(joined, (Change(ChangeKind.COLUMN_WIDENED, path, *names, policy.wider_type),))
 
 
 def _merge_struct(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step:
@@ -334,14 +329,11 @@ def create(
 
 def _fills(level: Fields) -> tuple[Fill, ...]:
     columns = {column.name: column for column in level.columns}
-    placed = [
-        Fill(source, target, columns[target].type, inner_defaults=columns[target].inner_defaults)
-        for source, target in level.placed
-    ]
-    unwritten = [
-        Fill("", column.name, column.type, value=column.default) for column in level.unwritten()
-    ]
-    return (*placed, *unwritten)
+    placed = ((source, columns[target]) for source, target in level.placed)
+    return (
+        *(Fill(s, c.name, c.type, inner_defaults=c.inner_defaults) for s, c in placed),
+        *(Fill("", c.name, c.type, value=c.default) for c in level.unwritten()),
+    )
 
 
 def _refused(table: tuple[Column, ...], level: Fields) -> Merged:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 import pyarrow as pa
 from pyarrow import types as kinds
@@ -40,8 +40,7 @@ _MAX_DECIMAL_DIGITS = 38
 
 def sql_name(type_: pa.DataType) -> str:
     """The type as Spark and Delta spell it: `bigint`, `decimal(20,0)`, `struct<a: int>`."""
-    known = _SCALARS.get(type_)
-    if known is not None:
+    if known := _SCALARS.get(type_):
         return known
     if is_struct(type_):
         return f"struct<{', '.join(f'{_quoted(f.name)}: {sql_name(f.type)}' for f in type_)}>"
@@ -102,32 +101,19 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The smallest scalar type that holds every value of both exactly; None when there is none."""
     if same(one, other):
         return one
-    if kinds.is_integer(one) and kinds.is_integer(other):
-        return _larger_integer(one, other)
-    if kinds.is_floating(one) and kinds.is_floating(other):
-        return pa.float64()
-    if _is_float_pair(one, other):
+    whole_numbers = [type_ for type_ in (one, other) if type_ in _INTEGER_DIGITS]
+    floats = [type_ for type_ in (one, other) if kinds.is_floating(type_)]
+    if len(whole_numbers) == 2:
+        return max(whole_numbers, key=_INTEGER_DIGITS.__getitem__)
+    if len(whole_numbers) + len(floats) == 2:
         # a double has 53 exact bits: enough for an int, not for a bigint
-        return None if pa.int64() in (one, other) else pa.float64()
+        return None if pa.int64() in whole_numbers else pa.float64()
     first, second = _decimal_digits(one), _decimal_digits(other)
     if first is None or second is None:
         return None
     whole, scale = max(first[0], second[0]), max(first[1], second[1])
-    if whole + scale > _MAX_DECIMAL_DIGITS:
-        return None
-    return pa.decimal128(whole + scale, scale)
-
-
-def _larger_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if one not in _INTEGER_DIGITS or other not in _INTEGER_DIGITS:
-        return None
-    return max(one, other, key=_INTEGER_DIGITS.__getitem__)
-
-
-def _is_float_pair(one: pa.DataType, other: pa.DataType) -> bool:
-    return (one in _INTEGER_DIGITS and kinds.is_floating(other)) or (
-        other in _INTEGER_DIGITS and kinds.is_floating(one)
-    )
+    digits = whole + scale
+    return pa.decimal128(digits, scale) if digits <= _MAX_DECIMAL_DIGITS else None
 
 
 def _decimal_digits(type_: pa.DataType) -> tuple[int, int] | None:
@@ -157,10 +143,8 @@ def with_values(array: pa.Array, type_: pa.DataType, values: pa.Array) -> pa.Arr
     )
 
 
-# Which field of a table a writer's field belongs to, by name and type.
-#
-# `merge` asks it while a table changes and `align` asks it when values are moved, so both give
-# the same answer. Names are compared as Delta does: without regard to case.
+# Which field of a table a writer's field belongs to, by name and type: `merge` asks it while a
+# table changes and `align` when values are moved. Names are compared without regard to case.
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +216,9 @@ def _owners(
         groups.setdefault(fold(name), []).append(name)
     owners: dict[str, str | None] = {}
     for key, group in groups.items():
+        free = (name for name in sorted(group) if _case_name(name) not in exact)
         present = in_table.get(key)
-        if present in group:
-            owners[key] = present
-        else:
-            free = [name for name in sorted(group) if _case_name(name) not in exact]
-            owners[key] = free[0] if free else None
+        owners[key] = present if present in group else next(free, None)
     return owners
 
 
@@ -284,9 +265,7 @@ def side(base: str, type_: pa.DataType, slots: Sequence[Slot], taken: set[str]) 
 
 def _side_names(base: str, type_: pa.DataType) -> Iterator[str]:
     stem = f"{base}__{side_suffix(type_)}"
-    yield stem
-    for n in count(2):
-        yield f"{stem}_{n}"
+    return chain([stem], (f"{stem}_{n}" for n in count(2)))
 
 
 def fits(got: pa.DataType, have: pa.DataType) -> bool:

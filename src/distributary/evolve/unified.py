@@ -1,9 +1,8 @@
 """The one table that holds every type: which of a type's columns are columns there.
 
 `shared`: what at least two types have in common is a column, everything else is JSON text in one
-column `_rest`, so a thousand types do not make ten thousand columns. `wide`: everything is a
-column, merged by name, with side columns where types disagree. Either way a column stays a column,
-and past `max_columns` the remainder goes to `_rest`. The order of the types does not matter.
+column `_rest`. `wide`: everything is a column, merged by name, with side columns where types
+disagree. Either way a column stays a column, and past `max_columns` the rest goes to `_rest`.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ from distributary.model.table import Column, Fill
 
 REST = "_rest"
 
+_Columns = tuple[Column, ...]
+
 _STRICT = Evolution(type_change="dead_letter")
 _ASIDE = Evolution(wider_type="side_column")
 
@@ -57,12 +58,6 @@ class Unified:
     shares: Mapping[str, Share]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    column: Column
-    types: int
-
-
 def plan_unified(
     current: tuple[Column, ...],
     types: Mapping[str, tuple[Column, ...]],
@@ -76,22 +71,18 @@ def plan_unified(
     `reserved` names the system columns in `current`, which no type fills.
     """
     closed = reserved | {REST}
-    writers = {name: _bare(types[name]) for name in sorted(types)}
+    # field numbers and comments of one type mean nothing in another
+    writers = {n: tuple(Column(c.name, c.type) for c in types[n]) for n in sorted(types)}
     has_rest = any(fold(column.name) == fold(REST) for column in current)
     room = max(0, max_columns - len(current) - (0 if has_rest else 1))
     grow = _grow_shared if mode == "shared" else _grow_wide
-    columns = grow(current, writers, room, closed)
+    columns = grow(current, tuple(writers.values()), room, closed)
     shares = {name: share_of(columns, writer, closed) for name, writer in writers.items()}
     needed = mode == "shared" or any(share.rest for share in shares.values())
     if needed and not has_rest:
         comment = "fields without a column of their own, as JSON text"
         columns = (*columns, Column(REST, pa.string(), comment))
     return Unified(columns, shares)
-
-
-def _bare(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    # field numbers and comments of one type mean nothing in another
-    return tuple(Column(column.name, column.type) for column in columns)
 
 
 def share_of(
@@ -111,42 +102,35 @@ def share_of(
 
 
 def _grow_wide(
-    current: tuple[Column, ...],
-    writers: Mapping[str, tuple[Column, ...]],
-    room: int,
-    closed: frozenset[str],
-) -> tuple[Column, ...]:
-    limit = len(current) + room
-    columns = current
-    for writer in writers.values():
+    current: _Columns, writers: Sequence[_Columns], room: int, closed: frozenset[str]
+) -> _Columns:
+    limit, columns = len(current) + room, current
+    for writer in writers:
         columns = merge(columns, writer, Evolution(), reserved=closed).columns[:limit]
     return columns
 
 
 def _grow_shared(
-    current: tuple[Column, ...],
-    writers: Mapping[str, tuple[Column, ...]],
-    room: int,
-    closed: frozenset[str],
-) -> tuple[Column, ...]:
+    current: _Columns, writers: Sequence[_Columns], room: int, closed: frozenset[str]
+) -> _Columns:
     names = {fold(column.name): column.name for column in current}
     grouped: dict[str, list[Column]] = {}
-    for writer in writers.values():
+    for writer in writers:
         for key, column in _one_per_key(writer, names).items():
             grouped.setdefault(key, []).append(column)
     blocked = {fold(name) for name in closed}
     columns = [
         column
         if side_base(column.comment) or fold(column.name) in blocked
-        else _widened(column, grouped.get(fold(column.name), ()))
+        else reduce(lambda a, b: _joined(a, b) or a, grouped.get(fold(column.name), ()), column)
         for column in current
     ]
     candidates = [
         _most_common(group) for key, group in grouped.items() if key not in names.keys() | blocked
     ]
-    promoted = [c for c in candidates if c.types >= 2 or len(writers) == 1]
-    promoted.sort(key=lambda candidate: -candidate.types)
-    columns += [candidate.column for candidate in promoted[:room]]
+    promoted = [(column, types) for column, types in candidates if types > 1 or len(writers) == 1]
+    promoted.sort(key=lambda candidate: -candidate[1])
+    columns += [column for column, _ in promoted[:room]]
     return current if tuple(columns) == current else tuple(columns)
 
 
@@ -159,24 +143,17 @@ def _one_per_key(writer: tuple[Column, ...], names: Mapping[str, str]) -> dict[s
     return {fold(c.name): c for c in writer if chosen[fold(c.name)] is c}
 
 
-def _most_common(group: Iterable[Column]) -> _Candidate:
-    """The type that most types agree on; the first of these by type name."""
-    clusters: list[_Candidate] = []
+def _most_common(group: Iterable[Column]) -> tuple[Column, int]:
+    """The column that most types agree on, the first of these by type name, and how many do."""
+    clusters: list[tuple[Column, int]] = []
     for column in group:
-        for i, cluster in enumerate(clusters):
-            joined = _joined(cluster.column, column)
-            if joined is not None:
-                clusters[i] = _Candidate(joined, cluster.types + 1)
+        for i, (known, types) in enumerate(clusters):
+            if (joined := _joined(known, column)) is not None:
+                clusters[i] = (joined, types + 1)
                 break
         else:
-            clusters.append(_Candidate(Column(column.name, settled(column.type)), 1))
-    return max(clusters, key=lambda cluster: cluster.types)
-
-
-def _widened(column: Column, group: Iterable[Column]) -> Column:
-    for other in group:
-        column = _joined(column, other) or column
-    return column
+            clusters.append((Column(column.name, settled(column.type)), 1))
+    return max(clusters, key=lambda cluster: cluster[1])
 
 
 def _joined(one: Column, other: Column) -> Column | None:
@@ -190,9 +167,7 @@ def _joined(one: Column, other: Column) -> Column | None:
 # Columns as JSON text, one object per row, computed column by column.
 #
 # Nulls are left out of objects and kept in lists. Numbers keep all their digits; NaN and the
-# infinities, which JSON does not have, are strings, as are timestamps (ISO-8601, UTC), dates and
-# binary values (base64). Every value is built for the whole column at once, without a loop over
-# rows.
+# infinities are strings, as are timestamps (ISO-8601, UTC), dates and binary values (base64).
 
 _NULL = pa.scalar(None, pa.string())
 _TEXTS = pa.list_(pa.string())
@@ -296,7 +271,8 @@ def _struct_json(array: pa.Array) -> pa.Array:
 
 
 def _list_json(array: pa.Array) -> pa.Array:
-    lists = compact(array if kinds.is_list(array.type) else _as_list(array))
+    plain = kinds.is_list(array.type)
+    lists = compact(array if plain else array.cast(pa.list_(array.type.value_field)))
     return _rest_joined(lists, pc.fill_null(_json(lists.values), "null"), "[", "]")
 
 
@@ -318,7 +294,3 @@ def _key_json(keys: pa.Array) -> pa.Array:
 def _rest_joined(lists: pa.Array, texts: pa.Array, opening: str, closing: str) -> pa.Array:
     inside = pc.binary_join(with_values(lists, _TEXTS, texts), ",")
     return pc.binary_join_element_wise(opening, inside, closing, "")
-
-
-def _as_list(array: pa.Array) -> pa.Array:
-    return array.cast(pa.list_(array.type.value_field))

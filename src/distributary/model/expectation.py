@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -50,17 +50,13 @@ def type_spellings(type_name: str) -> tuple[str, ...]:
     if not type_name.startswith("["):
         return (type_name,)
     try:
-        names = json.loads(type_name)
+        return type_name, ".".join(str(name) for name in json.loads(type_name) if name)
     except ValueError:
         return (type_name,)
-    return type_name, ".".join(str(name) for name in names if name)
 
 
 def _any_fits(patterns: tuple[str, ...], names: Iterable[str]) -> bool:
-    if not patterns:
-        return True
-    known = tuple(names)
-    return any(_pattern(pattern).fullmatch(name) for pattern in patterns for name in known)
+    return not patterns or any(_pattern(p).fullmatch(name) for name in names for p in patterns)
 
 
 @lru_cache(maxsize=4096)
@@ -87,13 +83,12 @@ class RuleCount:
 
     def __add__(self, other: RuleCount) -> RuleCount:
         known = [place for place in (self.first, other.first) if place is not None]
-        return RuleCount(
-            self.rule,
-            self.action,
-            self.checked + other.checked,
-            self.violated + other.violated,
-            self.unfit or other.unfit,
-            min(known, default=None),
+        return replace(
+            self,
+            checked=self.checked + other.checked,
+            violated=self.violated + other.violated,
+            unfit=self.unfit or other.unfit,
+            first=min(known, default=None),
         )
 
     @property
@@ -104,14 +99,7 @@ class RuleCount:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         first = list(self.first) if self.first else None
-        return {
-            "rule": self.rule,
-            "action": str(self.action),
-            "checked": self.checked,
-            "violated": self.violated,
-            "unfit": self.unfit,
-            "first": first,
-        }
+        return asdict(self) | {"action": str(self.action), "first": first}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RuleCount:

@@ -28,11 +28,8 @@ def compact(
 ) -> str:
     """The text of a document; its characters stay what they are.
 
-    Args:
-        document: What `json` could write.
-        escaped: Whether what is not UTF-8 (file names may hold it) is escaped. Else it stays, and
-            whoever encodes the text has to do something about it.
-        default: What becomes of anything else, which is a TypeError without it.
+    What is not UTF-8 (file names may hold it) is escaped, or left to whoever encodes the text.
+    `default` says what becomes of anything that `json` could not write.
     """
     try:
         return orjson.dumps(document, default=default, option=_AS_JSON).decode()
@@ -50,7 +47,6 @@ def parsed(text: str) -> Any:
 
 
 MANIFEST_FORMAT = 1
-_MOST_TEXTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +129,7 @@ class Counts:
         return self.read == self.written + self.dead_lettered + self.parked + self.skipped
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.read + other.read,
-            self.written + other.written,
-            self.dead_lettered + other.dead_lettered,
-            self.parked + other.parked,
-            self.skipped + other.skipped,
-        )
+        return Counts(*(getattr(self, n) + getattr(other, n) for n in Counts.__slots__))
 
     def equation(self) -> str:
         """`read 10,000 = written 9,997 + dead letters 3 + parked 0`."""
@@ -259,7 +249,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "format": table.format,
         "partition_by": list(table.partition_by),
         "comment": table.comment,
-        "columns": _known_text(table.columns),
+        "columns": _TEXTS.of((table.columns,), lambda: columns_to_text(table.columns)),
         "records": entry.records,
         "changes": [asdict(change) for change in entry.changes],
         "files": [file.as_dict() for file in entry.files],
@@ -295,12 +285,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
 
 
-_TEXTS: Cache[str] = Cache(_MOST_TEXTS)
-
-
-def _known_text(columns: tuple[Column, ...]) -> str:
-    """The text of columns, kept for as long as a table has them: manifests name it every batch."""
-    return _TEXTS.of((columns,), lambda: columns_to_text(columns))
+# the text of columns, kept for as long as a table has them: manifests name it every batch
+_TEXTS: Cache[str] = Cache(10_000)
 
 
 def columns_to_text(columns: tuple[Column, ...]) -> str:
@@ -320,28 +306,24 @@ def columns_to_text(columns: tuple[Column, ...]) -> str:
 
 def columns_from_text(text: str) -> tuple[Column, ...]:
     """The inverse of `columns_to_text`."""
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    columns = []
-    for f in schema:
-        meta = {k.decode(): v.decode() for k, v in (f.metadata or {}).items()}
-        columns.append(
-            Column(
-                f.name,
-                f.type,
-                comment=meta.get("comment", ""),
-                number=int(meta["number"]) if meta.get("number") else None,
-                aliases=tuple(a for a in meta.get("aliases", "").split(",") if a),
-                default=meta.get("default") or None,
-                inner_defaults=tuple(map(tuple, json.loads(meta.get("inner_defaults") or "[]"))),
-            )
-        )
-    return tuple(columns)
+    return tuple(map(_column, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
 
 
-# Which files a range of a files source stands for.
-#
-# An offset of such a range is `n << 32 | fingerprint of the first n files`. The records of a file
-# have its path as their topic, its number as their partition, their place in it as their offset.
+def _column(field: pa.Field) -> Column:
+    meta = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
+    return Column(
+        field.name,
+        field.type,
+        comment=meta.get("comment", ""),
+        number=int(meta["number"]) if meta.get("number") else None,
+        aliases=tuple(a for a in meta.get("aliases", "").split(",") if a),
+        default=meta.get("default") or None,
+        inner_defaults=tuple(map(tuple, json.loads(meta.get("inner_defaults") or "[]"))),
+    )
+
+
+# Which files a range of a files source stands for: an offset of it is `n << 32 | fingerprint of the
+# first n files`. The number of a file is the partition of its records.
 
 FINGERPRINT_BITS = 32
 

@@ -1,22 +1,8 @@
-"""One function from names of the outside to names that a table could have: readable and safe.
+"""From names of the outside to names that a table, a folder or a message can have.
 
 A table name is the template with each field's value in it, in lower case: `silver_chess`. Several
-types may want the same: the first to take it has it (`engine/names.py`), and the others have names
-that nobody else wants: after as much of the values as is readable, `_x` and ten hexadecimal digits
-of their SHA-256, as in `silver_chess_x6a1f03c2d9`. So has a type at once that
-
-- holds anything but letters, digits and `_ . -` and blanks of ASCII; a dot is written `__`;
-- would get a name that looks as if it had such digits, is too long, begins with a digit, or is a
-  word with a meaning of its own: a reserved table name, a device of Windows, a word of SQL.
-
-A plain name is exact if it is given to no other values. Where there is no lake to write down who
-has which name, only these are plain:
-
-- each value consists of `a-z 0-9 _` and begins with a letter or a digit, and holds no `__`; or of
-  such parts with dots between them, none of which ends with `_`;
-- the values can be read back from left to right, that is: no value but the last contains the text
-  that follows it in the template. Of `{database}_{table}`, `shop` + `order_items` is exact and
-  `my_shop` + `orders` is not, for it would read as `my` + `shop_orders`.
+types may want the same: the first to take it has it (`engine/names.py`). The others, and values
+that are not readable or mean something, get digits of their SHA-256: `silver_chess_x6a1f03c2d9`.
 """
 
 from __future__ import annotations
@@ -26,18 +12,15 @@ import json
 import re
 import string
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote
 
 from distributary.errors import ConfigError, ErrorCode
 
-# Which type names are accepted. They come from outside, and end up in paths, SQL and pages.
-#
-# The rule is what the name may hold, not what it may not: letters, marks and digits of any
-# script, dashes, connectors, dots, spaces and a few signs. The codes say what kind of trouble a
-# name is.
+# Which type names are accepted: they end up in paths, SQL and pages. The rule is what a name may
+# hold, not what it may not; the codes say what kind of trouble a name is.
 
 MAX_TYPE_NAME = 200
 
@@ -50,19 +33,8 @@ _SAFE = re.compile(r"[A-Za-z0-9_.:@$#+ -]+", re.ASCII)
 _SIGNS = frozenset(". :@$#+")
 _CATEGORIES = frozenset(["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd", "Nl", "Pc", "Pd"])
 # letters and marks by category, but invisible: two names would look alike
-_INVISIBLE = frozenset(
-    chr(code)
-    for first, last in (
-        (0x034F, 0x034F),
-        (0x115F, 0x1160),
-        (0x17B4, 0x17B5),
-        (0x180B, 0x180F),
-        (0x3164, 0x3164),
-        (0xFE00, 0xFE0F),
-        (0xFFA0, 0xFFA0),
-        (0xE0100, 0xE01EF),
-    )
-    for code in range(first, last + 1)
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _DEVICES = frozenset(
     ["con", "prn", "aux", "nul", "conin$", "conout$", "clock$"]
@@ -85,7 +57,7 @@ def check_type_name(name: str) -> ErrorCode | None:
         return ErrorCode.TYPE_NAME_UNSAFE_TEXT
     if not name.strip(". ") or is_device(name):
         return ErrorCode.TYPE_NAME_RESERVED
-    if not _SAFE.fullmatch(name) and not all(_is_harmless(character) for character in name):
+    if not _SAFE.fullmatch(name) and not _is_harmless(name):
         return ErrorCode.TYPE_NAME_UNSAFE_SYMBOL
     return None
 
@@ -108,10 +80,9 @@ def is_device(name: str) -> bool:
     return name.partition(".")[0].strip(" ").lower() in _DEVICES
 
 
-def _is_harmless(character: str) -> bool:
-    if character in _SIGNS:
-        return True
-    return unicodedata.category(character) in _CATEGORIES and character not in _INVISIBLE
+def _is_harmless(name: str) -> bool:
+    known = all(c in _SIGNS or unicodedata.category(c) in _CATEGORIES for c in name)
+    return known and not _INVISIBLE.search(name)
 
 
 MAX_TABLE_NAME = 120
@@ -142,7 +113,9 @@ class Proposal:
     plain: str
     """The readable name, which others may want, too; empty where there is none."""
     exact: bool
-    """Whether no other values get the plain name."""
+    """Whether no other values get the plain name: each value is spelled as it is, and all can be
+    read back. Of `{database}_{table}`, `shop` + `order_items` is exact, `my_shop` + `orders` not:
+    it would read as `my` + `shop_orders`."""
     readable: str
     digest: str
     reserved: frozenset[str]
@@ -178,14 +151,16 @@ def propose(
 ) -> Proposal:
     """The names of a table for these values: `propose("silver_{type}", type="chess")`.
 
-    `reserved` are table names that are taken, `dead_letters` is always one of them. `endings` are
-    what the caller appends to make further names: with `_log` no table is called like the log of
-    another. Values that the template does not mention do not count.
+    `reserved` are table names that are taken, beside `dead_letters`. `endings` are what the caller
+    appends to make further names: with `_log` no table is called like the log of another.
     """
     literals, keys = _parsed(template, prefix)
-    values = [_value(template, fields, key) for key in keys]
+    for key in keys:
+        if key not in fields:
+            raise _refused(template, f"it asks for {{{key}}}; there is {', '.join(sorted(fields))}")
+    values = [fields[key] for key in keys]
     exact = all(map(_EXACT.fullmatch, values))
-    spelled = [value.replace(".", "__") for value in values] if exact else _spelled(values)
+    spelled = [value.replace(".", "__") if exact else _spelled(value) for value in values]
     plain = _filled(literals, spelled) if all(spelled) else ""
     if not plain or len(plain) > MAX_TABLE_NAME or _means_something(plain, reserved, endings):
         plain = ""
@@ -228,14 +203,10 @@ def _is_reserved(folded: str, reserved: frozenset[str]) -> bool:
     return folded == DEAD_LETTERS or folded in {taken.lower() for taken in reserved}
 
 
-def _spelled(values: Sequence[str]) -> list[str]:
-    """Values that only need other letters to be names; empty where one needs more than that."""
-    return [_parts(value.lower()) if _READABLE.fullmatch(value) else "" for value in values]
-
-
-def _parts(value: str) -> str:
-    parts = (re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in value.split("."))
-    return "__".join(filter(None, parts))
+def _spelled(value: str) -> str:
+    """A value that only needs other letters to be a name; empty where it needs more than that."""
+    parts = (re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in value.lower().split("."))
+    return "__".join(filter(None, parts)) if _READABLE.fullmatch(value) else ""
 
 
 def _slug(value: str) -> str:
@@ -245,16 +216,8 @@ def _slug(value: str) -> str:
 
 
 def _filled(literals: Sequence[str], values: Sequence[str]) -> str:
-    parts = [literals[0]]
-    for value, literal in zip(values, literals[1:], strict=True):
-        parts += [value, literal]
-    return "".join(parts)
-
-
-def _value(template: str, fields: Mapping[str, str], key: str) -> str:
-    if key not in fields:
-        raise _refused(template, f"it asks for {{{key}}}; there is {', '.join(sorted(fields))}")
-    return fields[key]
+    pairs = zip(values, literals[1:], strict=True)
+    return literals[0] + "".join(value + literal for value, literal in pairs)
 
 
 @lru_cache(maxsize=256)
@@ -291,11 +254,8 @@ def _refused(template: str, evidence: str) -> ConfigError:
     )
 
 
-# Names of Avro records and protobuf messages as parts of a table name.
-#
-# `OrderItem` reads as `order_item` in a table's name. That is injective because names that are
-# not written so give themselves away: they keep a leading dot, for which `table_name` appends a
-# digest.
+# Names of Avro records and protobuf messages as parts of a table name: `OrderItem` is `order_item`.
+# Names that are not written so keep a leading dot, for which `propose` appends a digest.
 
 _PASCAL = re.compile(r"(?:[A-Z][a-z0-9]+)+")
 _SPACE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
@@ -322,12 +282,9 @@ def _snake(pascal: str) -> str:
 
 # Folders of partitions. The values come from records: whatever they are, the path is safe.
 #
-# A Delta table keeps its partition values in its log, and its folders are a convention; but
-# Polars reads the values out of the path, so the convention is kept to the letter, and a value
-# that it cannot spell has no folder. In a plain Parquet table the values are in the files,
-# because readers of folders guess types (`007` is a number to them), know no difference between
-# null and empty, and pandas cannot mix null with anything. There a folder has a label that only
-# helps to find files.
+# A Delta table keeps its partition values in its log, but Polars reads them out of the path: a
+# value that the convention cannot spell has no folder. In a plain Parquet table the values are in
+# the files, because readers of folders guess types; a folder has a label that helps to find files.
 
 LONGEST_FOLDER = 255
 """Bytes in one part of a path, on the file systems there are."""
@@ -337,7 +294,7 @@ OTHER_LABEL = "other"
 """The label of all partitions beyond the number that one file's rows may be spread over."""
 
 _PLAIN = re.compile(r"-?[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-_HASHED = re.compile(r".*\.[0-9a-f]{12}")
+_TAKEN = re.compile(rf"{NULL_LABEL}|{OTHER_LABEL}|.*\.[0-9a-f]{{12}}")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -360,32 +317,22 @@ def label_columns(partition_by: Sequence[str]) -> dict[str, str]:
     short = [column.lstrip("_") for column in partition_by]
     unique = len(set(short)) == len(short) and all(short)
     names = short if unique else list(partition_by)
-    return {column: _named(f"by_{name}") for column, name in zip(partition_by, names, strict=True)}
+    return {column: _plain(f"by_{name}") for column, name in zip(partition_by, names, strict=True)}
 
 
 def label_folder(label_column: str, value: str | None) -> str:
     """`by_country=de`: readable, safe, and never shared by two values."""
-    return f"{label_column}={NULL_LABEL if value is None else _label(value)}"
+    return f"{label_column}={NULL_LABEL if value is None else _plain(value, taken=_TAKEN)}"
 
 
-def _label(value: str) -> str:
-    taken = value in (NULL_LABEL, OTHER_LABEL) or _HASHED.fullmatch(value)
-    return value if _PLAIN.fullmatch(value) and not taken else _hashed(value)
-
-
-def _named(column: str) -> str:
-    return column if _PLAIN.fullmatch(column) else _hashed(column)
-
-
-def _hashed(text: str) -> str:
+def _plain(text: str, *, taken: re.Pattern[str] | None = None) -> str:
+    if _PLAIN.fullmatch(text) and not (taken and taken.fullmatch(text)):
+        return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{_NOT_PLAIN.sub('-', text[:200]).strip('-_')[:60] or 'x'}.{digest}"
 
 
 # Names and texts from outside, made fit for messages and for file names.
-
-_HOSTILE_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-_HOSTILE_NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
 
 
 def printable(text: str) -> str:
@@ -398,11 +345,10 @@ def folder_name(name: str) -> str:
     """A readable folder name for any text; two texts never share one, whatever the file system.
 
     A plain lower-case name is its own folder. Any other gets its readable part and, behind a `~`
-    that no plain name has, a digest of the whole: upper and lower case stay apart where the file
-    system cannot tell them apart, and no length is too long.
+    that no plain name has, a digest of the whole.
     """
-    if _HOSTILE_PLAIN.fullmatch(name):
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", name):
         return name
-    readable = _HOSTILE_NOT_PLAIN.sub("_", name[:60].lower()).strip("._")
+    readable = re.sub(r"[^a-z0-9._-]+", "_", name[:60].lower()).strip("._")
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{readable}~{digest}"

@@ -44,6 +44,21 @@ class SubjectVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the text of a schema decides of a WriterSchema, in the same words."""
+
+    body: bytes
+    message: str
+    messages: tuple[str, ...]
+
+    def writer(
+        self, schema_id: int, format: Format, subjects: tuple[SubjectVersion, ...] = ()
+    ) -> WriterSchema:
+        """The schema under an id, at its places."""
+        return WriterSchema(schema_id, format, self.body, self.message, subjects, self.messages)
+
+
+@dataclass(frozen=True, slots=True)
 class WriterSchema:
     """Everything that is needed to decode what was written with one schema id."""
 
@@ -52,13 +67,15 @@ class WriterSchema:
     body: bytes
     """Protobuf: a serialized FileDescriptorSet, dependencies first, the schema's own file last.
 
-    Avro: the schema's JSON with all that it refers to, every named type defined once.
+    Avro: the schema's JSON with all that it refers to, every named type defined where it is first
+    used. JSON: the schema, the documents that it refers to, and the draft it is written in.
     """
     message: str
     """Protobuf: full name of the first message of the file; which one a payload is without saying
     so, `registry.messages` decides.
 
-    Avro: full name of the record, of the records in an array, or of a union's first record.
+    Avro: full name of the record, of the records in an array, or of a union's first record. JSON:
+    the schema's title; without one the last part of its `$id`, and `value` without either.
     """
     subjects: tuple[SubjectVersion, ...] = ()
     messages: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
@@ -95,23 +95,21 @@ class Change:
 
     def describe(self) -> str:
         """`+ rating int`, `~ score int to bigint`: one line for people."""
-        match self.kind:
-            case ChangeKind.TABLE_CREATED:
-                return f"+ table ({self.after})" if self.after else "+ table"
-            case ChangeKind.COLUMN_ADDED:
-                return f"+ {self.column} {self.after}"
-            case ChangeKind.SIDE_COLUMN_ADDED:
-                return f"+ {self.column} {self.after} (side column; was {self.before})"
-            case ChangeKind.COLUMN_WIDENED:
-                return f"~ {self.column} {self.before} to {self.after}"
-            case ChangeKind.COLUMN_RENAMED:
-                return f"~ {self.before} renamed to {self.column}"
-            case ChangeKind.COLUMN_MISSING:
-                return f"- {self.column} (no longer written; kept, null)"
-            case ChangeKind.FIELD_IGNORED:
-                return f"  {self.column} {self.after} (ignored)"
-            case ChangeKind.REFUSED:
-                return f"! {self.column} {self.before} to {self.after} (refused)"
+        if self.kind is ChangeKind.TABLE_CREATED and not self.after:
+            return "+ table"
+        return _DESCRIPTIONS[self.kind].format_map(asdict(self))
+
+
+_DESCRIPTIONS = {
+    ChangeKind.TABLE_CREATED: "+ table ({after})",
+    ChangeKind.COLUMN_ADDED: "+ {column} {after}",
+    ChangeKind.SIDE_COLUMN_ADDED: "+ {column} {after} (side column; was {before})",
+    ChangeKind.COLUMN_WIDENED: "~ {column} {before} to {after}",
+    ChangeKind.COLUMN_RENAMED: "~ {before} renamed to {column}",
+    ChangeKind.COLUMN_MISSING: "- {column} (no longer written; kept, null)",
+    ChangeKind.FIELD_IGNORED: "  {column} {after} (ignored)",
+    ChangeKind.REFUSED: "! {column} {before} to {after} (refused)",
+}
 
 
 @dataclass(frozen=True, slots=True)

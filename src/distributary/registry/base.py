@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from distributary.errors import InvalidSchemaError, SchemaNotFoundError
 from distributary.model.names import printable
@@ -23,34 +25,27 @@ class SchemaRegistry(Protocol):
         Raises SchemaNotFoundError when the registry says that there is none, InvalidSchemaError
         when its text does not compile, RegistryUnavailableError when the registry does not answer.
         """
-        ...
 
     def by_guid(self, guid: UUID) -> WriterSchema:
         """The schema with this GUID, which is as immutable as an id, with its id.
 
         Raises as `by_id`; SchemaNotFoundError also where a registry cannot be asked by GUID.
         """
-        ...
 
     def latest(self, subject: str) -> WriterSchema:
         """The newest version of a subject; SchemaNotFoundError when the subject does not exist."""
-        ...
 
     def version(self, subject: str, version: int) -> WriterSchema:
         """One version of a subject."""
-        ...
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The versions of a subject, oldest first; empty when the subject does not exist."""
-        ...
 
     def subjects(self) -> tuple[str, ...]:
         """All subjects, sorted."""
-        ...
 
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it."""
-        ...
 
 
 def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
@@ -82,21 +77,41 @@ class Reference:
         if isinstance(given, Reference):
             return given
         try:
-            name, subject, version = given["name"], given["subject"], int(given["version"])
-        except (KeyError, TypeError, ValueError):
-            name, subject, version = None, None, 0
-        if not isinstance(name, str) or not isinstance(subject, str):
+            return _REFERENCE.validate_python(dict(given))
+        except (TypeError, ValueError):
             raise InvalidSchemaError(
                 "a reference is not complete",
                 where="references",
                 evidence=printable(repr(given)),
                 next_step="give each reference a name, a subject and a version",
-            )
-        return cls(name=name, subject=subject, version=version)
+            ) from None
 
     def as_dict(self) -> dict[str, Any]:
         """The form that `of` reads."""
-        return {"name": self.name, "subject": self.subject, "version": self.version}
+        return asdict(self)
+
+
+_REFERENCE = TypeAdapter(Reference)
+
+
+def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundError:
+    """A registry has no such schema, version or subject."""
+    return SchemaNotFoundError(
+        f"the registry has no {what} {printable(name)}",
+        where=printable(name),
+        evidence=evidence,
+        next_step="register it, or check the name",
+    )
+
+
+def dangling(reference: Reference, *, again: bool = False) -> InvalidSchemaError:
+    """A schema imports what is not there: the schema is at fault, not the registry."""
+    return InvalidSchemaError(
+        "a reference leads nowhere",
+        where=printable(reference.name),
+        evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
+        next_step=f"register the referenced schema {'again' if again else 'first'}",
+    )
 
 
 Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
@@ -106,9 +121,7 @@ Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
 def gather(references: Iterable[Reference], *, fetch: Fetch) -> dict[str, str]:
     """The text of everything that a schema imports, directly or not, by import name.
 
-    A name that is reached twice, in a diamond or a circle, is fetched once. Where the two ways
-    lead to different versions, the first in reading order counts, as in Confluent's clients: a
-    compiled schema has one file of each name.
+    Of a name that is reached twice, the first in reading order counts, as in Confluent's clients.
     """
     found: dict[str, str] = {}
     waiting = list(references)[::-1]
@@ -149,7 +162,14 @@ class RegistryCalls:
 
     def add(self, path: str, *, status: int | None, seconds: float) -> None:
         """One question to a path; without a status nobody answered."""
-        kind = (endpoint(path), _outcome(status))
+        outcome = REFUSED
+        if status is None:
+            outcome = SILENT
+        elif 200 <= status < 300:
+            outcome = OK
+        elif status in (408, 429) or status >= 500:
+            outcome = BUSY
+        kind = (endpoint(path), outcome)
         with self._lock:
             count, spent = self._sums.get(kind, (0, 0.0))
             self._sums[kind] = (count + 1, spent + seconds)
@@ -164,24 +184,11 @@ class RegistryCalls:
 def endpoint(path: str) -> str:
     """The kind of question: names and ids in a path are left out, there is no end to them."""
     first, second, *_ = (*path.strip("/").split("/"), "")
-    for kind in (f"{first}/{second}", first):
-        if kind in _ENDPOINTS:
-            return kind
-    return OTHER
+    return next((kind for kind in (f"{first}/{second}", first) if kind in _ENDPOINTS), OTHER)
 
 
-def _outcome(status: int | None) -> str:
-    if status is None:
-        return SILENT
-    if 200 <= status < 300:
-        return OK
-    return BUSY if status in (408, 429) or status >= 500 else REFUSED
-
-
-# Contexts of a registry: each has subjects and ids of its own.
-#
-# :.team:orders-value     subject orders-value in context .team :.team:                 the
-# context itself orders-value            in the default context, which is called `.`
+# Contexts of a registry: each has subjects and ids of its own. `:.team:orders-value` is subject
+# orders-value in context .team; without a prefix it is in the default one, which is called `.`.
 
 DEFAULT = "."
 
@@ -193,9 +200,7 @@ def prefix_of(context: str) -> str:
 
 def context_of(name: str) -> str | None:
     """The context that a subject's name says, None where it says none."""
-    if not name.startswith(":."):
-        return None
-    return name[1:].partition(":")[0]
+    return name[1:].partition(":")[0] if name.startswith(":.") else None
 
 
 def qualified(name: str, context: str) -> str:

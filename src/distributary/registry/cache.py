@@ -29,16 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class CachedRegistry:
-    """A registry in front of a slower one.
+    """A registry in front of a slower one; docs/decisions/registry.md says what it remembers.
 
-    With a folder, what is known outlives the process: a start needs no registry for schemas it has
-    met. The folder belongs to one context of one registry, because another one gives the same ids
-    to other schemas. That something does not exist is never remembered: it may, a moment later.
-
+    With a folder, which belongs to one context of one registry, what is known outlives the process.
     While the registry does not answer, the newest version that was known before is given, however
-    old, and the log says so: records are decoded with the schema that they name, so an old answer
-    here delays a new column, where none would stop everything. A registry that does answer, that it
-    refuses us or that there is no such subject, is believed.
+    old, and the log says so.
     """
 
     def __init__(
@@ -60,11 +55,8 @@ class CachedRegistry:
 
     def by_id(self, schema_id: int) -> WriterSchema:
         """The schema with this id, from memory, the folder or the registry."""
-        known = self._by_id.get(schema_id) or self._load(schema_id)
-        if known is None:
-            return self.refresh(schema_id)
-        self._by_id[schema_id] = known
-        return known
+        known = self._known(schema_id)
+        return self.refresh(schema_id) if known is None else known
 
     def refresh(self, schema_id: int) -> WriterSchema:
         """Ask again: the schema is the same for ever, but it may have got another subject."""
@@ -75,10 +67,8 @@ class CachedRegistry:
         name = f"guid-{guid}"
         schema_id = self._guids.get(guid, self._pointed(name, str(guid)))
         if schema_id is None:
-            found = self._keep(self._inner.by_guid(guid))
-            self._guids[guid] = found.id
-            self._point(name, str(guid), found.id)
-            return found
+            schema_id = self._keep(self._inner.by_guid(guid)).id
+            self._point(name, str(guid), schema_id)
         self._guids[guid] = schema_id
         return self.by_id(schema_id)
 
@@ -115,7 +105,11 @@ class CachedRegistry:
         try:
             found = ask()
         except RegistryUnavailableError as error:
-            stale = known if known is not None else self._last_known(key)
+            stale = known
+            if stale is None and key[1] is None:
+                # the newest version when the registry last answered
+                schema_id = self._pointed(_latest_name(key[0]), key[0])
+                stale = None if schema_id is None else self._known(schema_id)
             if stale is None:
                 raise
             found, seconds = stale, min(seconds, _ASK_AGAIN_SECONDS)
@@ -130,23 +124,18 @@ class CachedRegistry:
         self._versions[key] = (now + seconds, found)
         return found
 
-    def _last_known(self, key: tuple[str, int | None]) -> WriterSchema | None:
-        subject, version = key
-        schema_id = self._pointed(_latest_name(subject), subject) if version is None else None
-        if schema_id is None:
-            return None
-        return self._by_id.get(schema_id) or self._load(schema_id)
-
     def _keep(self, found: WriterSchema) -> WriterSchema:
         self._by_id[found.id] = found
         self._write(f"{found.id:08d}", _encoded(found))
         return found
 
-    def _load(self, schema_id: int) -> WriterSchema | None:
-        try:
-            return _decoded(self._read(f"{schema_id:08d}"), schema_id)
-        except (KeyError, TypeError, ValueError):
-            return None
+    def _known(self, schema_id: int) -> WriterSchema | None:
+        if schema_id not in self._by_id:
+            try:
+                self._by_id[schema_id] = _decoded(self._read(f"{schema_id:08d}"), schema_id)
+            except (KeyError, TypeError, ValueError):
+                return None
+        return self._by_id[schema_id]
 
     def _point(self, name: str, meaning: str, schema_id: int) -> None:
         self._write(name, {"of": meaning, "id": schema_id})

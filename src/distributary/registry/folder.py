@@ -1,14 +1,12 @@
 """A registry in a folder, fit for git: one small JSON file per fact, never changed once written.
 
-    <path>/config.json                          the level for all subjects
-    <path>/ids/00000042.json                    id, format, references, the text line by line
-    <path>/subjects/<subject>/3.json            version 3: which id
-    <path>/subjects/<subject>/3.deleted         ...was deleted
-    <path>/subjects/<subject>/config.json       the subject's own level
-
-Files appear whole under names that nobody else can take, so readers need no lock. Writers take
-turns by a lock on `.lock`, which ends with the process that holds it. `.changed` holds a new random
-word after every new version: a reader that knows the word knows that no id has a new home.
+<path>/config.json                          the level for all subjects
+<path>/ids/00000042.json                    id, format, references, the text line by line
+<path>/subjects/<subject>/3.json            version 3: which id
+<path>/subjects/<subject>/3.deleted         ...was deleted
+<path>/subjects/<subject>/config.json       the subject's own level
+<path>/.lock                                writers take turns; readers need no lock
+<path>/.changed                             a new word after every version: an id has a new home
 """
 
 from __future__ import annotations
@@ -42,14 +40,15 @@ def unreachable(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError) and not root.exists()
+        what, step = "fails", "check the disk and the permissions of the folder"
+        if isinstance(error, FileNotFoundError) and not root.exists():
+            what = "does not exist"
+            step = "check registry.path, or register a first schema to create the folder"
         raise RegistryUnavailableError(
-            "the registry's folder does not exist" if missing else "the registry's folder fails",
+            f"the registry's folder {what}",
             where=printable(str(root)),
             evidence=printable(f"{type(error).__name__}: {error}"),
-            next_step="check registry.path, or register a first schema to create the folder"
-            if missing
-            else "check the disk and the permissions of the folder",
+            next_step=step,
         ) from error
 
 
@@ -70,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
-        raise damaged(path) from None
+        content = None
     if not isinstance(content, dict):
         raise damaged(path)
     return content
@@ -117,7 +116,7 @@ _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(json|deleted)")
 _RESCAN_SECONDS = 1.0
 
 
-class FileStore:
+class _FileStore:
     """The folder; what was read once and cannot change is kept in memory."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
@@ -135,7 +134,6 @@ class FileStore:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Holds off every other writer; creates the folder when it is not there."""
         with unreachable(self._root):
             self._root.mkdir(parents=True, exist_ok=True)
             ensure_folder(self._ids_folder, durable=self._durable)
@@ -154,37 +152,29 @@ class FileStore:
             os.close(descriptor)
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """The schema with an id; a new one is seen at once, whoever wrote it."""
-        known = self._schemas.get(schema_id)
-        if known is not None:
-            return known
-        path = self._ids_folder / f"{schema_id:08d}.json"
-        with unreachable(self._root):
-            content = read_json(path)
-            if content is None:
-                os.stat(self._root)
-                return None
-        schema = _schema_from(path, content, schema_id)
-        self._schemas[schema_id] = schema
-        return schema
+        # a new one is seen at once, whoever wrote it
+        if schema_id not in self._schemas:
+            path = self._ids_folder / f"{schema_id:08d}.json"
+            with unreachable(self._root):
+                content = read_json(path)
+                if content is None:
+                    os.stat(self._root)
+                    return None
+            self._schemas[schema_id] = _schema_from(path, content, schema_id)
+        return self._schemas[schema_id]
 
     def ids(self) -> list[int]:
-        """Every id, lowest first."""
         names = map(_ID.fullmatch, self._listed(self._ids_folder))
         return sorted(int(name[1]) for name in names if name)
 
     def id_of(self, schema: StoredSchema) -> int | None:
-        """The id of an equal schema."""
         for schema_id in self.ids():
-            if schema_id not in self._schemas or self._schemas[schema_id] not in self._ids:
-                known = self.schema(schema_id)
-                if known is not None:
-                    # the lowest id, where a merge of two copies brought a schema in twice
-                    self._ids.setdefault(known, schema_id)
+            if (known := self.schema(schema_id)) is not None:
+                # the lowest id, where a merge of two copies brought a schema in twice
+                self._ids.setdefault(known, schema_id)
         return self._ids.get(schema)
 
     def add_schema(self, schema: StoredSchema) -> int:
-        """Keep a schema under a new id, one above the highest."""
         schema_id = max(self.ids(), default=0)
         while True:
             schema_id += 1
@@ -203,31 +193,26 @@ class FileStore:
         return schema_id
 
     def subjects(self) -> tuple[str, ...]:
-        """Every subject that has or had a version."""
         found = (self._subject(folder) for folder in self._listed(self._subjects_folder))
         return tuple(subject for subject, _ in found if subject is not None)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
-        """Every version that a subject has or had, oldest first."""
         found, versions = self._subject(folder_name(subject))
         return versions if found == subject else ()
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
-        """Where a schema is or was registered: what still stands first."""
         with self._scan_lock:
             self._scan()
             folders = tuple(self._homes.get(schema_id, ()))
-        found = [
+        return in_order(
             (subject, version)
             for subject, versions in map(self._subject, folders)
             if subject is not None
             for version in versions
             if version.schema_id == schema_id
-        ]
-        return in_order(found)
+        )
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
-        """Append a version."""
         content = {"subject": subject, "version": version, "id": schema_id}
         folder = self._subjects_folder / folder_name(subject)
         with unreachable(self._root):
@@ -237,14 +222,12 @@ class FileStore:
             self._announce(folder.name, schema_id)
 
     def delete_version(self, subject: str, *, version: int) -> None:
-        """Mark a version as deleted."""
         folder = self._subjects_folder / folder_name(subject)
         with unreachable(self._root):
             mark = {"subject": subject, "version": version}
             create(folder / f"{version}.deleted", mark, durable=self._durable)
 
     def level(self, subject: str | None) -> Level | None:
-        """The compatibility level set for a subject, or for all when it is None."""
         path = self._config(subject)
         with unreachable(self._root):
             content = read_json(path)
@@ -256,7 +239,6 @@ class FileStore:
             raise damaged(path) from None
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
-        """Set a level, or forget it."""
         path = self._config(subject)
         named = {} if subject is None else {"subject": subject}
         with unreachable(self._root):
@@ -307,20 +289,18 @@ class FileStore:
         return subject, tuple(versions)
 
     def _version_file(self, folder: str, number: int) -> tuple[str, int]:
-        known = self._version_files.get((folder, number))
-        if known is not None:
-            return known
-        path = self._subjects_folder / folder / f"{number}.json"
-        with unreachable(self._root):
-            content = read_json(path) or {}
-        subject, schema_id = content.get("subject"), content.get("id")
-        # a folder that was copied or renamed by hand must not pass for the subject it was
-        if not isinstance(subject, str) or folder_name(subject) != folder:
-            raise damaged(path)
-        if not isinstance(schema_id, int) or content.get("version") != number:
-            raise damaged(path)
-        self._version_files[folder, number] = (subject, schema_id)
-        return subject, schema_id
+        if (folder, number) not in self._version_files:
+            path = self._subjects_folder / folder / f"{number}.json"
+            with unreachable(self._root):
+                content = read_json(path) or {}
+            subject, schema_id = content.get("subject"), content.get("id")
+            # a folder that was copied or renamed by hand must not pass for the subject it was
+            if not isinstance(subject, str) or folder_name(subject) != folder:
+                raise damaged(path)
+            if not isinstance(schema_id, int) or content.get("version") != number:
+                raise damaged(path)
+            self._version_files[folder, number] = (subject, schema_id)
+        return self._version_files[folder, number]
 
     def _scan(self) -> None:
         """Learn which subjects each id is in, when something was written or some time has passed.
@@ -357,10 +337,9 @@ def _schema_from(path: Path, content: dict[str, Any], schema_id: int) -> StoredS
 class FileRegistry(LocalRegistry):
     """A registry in a folder that several processes may use at the same time.
 
-    Every step of a registration is on the disk before the next, so that an id that was given out is
-    never given to another schema, even after a power cut. `durable=False` leaves that to the
-    operating system, for registries that live as long as a demo.
+    Every step of a registration is on the disk before the next, so that an id is never given out
+    twice, even after a power cut; `durable=False` leaves that to the operating system.
     """
 
     def __init__(self, path: Path | str, *, durable: bool = True) -> None:
-        super().__init__(FileStore(Path(path), durable=durable))
+        super().__init__(_FileStore(Path(path), durable=durable))

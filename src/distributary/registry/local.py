@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from distributary.errors import IncompatibleSchemaError, InvalidSchemaError, SchemaNotFoundError
+from distributary.errors import IncompatibleSchemaError, InvalidSchemaError
 from distributary.model.names import printable
-from distributary.model.record import Format, SubjectVersion, WriterSchema
-from distributary.registry.base import LATEST, Reference, gather
+from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
+from distributary.registry.base import LATEST, Reference, dangling, gather, not_found
 from distributary.registry.compatibility.levels import Level, Version, problems
-from distributary.registry.compile.formats import Compiled, compile_schema
+from distributary.registry.compile.formats import compile_schema
 
 # What a local registry keeps, and the seam behind which it keeps it.
 
@@ -32,11 +32,7 @@ class StoredSchema:
 
     @property
     def guid(self) -> UUID:
-        """A name that every local registry gives to the same content, whatever its id there.
-
-        It is a name-based UUID over format, text and references. Confluent's servers have a recipe
-        of their own, so that one schema has another GUID there.
-        """
+        """A name that every local registry gives to the same content; Confluent's give others."""
         references = [[r.name, r.subject, r.version] for r in self.references]
         return uuid5(_GUIDS, json.dumps([self.format, self.text, references]))
 
@@ -59,53 +55,41 @@ def in_order(found: Iterable[tuple[str, StoredVersion]]) -> tuple[SubjectVersion
 class Store(Protocol):
     """Where a LocalRegistry keeps its schemas. Ids and versions are never changed or reused."""
 
-    def exclusive(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """Holds off every other writer, of any thread or process; not to be entered twice."""
-        ...
 
     def schema(self, schema_id: int) -> StoredSchema | None:
         """The schema with an id."""
-        ...
 
     def ids(self) -> list[int]:
         """Every id, lowest first."""
-        ...
 
     def id_of(self, schema: StoredSchema) -> int | None:
         """The id of an equal schema; asked inside `exclusive`."""
-        ...
 
     def add_schema(self, schema: StoredSchema) -> int:
         """Keep a schema under a new id."""
-        ...
 
     def subjects(self) -> tuple[str, ...]:
         """Every subject that has or had a version, in any order."""
-        ...
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
         """Every version that a subject has or had, oldest first."""
-        ...
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
         """Where a schema is or was registered: what still stands first."""
-        ...
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
         """Append a version."""
-        ...
 
     def delete_version(self, subject: str, *, version: int) -> None:
         """Mark a version as deleted."""
-        ...
 
     def level(self, subject: str | None) -> Level | None:
         """The compatibility level set for a subject, or for all when it is None."""
-        ...
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
         """Set a level, or forget it."""
-        ...
 
 
 References = Iterable[Reference | Mapping[str, Any]]
@@ -134,7 +118,7 @@ class LocalRegistry:
                     self._guids.setdefault(self.guid_of(schema_id), schema_id)
                     self._with_guid.add(schema_id)
         if guid not in self._guids:
-            raise _not_found("schema with GUID", str(guid))
+            raise not_found("schema with GUID", str(guid))
         return self.by_id(self._guids[guid])
 
     def guid_of(self, schema_id: int) -> UUID:
@@ -145,7 +129,7 @@ class LocalRegistry:
         """The newest version of a subject."""
         live = self._live(subject)
         if not live:
-            raise _not_found("subject", subject)
+            raise not_found("subject", subject)
         return self.by_id(live[-1].schema_id)
 
     def version(self, subject: str, version: int) -> WriterSchema:
@@ -179,10 +163,6 @@ class LocalRegistry:
         """Append a version to a subject, unless it has this schema already; gives the id.
 
         A schema that another subject has keeps that subject's id.
-
-        Raises:
-            InvalidSchemaError: The text does not compile, or a reference leads nowhere.
-            IncompatibleSchemaError: The subject's compatibility level refuses it.
         """
         if not subject:
             raise InvalidSchemaError(
@@ -194,12 +174,18 @@ class LocalRegistry:
         with self._store.exclusive():
             schema = self._schema(text, format, references)
             compiled = self._compile(schema)
-            existing = self._find(subject, schema)
-            if existing is not None:
-                return existing
-            refused = self._problems(subject, schema, compiled)
-            if refused:
-                raise self._refusal(subject, refused)
+            for version in self._live(subject):
+                if self._stored(version.schema_id) == schema:
+                    return version.schema_id
+            if refused := self._problems(subject, schema, compiled):
+                more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+                raise IncompatibleSchemaError(
+                    "the new version is not compatible",
+                    where=f"subject {printable(subject)}, level {self.compatibility(subject)}",
+                    evidence="; ".join(map(printable, refused[:3])) + more,
+                    next_step="change the schema, register it under a new subject, or relax the "
+                    "level",
+                )
             schema_id = self._store.id_of(schema)
             if schema_id is None:
                 schema_id = self._store.add_schema(schema)
@@ -217,22 +203,7 @@ class LocalRegistry:
     ) -> list[str]:
         """Why `register` would refuse this schema as incompatible; empty when it would not."""
         schema = self._schema(text, format, references)
-        compiled = self._compile(schema)
-        return self._problems(subject, schema, compiled)
-
-    def id_of(
-        self,
-        subject: str,
-        text: str,
-        *,
-        format: Format = Format.PROTOBUF,
-        references: References = (),
-    ) -> int:
-        """The id under which a subject has exactly this schema."""
-        found = self._find(subject, self._schema(text, format, references))
-        if found is None:
-            raise _not_found("version with this schema under subject", subject)
-        return found
+        return self._problems(subject, schema, self._compile(schema))
 
     def compatibility(self, subject: str | None = None) -> Level:
         """The level that holds for a subject; without one, the level that holds for all."""
@@ -256,7 +227,7 @@ class LocalRegistry:
         with self._store.exclusive():
             live = self.versions(subject)
             if not live:
-                raise _not_found("subject", subject)
+                raise not_found("subject", subject)
             for version in live:
                 self._store.delete_version(subject, version=version)
             self._store.set_level(subject, None)
@@ -266,14 +237,7 @@ class LocalRegistry:
         known = self._compiled.get(schema_id)
         if known is None:
             schema = self._stored(schema_id)
-            compiled = self._compile(schema)
-            known = WriterSchema(
-                id=schema_id,
-                format=schema.format,
-                body=compiled.body,
-                message=compiled.message,
-                messages=compiled.messages,
-            )
+            known = self._compile(schema).writer(schema_id, schema.format)
             self._compiled[schema_id] = known
         return known
 
@@ -284,16 +248,12 @@ class LocalRegistry:
         for candidate in self._live(subject):
             if candidate.version == version:
                 return candidate
-        raise _not_found(f"version {version} of subject", subject)
-
-    def _find(self, subject: str, schema: StoredSchema) -> int | None:
-        live = self._live(subject)
-        return next((v.schema_id for v in live if self._stored(v.schema_id) == schema), None)
+        raise not_found(f"version {version} of subject", subject)
 
     def _stored(self, schema_id: int) -> StoredSchema:
         schema = self._store.schema(schema_id)
         if schema is None:
-            raise _not_found("schema with id", str(schema_id))
+            raise not_found("schema with id", str(schema_id))
         return schema
 
     def _schema(self, text: str, format: Format, references: References) -> StoredSchema:
@@ -303,7 +263,7 @@ class LocalRegistry:
             live = self.versions(reference.subject)
             version = live[-1] if live and reference.version == LATEST else reference.version
             if version not in live:
-                raise _dangling(reference)
+                raise dangling(reference)
             pinned.append(replace(reference, version=version))
         return StoredSchema(format=format, text=text, references=tuple(pinned))
 
@@ -317,7 +277,7 @@ class LocalRegistry:
             if version.version == reference.version:
                 schema = self._stored(version.schema_id)
                 return schema.text, schema.references
-        raise _dangling(reference)
+        raise dangling(reference)
 
     def _problems(self, subject: str, schema: StoredSchema, compiled: Compiled) -> list[str]:
         level = self.compatibility(subject)
@@ -328,37 +288,11 @@ class LocalRegistry:
             history.append(Version(version.version, old.format, old.body))
         return problems(compiled.body, format=schema.format, history=history, level=level)
 
-    def _refusal(self, subject: str, refused: list[str]) -> IncompatibleSchemaError:
-        more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
-        return IncompatibleSchemaError(
-            "the new version is not compatible",
-            where=f"subject {printable(subject)}, level {self.compatibility(subject)}",
-            evidence="; ".join(map(printable, refused[:3])) + more,
-            next_step="change the schema, register it under a new subject, or relax the level",
-        )
-
-
-def _not_found(what: str, name: str) -> SchemaNotFoundError:
-    return SchemaNotFoundError(
-        f"the registry has no {what} {printable(name)}",
-        where=printable(name),
-        next_step="register it, or check the name",
-    )
-
-
-def _dangling(reference: Reference) -> InvalidSchemaError:
-    return InvalidSchemaError(
-        "a reference leads nowhere",
-        where=printable(reference.name),
-        evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
-        next_step="register the referenced schema first",
-    )
-
 
 # A registry that lives as long as the object: for tests, demos and trying things out.
 
 
-class MemoryStore:
+class _MemoryStore:
     """Keeps everything in dictionaries whose values are replaced whole, so readers need no lock."""
 
     def __init__(self) -> None:
@@ -369,41 +303,31 @@ class MemoryStore:
         self._homes: dict[int, frozenset[str]] = {}
         self._levels: dict[str | None, Level] = {}
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Holds off every other writer."""
-        with self._lock:
-            yield
+    def exclusive(self) -> AbstractContextManager[object]:
+        return self._lock
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """The schema with an id."""
         return self._schemas.get(schema_id)
 
     def ids(self) -> list[int]:
-        """Every id, lowest first."""
         return sorted(self._schemas)
 
     def id_of(self, schema: StoredSchema) -> int | None:
-        """The id of an equal schema."""
         return self._ids.get(schema)
 
     def add_schema(self, schema: StoredSchema) -> int:
-        """Keep a schema under a new id."""
         schema_id = len(self._schemas) + 1
         self._schemas[schema_id] = schema
         self._ids[schema] = schema_id
         return schema_id
 
     def subjects(self) -> tuple[str, ...]:
-        """Every subject that has or had a version."""
         return tuple(self._subjects)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
-        """Every version that a subject has or had, oldest first."""
         return self._subjects.get(subject, ())
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
-        """Where a schema is or was registered: what still stands first."""
         return in_order(
             (subject, version)
             for subject in self._homes.get(schema_id, ())
@@ -412,22 +336,18 @@ class MemoryStore:
         )
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
-        """Append a version."""
         self._subjects[subject] = (*self.versions(subject), StoredVersion(version, schema_id))
         self._homes[schema_id] = self._homes.get(schema_id, frozenset()) | {subject}
 
     def delete_version(self, subject: str, *, version: int) -> None:
-        """Mark a version as deleted."""
         self._subjects[subject] = tuple(
             replace(v, deleted=True) if v.version == version else v for v in self.versions(subject)
         )
 
     def level(self, subject: str | None) -> Level | None:
-        """The compatibility level set for a subject, or for all when it is None."""
         return self._levels.get(subject)
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
-        """Set a level, or forget it."""
         if level is None:
             self._levels.pop(subject, None)
         else:
@@ -438,4 +358,4 @@ class MemoryRegistry(LocalRegistry):
     """A registry in memory; behaves as `FileRegistry` does."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(_MemoryStore())

@@ -1,9 +1,7 @@
 """Which message of a schema a payload is that does not say so itself.
 
-A frame of the registry has the index of the message in it. A payload without one is, in this order:
-the message that a setting names; the one that is named like the type of record; the only one of its
-file that no other is made of. Where that leaves several, nobody knows, and guessing would fill
-tables with nonsense.
+In this order: the message that a setting names; the one that is named like the type of record; the
+only one of its file that no other is made of. Where that leaves several, nobody knows.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from distributary.errors import ErrorCode
 from distributary.model.names import casefold_key
 from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.registry.compile.avro_schema import short_name
 
 _MOST_LISTED = 20
 
@@ -51,12 +50,8 @@ def choose_message(
 ) -> str | Rejected:
     """The full name of the message that payloads of a schema are, or why they are none.
 
-    Args:
-        schema: The writer's schema; of a format without a choice it is its one record.
-        wanted: The name that a setting gives, with its package or without.
-        names: What the records are called, the most telling name first.
-        fields: Fields that the message must have, as far as any message has them.
-        setting: Named in the refusal.
+    It is the one `wanted` by the setting, with its package or without; else one that has these
+    fields, as far as any has them, and is called like the records, the most telling name first.
     """
     if schema.format is not Format.PROTOBUF:
         return wanted or schema.message
@@ -68,10 +63,8 @@ def choose_message(
     if not candidates:
         return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"schema {schema.id} declares no message")
     if len(candidates) > 1:
-        for name in names:
-            found = _named_like(name, candidates)
-            if found:
-                return found
+        if found := next(filter(None, (_named_like(name, candidates) for name in names)), None):
+            return found
         candidates = [name for name in candidates if name not in known.parts] or candidates
     return candidates[0] if len(candidates) == 1 else _ambiguous(candidates, schema, setting)
 
@@ -93,20 +86,16 @@ def _wanted(wanted: str, known: _Messages, schema: WriterSchema, setting: str) -
 
 def _named_like(name: str, messages: Sequence[str]) -> str | None:
     """The only message of this name: as it is spelled, or else but for case and punctuation."""
-    short = name.rpartition(".")[2]
+    either = (_folded(name), _folded(short_name(name)))
     for same in (
         [m for m in messages if m == name],
-        [m for m in messages if _short(m) == name],
-        [m for m in messages if _folded(m) == _folded(name)],
-        [m for m in messages if _folded(_short(m)) in (_folded(name), _folded(short))],
+        [m for m in messages if short_name(m) == name],
+        [m for m in messages if _folded(m) == either[0]],
+        [m for m in messages if _folded(short_name(m)) in either],
     ):
         if same:
             return same[0] if len(same) == 1 else None
     return None
-
-
-def _short(message: str) -> str:
-    return message.rpartition(".")[2]
 
 
 def _folded(name: str) -> str:
@@ -134,8 +123,8 @@ def _messages(descriptor_set: bytes) -> _Messages:
         f"{_prefix(own)}{message.name}": frozenset(field.name for field in message.field)
         for message in own.message_type
     }
-    below = {name for name, _ in _walk(_prefix(own), own.message_type)} - set(top)
-    others = (name for file in files[:-1] for name, _ in _walk(_prefix(file), file.message_type))
+    below = set(_names(_prefix(own), own.message_type)) - set(top)
+    others = (name for file in files[:-1] for name in _names(_prefix(file), file.message_type))
     return _Messages(top, tuple(sorted(below)), frozenset(others), frozenset(_parts(own)))
 
 
@@ -143,27 +132,20 @@ def _prefix(file: FileDescriptorProto) -> str:
     return f"{file.package}." if file.package else ""
 
 
-def _walk(
-    prefix: str, messages: Iterable[DescriptorProto]
-) -> Iterator[tuple[str, DescriptorProto]]:
+def _names(prefix: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
     for message in messages:
-        name = f"{prefix}{message.name}"
         if not message.options.map_entry:
-            yield name, message
-        yield from _walk(f"{name}.", message.nested_type)
+            yield f"{prefix}{message.name}"
+        yield from _names(f"{prefix}{message.name}.", message.nested_type)
 
 
 def _parts(file: FileDescriptorProto) -> Iterator[str]:
     """Types of fields, less those of a message's own fields: a tree is not a part of itself."""
     extensions = list(file.extension)
     for message in file.message_type:
-        name = f"{_prefix(file)}{message.name}"
-        for field in _fields(message, extensions):
-            if _type(field) != name:
-                yield _type(field)
-    for field in extensions:
-        if field.type_name != field.extendee:
-            yield _type(field)
+        name = f".{_prefix(file)}{message.name}"
+        yield from (f.type_name[1:] for f in _fields(message, extensions) if f.type_name != name)
+    yield from (f.type_name[1:] for f in extensions if f.type_name != f.extendee)
 
 
 def _fields(
@@ -174,10 +156,6 @@ def _fields(
     yield from message.field
     for nested in message.nested_type:
         yield from _fields(nested, extensions)
-
-
-def _type(field: FieldDescriptorProto) -> str:
-    return str(field.type_name).removeprefix(".")
 
 
 # Whether a schema id belongs to the type, or the topic, that a record claims to be of.
@@ -196,20 +174,19 @@ def subject_verdict(
 ) -> ErrorCode | None:
     """WRONG_SUBJECT when a record of this type may not use a schema with these subjects.
 
-    `any` accepts every id. A template such as `{type}-value` names the one subject that the id must
-    be in. `auto` asks for the type's home, `{type}-value` or `{type}`: an id in it is right; an id
-    that is not in it is wrong when the registry has that home, or when all of the id's subjects are
-    homes of other known types, not counting one in other letters. In doubt it is right.
+    A template such as `{type}-value` names the one subject that the id must be in. `auto` asks for
+    the type's home, `{type}-value` or `{type}`: an id that is not in it is wrong when the registry
+    has that home, or when all of the id's subjects are homes of other known types.
     """
     if rule == ANY:
         return None
     if rule != AUTO:
         wanted = rule.replace("{type}", type)
         return None if wanted in subjects_of_id else ErrorCode.WRONG_SUBJECT
-    own = _homes(type)
-    if any(subject in subjects_of_id for subject in own):
+    homes = (f"{type}-value", type)
+    if any(subject in subjects_of_id for subject in homes):
         return None
-    if any(subject_exists(subject) for subject in own):
+    if any(map(subject_exists, homes)):
         return ErrorCode.WRONG_SUBJECT
     # a name that is only written in other letters may well mean the same schemas
     same = casefold_key(type)
@@ -219,10 +196,6 @@ def subject_verdict(
     ]
     foreign = [any(casefold_key(known) != same for known in each) for each in owners]
     return ErrorCode.WRONG_SUBJECT if foreign and all(foreign) else None
-
-
-def _homes(type_: str) -> tuple[str, str]:
-    return f"{type_}-value", type_
 
 
 def own_subject(topic: str, *, rule: str = AUTO) -> str:
@@ -237,9 +210,8 @@ def topic_verdict(
 ) -> ErrorCode | None:
     """WRONG_SUBJECT when a record on this topic may not use a schema with these subjects.
 
-    `auto` accepts the three strategies of Confluent's serializers: `<topic>-value`, the record's
-    full name, and `<topic>-<record>`. A template accepts what it says, for any of the schema's
-    records.
+    `auto` accepts the three strategies of Confluent's serializers; a template what it says, for
+    any of the schema's records.
     """
     if rule == ANY:
         return None

@@ -1,8 +1,4 @@
-"""Schemas that records carry with them, in JSON of Kafka Connect: kept once, known by their text.
-
-They are found by the first half of a digest of their text, as those of change files are, and have
-ids above any that a registry gives.
-"""
+"""Schemas that no registry has: inferred from records, brought by change files, or in records."""
 
 from __future__ import annotations
 
@@ -24,11 +20,9 @@ from distributary.registry.folder import FileRegistry, create, damaged, read_jso
 from distributary.registry.local import LocalRegistry, MemoryRegistry
 from distributary.store import disk
 
-# Schemas that nobody wrote: what records of one kind have looked like so far, kept durably.
-#
-# Each is a JSON Schema that only grows. The folder is a registry like any other, so that rows can
-# name the version they were decoded with; its ids lie above those that a record can carry, so
-# that they never meet the ids of a server.
+# Schemas that nobody wrote: what records of one kind have looked like so far, each a JSON Schema
+# that only grows. The folder is a registry like any other, so that rows can name the version they
+# were decoded with; its ids lie above those that a record can carry.
 
 FIRST_ID = 2**32
 """A record's header holds 32 bits."""
@@ -58,9 +52,9 @@ class InferredSchemas:
 
     def document(self, claim: str) -> dict[str, Any] | None:
         """The schema as JSON, or None."""
-        if claim not in self._newest and not self._is_kept(claim):
-            return None
-        return self._known(claim)[1]
+        # the folder is made with the first schema
+        kept = self._folder.is_dir() and self._kept.versions(claim)
+        return self._known(claim)[1] if claim in self._newest or kept else None
 
     def add(self, claim: str, document: dict[str, Any]) -> None:
         """What holds from now on; the older ones stay what they were."""
@@ -82,15 +76,10 @@ class InferredSchemas:
         self._kept.delete_subject(claim)
         self._newest.pop(claim, None)
 
-    def _is_kept(self, claim: str) -> bool:
-        # the folder is made with the first schema
-        return self._folder.is_dir() and bool(self._kept.versions(claim))
-
     def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
-        found = self._newest.get(claim)
-        if found is None:
-            found = self._newest[claim] = self._read(self._kept, claim, FIRST_ID)
-        return found
+        if claim not in self._newest:
+            self._newest[claim] = self._read(self._kept, claim, FIRST_ID)
+        return self._newest[claim]
 
     @staticmethod
     def _read(
@@ -105,9 +94,7 @@ class InferredSchemas:
 #     <folder>/<guid, 32 hex digits>.avsc     a schema, written by whichever task met it first
 #     <folder>/ids/00000007.json              the schema with id 7: its GUID, its record's name
 #
-# A GUID is made of the schema's own text, so tasks need nobody to give it to them. Ids are given
-# by the driver alone, in the order in which it meets the schemas, and for as long as the folder
-# lives.
+# Tasks make a GUID of the schema's own text; ids are given by the driver alone, and for ever.
 
 _ID = re.compile(r"([0-9]{8,10})\.json")
 
@@ -213,19 +200,12 @@ class FileSchemas:
         return {place.version: given for place, given in places if place.subject == subject}
 
     def _schema(self, given: _Given) -> WriterSchema:
-        known = self._schemas.get(given.id)
-        if known is None:
-            compiled = compile_avro(self._text(given.guid))
-            known = self._schemas[given.id] = WriterSchema(
-                id=given.id,
-                format=Format.AVRO,
-                # as it stood there: what its own system says beside Avro tells columns their types
-                body=self._text(given.guid).encode(),
-                message=compiled.message,
-                subjects=(given.place,),
-                messages=compiled.messages,
-            )
-        return known
+        if given.id not in self._schemas:
+            text = self._text(given.guid)
+            # as it stood there: what its own system says beside Avro tells columns their types
+            compiled = replace(compile_avro(text), body=text.encode())
+            self._schemas[given.id] = compiled.writer(given.id, Format.AVRO, (given.place,))
+        return self._schemas[given.id]
 
     def _text(self, guid: UUID) -> str:
         text = read_schema(self._folder, guid)
@@ -240,10 +220,9 @@ class FileSchemas:
                 names = os.listdir(self._folder / "ids")
             except FileNotFoundError:
                 return
-        numbers = sorted(int(name[1]) for name in map(_ID.fullmatch, names) if name)
-        for number in numbers:
-            if number not in self._by_id:
-                self._remember(number)
+        numbers = {int(name[1]) for name in map(_ID.fullmatch, names) if name}
+        for number in sorted(numbers - self._by_id.keys()):
+            self._remember(number)
 
     def _remember(self, schema_id: int) -> None:
         path = self._id_path(schema_id)
@@ -278,16 +257,15 @@ def _schema_path(folder: Path, guid: UUID) -> Path:
     return folder / f"{guid.hex}.avsc"
 
 
-def _missing(what: str) -> SchemaNotFoundError:
-    return SchemaNotFoundError(
-        "no change file has brought such a schema",
-        where=printable(what),
-        next_step="the folder of schemas is part of the checkpoint: restore it whole",
-    )
+def _missing(
+    which: str, *, what: str = "no change file has brought such a schema"
+) -> SchemaNotFoundError:
+    step = "the folder of schemas is part of the checkpoint: restore it whole"
+    return SchemaNotFoundError(what, where=printable(which), next_step=step)
 
 
 class CarriedSchemas:
-    """Such schemas in a folder of the checkpoint; with `trial`, in memory only."""
+    """Schemas that records carry, in JSON of Kafka Connect; with `trial`, in memory only."""
 
     def __init__(self, folder: Path, *, trial: bool = False) -> None:
         self._folder = folder
@@ -335,11 +313,7 @@ class CarriedSchemas:
         if guid not in self._known:
             text = read_schema(self._folder, guid)
             if text is None:
-                raise SchemaNotFoundError(
-                    "no record has brought such a schema",
-                    where=str(guid),
-                    next_step="the folder of schemas is part of the checkpoint: restore it whole",
-                )
+                raise _missing(str(guid), what="no record has brought such a schema")
             self._known[guid] = _schema(guid, text)
         return self._known[guid]
 

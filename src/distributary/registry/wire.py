@@ -7,13 +7,6 @@
 With protobuf, a path to the message follows the id: how many numbers, then each of them, as zigzag
 varints: the position in the file, then among the types nested in that one. The usual path, the
 first message of the file, is the single byte 00.
-
-Where framing is `auto`, a value that begins with 00 or 01 is taken as framed, and one that begins
-otherwise as bare; a frame that breaks off is a bad record, not a bare one. With protobuf that is
-exact, not a guess: a bare message cannot begin so, because there is no field number 0. It is exact
-with JSON too, whose text begins with no such byte. With Avro it is a guess, and a bad one for some
-schemas: a record whose first field is 0, -1, null, an empty string or the first branch of a union
-begins with such a byte. Say `confluent` or `none` for Avro.
 """
 
 from __future__ import annotations
@@ -30,6 +23,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from numpy.typing import NDArray
 
 from distributary.errors import ErrorCode
+from distributary.registry.compile.avro_schema import zigzag
 
 VALUE_HEADER = "__value_schema_id"
 KEY_HEADER = "__key_schema_id"
@@ -73,16 +67,13 @@ def parse(
 ) -> Framed | BadFrame:
     """Read the frame of a record's value, or of its key with `header=KEY_HEADER`.
 
-    Raises nothing for what the bytes contain. A header, where there is one, is the whole frame:
-    the value then is the payload.
+    A header, where there is one, is the whole frame: the value then is the payload.
     """
     named = [content for name, content in headers if name == header]
-    if named and named[-1] is not None:
-        found = _parse_bytes(named[-1], protobuf)
-        if isinstance(found, BadFrame):
-            return found
-        return Framed(found.schema_id, found.guid, found.indexes, payload_start=0)
-    return _parse_bytes(value, protobuf)
+    if not named or named[-1] is None:
+        return _parse_bytes(value, protobuf)
+    found = _parse_bytes(named[-1], protobuf)
+    return found if isinstance(found, BadFrame) else replace(found, payload_start=0)
 
 
 def frame(
@@ -94,19 +85,14 @@ def frame(
 ) -> bytes:
     """Put a frame before a payload; the inverse of `parse`. Without a payload it fits a header.
 
-    Args:
-        payload: The encoded record.
-        schema_id: The schema's id; or else:
-        guid: The schema's GUID.
-        indexes: The path to the protobuf message; None for formats that have none.
+    The schema is named by its id or its GUID; `indexes` is None for formats without messages.
     """
-    if (schema_id is None) == (guid is None):
+    if schema_id is not None and guid is None:
+        start = bytes([_BY_ID]) + schema_id.to_bytes(4, "big")
+    elif guid is not None and schema_id is None:
+        start = bytes([_BY_GUID]) + guid.bytes
+    else:
         raise ValueError("a frame names a schema either by id or by GUID")
-    start = (
-        bytes([_BY_ID]) + schema_id.to_bytes(4, "big")
-        if schema_id is not None
-        else bytes([_BY_GUID]) + (guid.bytes if guid else b"")
-    )
     return start + (b"" if indexes is None else encode_indexes(indexes)) + payload
 
 
@@ -114,8 +100,9 @@ def encode_indexes(indexes: Sequence[int]) -> bytes:
     """The bytes of a path to a message."""
     if tuple(indexes) == FIRST_MESSAGE:
         return b"\x00"
-    # both the count and the indexes are never negative, so their zigzag form is their double
-    return b"".join(_varint(2 * number) for number in (len(indexes), *indexes))
+    if any(index < 0 for index in indexes):
+        raise ValueError("a message index is never negative")
+    return b"".join(map(zigzag, (len(indexes), *indexes)))
 
 
 def read_indexes(data: bytes | memoryview, start: int) -> tuple[tuple[int, ...], int] | BadFrame:
@@ -164,19 +151,7 @@ def _parse_bytes(data: bytes, protobuf: bool) -> Framed | BadFrame:
     if not protobuf:
         return Framed(schema_id, guid, FIRST_MESSAGE, end)
     path = read_indexes(data, end)
-    if isinstance(path, BadFrame):
-        return path
-    return Framed(schema_id, guid, path[0], path[1])
-
-
-def _varint(number: int) -> bytes:
-    if number < 0:
-        raise ValueError("a message index is never negative")
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
+    return path if isinstance(path, BadFrame) else Framed(schema_id, guid, *path)
 
 
 def _zigzag(data: bytes | memoryview, start: int) -> tuple[int, int]:
@@ -208,8 +183,6 @@ REASONS = (
 """What the numbers in `SplitFrames.reasons` mean."""
 
 _NULL, _MAGIC, _TRUNCATED = 1, 2, 3
-_HEADER = 5
-_GUID_HEADER = 17
 _WORD = 8
 
 Rows = NDArray[np.int64]
@@ -264,16 +237,10 @@ def split(
     protobuf: bool,
     header: str = VALUE_HEADER,
 ) -> SplitFrames:
-    """Read the frames of a column in all their forms; slices and nulls are welcome.
+    """Read the frames of a column of values or keys in all their forms.
 
-    The usual form, `00 | id`, costs as much as with `split_v0`. The other forms are read once for
-    each distinct frame, of which there are about as many as schemas.
-
-    Args:
-        array: The values of the records, or their keys.
-        headers: Their headers, as in `model.record.RAW`.
-        protobuf: Whether a path to the message follows the schema's id.
-        header: The header that holds the frame where the value does not.
+    The usual form, `00 | id`, costs as much as with `split_v0`. The other forms, and the content
+    of the header of this name, are read once for each distinct frame.
     """
     frames, words = _split(array, protobuf)
     rows, contents = _named(headers, header)
@@ -290,9 +257,9 @@ def split(
         return frames
     values = array.take(pa.array(rows))
     # the usual path is one byte long: so much tells nearly all of them
-    start = pc.binary_slice(values, 0, _GUID_HEADER + protobuf)
+    start = pc.binary_slice(values, 0, _GUID_END + protobuf)
     frames = _filled(frames, rows, start, protobuf)
-    rest = np.flatnonzero(~frames.framed[rows] & (_layout(values).lengths > _GUID_HEADER))
+    rest = np.flatnonzero(~frames.framed[rows] & (_layout(values).lengths > _GUID_END))
     if len(rest):
         frames = _filled(frames, rows[rest], values.take(pa.array(rest)), protobuf)
     return frames
@@ -324,13 +291,13 @@ def _split(array: pa.BinaryArray, protobuf: bool) -> tuple[SplitFrames, NDArray[
     words = _first_words(layout)
     magic = words >> 56 != 0
     reasons = np.zeros(len(array), dtype=np.int8)
-    reasons[layout.lengths < _HEADER] = _TRUNCATED
+    reasons[layout.lengths < _ID_END] = _TRUNCATED
     reasons[magic & (layout.lengths > 0)] = _MAGIC
     if array.null_count:
         reasons[array.is_null().to_numpy(zero_copy_only=False)] = _NULL
     framed = reasons == 0
     ids = np.where(framed, words >> 24 & 0xFFFFFFFF, -1).astype(np.int64)
-    payload_start = np.where(framed, _HEADER, 0).astype(np.int32)
+    payload_start = np.where(framed, _ID_END, 0).astype(np.int32)
     codes = np.zeros(len(array), dtype=np.int32)
     guids = np.full(len(array), -1, dtype=np.int32)
     frames = SplitFrames(framed, ids, payload_start, reasons, codes, (FIRST_MESSAGE,), guids)
@@ -391,8 +358,8 @@ def _filled(
 
 def _with_paths(split: SplitFrames, layout: _Layout, words: NDArray[np.uint64]) -> SplitFrames:
     """Read the paths: the usual one for all at once, others once for each distinct form."""
-    usual = split.framed & (layout.lengths > _HEADER) & (words >> 16 & 0xFF == 0)
-    split.payload_start[usual] = _HEADER + 1
+    usual = split.framed & (layout.lengths > _ID_END) & (words >> 16 & 0xFF == 0)
+    split.payload_start[usual] = _ID_END + 1
     codes: dict[tuple[int, ...], int] = {FIRST_MESSAGE: 0}
     unusual = split.framed & ~usual
     # a path that ends within the word is told by the word's last three bytes
@@ -403,12 +370,12 @@ def _with_paths(split: SplitFrames, layout: _Layout, words: NDArray[np.uint64]) 
         found = read_indexes(form.to_bytes(3, "big"), 0)
         if not isinstance(found, BadFrame):
             code[number] = codes.setdefault(found[0], len(codes))
-            start[number] = _HEADER + found[1]
+            start[number] = _ID_END + found[1]
     split.path_codes[told], split.payload_start[told] = code[form_of], start[form_of]
     alone = (unusual & (layout.lengths < _WORD)) | (split.framed & (split.payload_start == 0))
     for position in np.flatnonzero(alone).tolist():
         begin, length = layout.starts[position], layout.lengths[position]
-        path = read_indexes(layout.data.data[begin : begin + length], _HEADER)
+        path = read_indexes(layout.data.data[begin : begin + length], _ID_END)
         if isinstance(path, BadFrame):
             split.framed[position] = False
             split.reasons[position] = REASONS.index(path.code)
@@ -420,7 +387,6 @@ def _with_paths(split: SplitFrames, layout: _Layout, words: NDArray[np.uint64]) 
 
 
 def _layout(array: pa.BinaryArray) -> _Layout:
-    """Where each value begins in the data, how long it is, and the data."""
     _, offsets, content = array.buffers()
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     data = np.frombuffer(content, dtype=np.uint8) if content else np.zeros(0, dtype=np.uint8)
@@ -433,11 +399,8 @@ def _layout(array: pa.BinaryArray) -> _Layout:
 
 
 def _first_words(layout: _Layout) -> NDArray[np.uint64]:
-    """The first eight bytes of each value as one number; what lies behind a short one is noise.
-
-    One look at each value: the values of a column do not fit a processor's cache, so that every
-    further look costs as much as the first.
-    """
+    """The first eight bytes of each value as one number; what lies behind a short one is noise."""
+    # one look at each value: they do not fit a processor's cache, so each costs as much
     data = layout.data
     if len(data) < _WORD:
         data = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])

@@ -149,7 +149,7 @@ def columns(name: str) -> tuple[str, ...]:
 def protobuf_serializer(text: str, schema_id: int) -> Callable[[bytes], bytes]:
     """Frames encoded messages, the first of their schema's file, as other producers do."""
     pool = DescriptorPool()
-    files = FileDescriptorSet.FromString(compile_proto(text).descriptor_set).file
+    files = FileDescriptorSet.FromString(compile_proto(text).body).file
     for file in files:
         pool.Add(file)
     package, name = files[-1].package, files[-1].message_type[0].name

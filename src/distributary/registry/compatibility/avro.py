@@ -1,19 +1,16 @@
 """Whether data of one Avro schema can be read with another: the resolution rules of Avro.
 
-Two deliberate differences to what registries check. A decimal keeps its scale and does not lose
-digits, because otherwise its numbers are read as other numbers. And a default counts only if it
-fits its field, because otherwise it is of no use when it is needed.
+Unlike in registries, a decimal keeps its scale and does not lose digits, because otherwise its
+numbers are read as other numbers, and a default counts only if it fits its field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from distributary.registry.compile.avro_schema import (
     Array,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
@@ -52,11 +49,6 @@ def unreadable(writer: bytes, reader: bytes) -> list[str]:
     return list(dict.fromkeys(check.found))
 
 
-def no_promises(older: bytes, newer: bytes) -> list[str]:
-    """Avro schemas rule nothing out for the versions after them."""
-    return []
-
-
 @lru_cache(maxsize=256)
 def _schema(body: bytes) -> Schema:
     return parse_avro(body.decode())
@@ -89,7 +81,7 @@ class _Check:
                 self.compare(before, after, f"{at}{{}}")
             case Primitive(), Primitive() if _promotes(was.name, now.name):
                 self._decimals(was.logical, now.logical, at)
-            case Record() | Enum() | Fixed(), Record() | Enum() | Fixed() if _one_kind(was, now):
+            case Record() | Enum() | Fixed(), Record() | Enum() | Fixed() if _alike(was, now):
                 self._named(was, now, at)
             case _:
                 self.found.append(f"{at} was {type_name(old)} and is {type_name(new)}")
@@ -100,7 +92,9 @@ class _Check:
         after = {field.name for field in new.fields}
         for field in new.fields:
             at = f"{new.name}.{field.name}"
-            source = _source(field, before, after)
+            # the writer's field that it takes its values from: of its name, or of an alias
+            aliases = (before[a] for a in field.aliases if a in before and a not in after)
+            source = before.get(field.name) or next(aliases, None)
             if source is not None:
                 self.compare(source.type, field.type, at)
             elif field.default is None:
@@ -109,20 +103,9 @@ class _Check:
     def _branch(self, old: Type, new: Union) -> Type | None:
         """The branch of a reader's union that takes a writer's type."""
         was = self.old.resolve(old)
-        fitting = [b for b in new.branches if self._matches(was, b)]
+        fitting = [b for b in new.branches if _matches(was, self.new.resolve(b))]
         exact = [b for b in fitting if type_name(b) == type_name(old)]
         return next(iter(exact + fitting), None)
-
-    def _matches(self, was: object, branch: Type) -> bool:
-        now = self.new.resolve(branch)
-        match was, now:
-            case Primitive(), Primitive():
-                return _promotes(was.name, now.name)
-            case Fixed(), Fixed() if was.size != now.size:
-                return False
-            case Record() | Enum() | Fixed(), Record() | Enum() | Fixed():
-                return _one_kind(was, now) and _one_name(was, now)
-        return _one_kind(was, now)
 
     def _named(self, was: Named, now: Named, at: str) -> None:
         if not _one_name(was, now):
@@ -134,7 +117,8 @@ class _Check:
             case Enum(), Enum():
                 gone = [symbol for symbol in was.symbols if symbol not in now.symbols]
                 if gone and now.default is None:
-                    self.found.append(f"{at} lacks {_few(gone)} of enum {was.name}")
+                    more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+                    self.found.append(f"{at} lacks {', '.join(gone[:3])}{more} of enum {was.name}")
             case Fixed(), Fixed():
                 if was.size != now.size:
                     self.found.append(f"{at} had {was.size} bytes and has {now.size}")
@@ -148,26 +132,25 @@ class _Check:
             self.found.append(f"{at} was {before} and is {after}")
 
 
+def _matches(was: object, now: object) -> bool:
+    match was, now:
+        case Primitive(), Primitive():
+            return _promotes(was.name, now.name)
+        case Fixed(), Fixed() if was.size != now.size:
+            return False
+        case Record() | Enum() | Fixed(), Record() | Enum() | Fixed():
+            return _alike(was, now) and _one_name(was, now)
+    return _alike(was, now)
+
+
+def _alike(was: object, now: object) -> bool:
+    return type(was) is type(now)
+
+
 def _promotes(was: str, now: str) -> bool:
     return was == now or now in _PROMOTED.get(was, ())
-
-
-def _one_kind(was: object, now: object) -> bool:
-    return type(was) is type(now)
 
 
 def _one_name(was: Named, now: Named) -> bool:
     # namespaces do not count, as in the reference implementation
     return short_name(was.name) == short_name(now.name) or was.name in now.aliases
-
-
-def _source(field: Field, before: dict[str, Field], after: Iterable[str]) -> Field | None:
-    """The writer's field that a reader's field takes its values from."""
-    if field.name in before:
-        return before[field.name]
-    return next((before[a] for a in field.aliases if a in before and a not in after), None)
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -1,16 +1,7 @@
 """Whether data of one JSON Schema is valid for another, as Confluent judges it.
 
 Compared, place by place, with `$ref` and `allOf` folded in and each branch of `anyOf` and `oneOf`
-on its own (a `oneOf` counts as an `anyOf`):
-
-- types, listed values (`enum`, `const`) and limits may only become wider; `pattern`, `multipleOf`,
-  `uniqueItems` and the formats that become columns may only go away;
-- a property may become required only if it has a `default`;
-- an open object (`additionalProperties` not false) may lose properties but not gain one, because
-  old data may have anything in its place; a closed one may gain properties but not lose one;
-- every branch of a choice must still be taken by some branch;
-- `not`, `if`, `contains`, `propertyNames`, dependencies, tuples and `unevaluated...` must stay word
-  for word or go away: what is in them is not taken apart.
+on its own (a `oneOf` counts as an `anyOf`); docs/json.md has the rules.
 """
 
 from __future__ import annotations
@@ -18,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from distributary.registry.compile.json import Facts, TooManyAlternativesError, canonical, facts_of
-from distributary.registry.compile.json_documents import Documents, Node
+from distributary.registry.compile.json_documents import Documents
 
 # Limits in a JSON Schema, and whether another schema has narrower ones.
 
@@ -41,12 +33,12 @@ def narrowed_limits(old: Facts, new: Facts, place: str) -> Iterator[str]:
     for most, least, type_ in _COUNTS:
         if type_ not in types:
             continue
-        was, now = _highest(old, most), _highest(new, most)
-        if now is not None and (was is None or was > now):
+        was, now = (min((s for _, s in f.words(most)), default=inf) for f in (old, new))
+        if was > now:
             yield f"{place} has a lower `{most}`"
         # nothing has less than nothing
-        low = _lowest(new, least)
-        if low is not None and (_lowest(old, least) or 0) < low:
+        was, now = (max((s for _, s in f.words(least)), default=0) for f in (old, new))
+        if was < now:
             yield f"{place} has a higher `{least}`"
 
 
@@ -68,47 +60,24 @@ def _numbers(old: Facts, new: Facts, place: str) -> Iterator[str]:
 
 def _end(facts: Facts, word: str, exclusive: str, sign: int) -> tuple[Fraction, bool] | None:
     """How far numbers may go, and whether that far; of two the smaller holds."""
-    ends = []
-    for node, said in facts.words(word):
-        # in draft 4 the exclusive one is a switch
-        ends.append((sign * _fraction(said), node.keywords.get(exclusive) is not True))
-    for _, said in facts.words(exclusive):
-        if not isinstance(said, bool):
-            ends.append((sign * _fraction(said), False))
-    return min(ends, default=None)
+    # in draft 4 the exclusive one is a switch
+    ends = [
+        (sign * _fraction(said), node.keywords.get(exclusive) is not True)
+        for node, said in facts.words(word)
+    ]
+    strict = (said for _, said in facts.words(exclusive) if not isinstance(said, bool))
+    return min(ends + [(sign * _fraction(said), False) for said in strict], default=None)
 
 
 def _fraction(said: Any) -> Fraction:
     return Fraction(str(said))
 
 
-def _highest(facts: Facts, word: str) -> int | None:
-    return min((said for _, said in facts.words(word)), default=None)
-
-
-def _lowest(facts: Facts, word: str) -> int | None:
-    return max((said for _, said in facts.words(word)), default=None)
-
-
 MAX_COMPARISONS = 20_000
 _WORD_FOR_WORD = (
-    "$dynamicRef",
-    "$recursiveRef",
-    "additionalItems",
-    "contains",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "else",
-    "if",
-    "maxContains",
-    "minContains",
-    "not",
-    "pattern",
-    "prefixItems",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
+    *("$dynamicRef", "$recursiveRef", "additionalItems", "contains", "dependencies"),
+    *("dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not"),
+    *("pattern", "prefixItems", "propertyNames", "then", "unevaluatedItems"),
     "unevaluatedProperties",
 )
 _COLUMN_FORMATS = ("date", "date-time")
@@ -122,11 +91,6 @@ def unreadable(writer: bytes, reader: bytes) -> list[str]:
         return check.compare(facts_of(old, [old.root]), facts_of(new, [new.root]), "")
     except (_TooLongError, TooManyAlternativesError, RecursionError):
         return ["the schemas have too many alternatives to be compared"]
-
-
-def no_promises(older: bytes, newer: bytes) -> list[str]:
-    """JSON Schemas rule nothing out for the versions after them."""
-    return []
 
 
 @lru_cache(maxsize=256)
@@ -216,20 +180,11 @@ class _Check:
         elif now.nodes:
             yield from self.compare(was, now, place)
         for pattern in new.patterns:
-            before = self._pattern(old, pattern, self._old)
-            after = self._pattern(new, pattern, self._new)
+            before, after = _pattern(old, pattern), _pattern(new, pattern)
             if before.nodes or pattern in old.patterns:
                 yield from self.compare(before, after, f"{at}/{{{pattern}}}")
             elif after.nodes or after.impossible:
                 yield f"{at}/{{{pattern}}} is new in an open object"
-
-    def _pattern(self, facts: Facts, pattern: str, documents: Documents) -> Facts:
-        nodes: list[Node] = [
-            documents.below(node, "patternProperties", pattern)
-            for node, patterns in facts.words("patternProperties")
-            if pattern in patterns
-        ]
-        return facts_of(documents, nodes)
 
     def _arrays(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
         if new.tuple_like:
@@ -241,6 +196,12 @@ class _Check:
             # the items of a tuple are not told all in one
             before = facts_of(self._old, ()) if old.tuple_like else was
             yield from self.compare(before, now, f"{at}/[]")
+
+
+def _pattern(facts: Facts, pattern: str) -> Facts:
+    below = facts.documents.below
+    found = (node for node, told in facts.words("patternProperties") if pattern in told)
+    return facts_of(facts.documents, [below(n, "patternProperties", pattern) for n in found])
 
 
 def _keys(facts: Facts) -> frozenset[str]:
@@ -266,9 +227,9 @@ def _said_anew(old: Facts, new: Facts, place: str) -> Iterator[str]:
         added = _words(new, word) - _words(old, word)
         if added:
             yield f"{place} has another `{word}`"
-    if True in {said for _, said in new.words("uniqueItems")}:
-        if True not in {said for _, said in old.words("uniqueItems")}:
-            yield f"{place} must have unique items now"
+    unique = [any(said is True for _, said in f.words("uniqueItems")) for f in (old, new)]
+    if unique == [False, True]:
+        yield f"{place} must have unique items now"
     formats = {said for _, said in new.words("format") if said in _COLUMN_FORMATS}
     if formats - {said for _, said in old.words("format") if isinstance(said, str)}:
         yield f"{place} has another `format`"

@@ -65,47 +65,32 @@ class Version:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a format has to say."""
-
-    unreadable: Callable[[bytes, bytes], list[str]]
-    """Why data of the first schema cannot be read with the second; empty when it can."""
-    broken_promises: Callable[[bytes, bytes], list[str]]
-    """What the first, older schema ruled out and the second, newer one does all the same."""
-
-
-RULES: Mapping[Format, Rules] = {
-    Format.PROTOBUF: Rules(protobuf.unreadable, protobuf.reused_numbers),
-    Format.AVRO: Rules(avro.unreadable, avro.no_promises),
-    Format.JSON: Rules(json.unreadable, json.no_promises),
+_UNREADABLE: Mapping[Format, Callable[[bytes, bytes], list[str]]] = {
+    Format.PROTOBUF: protobuf.unreadable,
+    Format.AVRO: avro.unreadable,
+    Format.JSON: json.unreadable,
 }
+"""Why data of the first schema cannot be read with the second; empty when it can."""
 
 
 def problems(body: bytes, *, format: Format, history: Sequence[Version], level: Level) -> list[str]:
-    """Why a new version is not compatible with those before it; empty when it is.
-
-    Args:
-        body: The compiled new version.
-        format: Its format; a subject keeps the format it began with.
-        history: The accepted versions, oldest first.
-        level: What has to hold.
-    """
-    if level is Level.NONE or not history:
+    """Why a compiled new version is not compatible with those before it, given oldest first."""
+    if level is Level.NONE:
         return []
     found: list[str] = []
     for old in reversed(history if level.transitive else history[-1:]):
         if old.format is not format:
+            # a subject keeps the format it began with
             found.append(f"version {old.number} is {old.format}, the new version {format}")
             continue
-        rules = RULES.get(format)
-        if rules is None:
-            return [f"there are no compatibility rules for {format}: set the level to NONE"]
-        found += [f"version {old.number}: {m}" for m in rules.broken_promises(old.body, body)]
+        if format is Format.PROTOBUF:
+            reused = protobuf.reused_numbers(old.body, body)
+            found += [f"version {old.number}: {m}" for m in reused]
+        unreadable = _UNREADABLE[format]
         if level.backward:
-            reasons = rules.unreadable(old.body, body)
+            reasons = unreadable(old.body, body)
             found += [f"the new version cannot read version {old.number}: {m}" for m in reasons]
         if level.forward:
-            reasons = rules.unreadable(body, old.body)
+            reasons = unreadable(body, old.body)
             found += [f"version {old.number} cannot read the new version: {m}" for m in reasons]
     return found

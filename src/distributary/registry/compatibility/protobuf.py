@@ -8,7 +8,6 @@ a number whose type is numeric may not change between one and many even where th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from google.protobuf import descriptor_pool
@@ -36,21 +35,6 @@ _SPARED_BY_LABELS = ("text", "message", "group", "map")
 Pair = tuple[Descriptor, Descriptor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    number: int
-    name: str
-    kind: str
-    type: str
-    message: Descriptor | None
-    repeated: bool
-    required: bool
-    oneof: str | None
-
-    def label(self, owner: Descriptor) -> str:
-        return f"field {self.number} ({owner.name}.{self.name})"
-
-
 def unreadable(writer: bytes, reader: bytes) -> list[str]:
     """Why data of one descriptor set's schema cannot be read with another's; empty when it can."""
     old, new = _own_file(writer), _own_file(reader)
@@ -58,7 +42,7 @@ def unreadable(writer: bytes, reader: bytes) -> list[str]:
     if old.package != new.package:
         found.append(f"package {old.package or '(none)'} became {new.package or '(none)'}")
     waiting: list[Pair] = []
-    found += _messages(_top(old), _top(new), waiting)
+    found += _messages(old.message_types_by_name, new.message_types_by_name, waiting)
     seen: set[tuple[str, str]] = set()
     # a work list instead of recursion: types from outside may refer to each other without end
     while waiting:
@@ -75,14 +59,12 @@ def reused_numbers(older: bytes, newer: bytes) -> list[str]:
     now = {_local_name(message): message for message in _all_messages(_own_file(newer))}
     found = []
     for before in _all_messages(_own_file(older)):
-        after = now.get(_local_name(before))
-        ranges = _proto(before).reserved_range
-        if after is None or not ranges:
-            continue
+        after, proto = now.get(_local_name(before)), DescriptorProto()
+        before.CopyToProto(proto)
         found += [
-            f"{field.label(after)} takes a number that was reserved"
-            for field in _fields(after).values()
-            if any(r.start <= field.number < r.end for r in ranges)
+            f"{_label(field)} takes a number that was reserved"
+            for field in (after.fields if after is not None else ())
+            if any(r.start <= field.number < r.end for r in proto.reserved_range)
         ]
     return found
 
@@ -96,16 +78,12 @@ def _own_file(descriptor_set: bytes) -> FileDescriptor:
     return pool.FindFileByName(files[-1].name)
 
 
-def _top(file: FileDescriptor) -> dict[str, Descriptor]:
-    return dict(file.message_types_by_name)
-
-
 def _nested(message: Descriptor) -> dict[str, Descriptor]:
     return {n.name: n for n in message.nested_types if not n.GetOptions().map_entry}
 
 
 def _all_messages(file: FileDescriptor) -> Iterator[Descriptor]:
-    waiting = list(_top(file).values())
+    waiting = list(file.message_types_by_name.values())
     while waiting:
         message = waiting.pop()
         yield message
@@ -117,32 +95,24 @@ def _local_name(message: Descriptor) -> str:
     return str(message.full_name).removeprefix(f"{package}." if package else "")
 
 
-def _proto(message: Descriptor) -> DescriptorProto:
-    proto = DescriptorProto()
-    message.CopyToProto(proto)
-    return proto
+def _label(field: FieldDescriptor, owner: Descriptor | None = None) -> str:
+    return f"field {field.number} ({(owner or field.containing_type).name}.{field.name})"
 
 
-def _fields(message: Descriptor) -> dict[int, _Field]:
-    return {field.number: _field(field) for field in message.fields}
-
-
-def _field(field: FieldDescriptor) -> _Field:
+def _kind(field: FieldDescriptor) -> str:
+    """What its bytes look like: a field may change between types of one kind."""
     kind = _KIND[field.type]
-    if kind == "message" and field.message_type.GetOptions().map_entry:
-        kind = "map"
+    is_map = kind == "message" and field.message_type.GetOptions().map_entry
+    return "map" if is_map else kind
+
+
+def _type(field: FieldDescriptor) -> str:
+    return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+
+
+def _oneof(field: FieldDescriptor) -> str | None:
     # a proto3 `optional` is a oneof of one here, and a oneof of one has nothing to lose
-    oneof = field.containing_oneof
-    return _Field(
-        number=field.number,
-        name=field.name,
-        kind=kind,
-        type=FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower(),
-        message=field.message_type,
-        repeated=field.is_repeated,
-        required=field.is_required,
-        oneof=oneof.name if oneof is not None else None,
-    )
+    return field.containing_oneof.name if field.containing_oneof is not None else None
 
 
 def _messages(
@@ -153,63 +123,58 @@ def _messages(
 
 
 def _message(old: Descriptor, new: Descriptor, waiting: list[Pair]) -> list[str]:
-    before, after = _fields(old), _fields(new)
-    surviving = {f.oneof for number, f in before.items() if f.oneof and number in after}
-    found = _merged_oneofs(new, before, after)
+    before, after = ({field.number: field for field in each.fields} for each in (old, new))
+    surviving = {_oneof(f) for number, f in before.items() if number in after} - {None}
+    found = _merged_oneofs(new, before)
     for number, field in before.items():
         if number in after:
             found += _compare(field, after[number], new, waiting)
-        elif field.required:
-            found.append(f"{field.label(old)} is gone, though it was required")
-        elif field.oneof in surviving:
-            found.append(f"{field.label(old)} is gone from oneof {field.oneof}")
+        elif field.is_required:
+            found.append(f"{_label(field)} is gone, though it was required")
+        elif _oneof(field) in surviving:
+            found.append(f"{_label(field)} is gone from oneof {_oneof(field)}")
     found += [
-        f"{field.label(new)} is new and required"
+        f"{_label(field)} is new and required"
         for number, field in after.items()
-        if number not in before and field.required
+        if number not in before and field.is_required
     ]
     return found + _messages(_nested(old), _nested(new), waiting)
 
 
-def _merged_oneofs(
-    message: Descriptor, before: Mapping[int, _Field], after: Mapping[int, _Field]
-) -> list[str]:
+def _merged_oneofs(message: Descriptor, before: Mapping[int, FieldDescriptor]) -> list[str]:
     """Fields that could be set together before, and of which now one would erase the other."""
-    origins: dict[str, set[str | int]] = {}
-    for number, field in after.items():
-        if field.oneof and number in before:
-            origins.setdefault(field.oneof, set()).add(before[number].oneof or number)
     return [
-        f"oneof {message.name}.{name} now holds fields that could be set together"
-        for name, groups in origins.items()
-        if len(groups) > 1
+        f"oneof {message.name}.{oneof.name} now holds fields that could be set together"
+        for oneof in message.oneofs
+        if len({_oneof(before[f.number]) or f.number for f in oneof.fields if f.number in before})
+        > 1
     ]
 
 
-def _compare(old: _Field, new: _Field, owner: Descriptor, waiting: list[Pair]) -> list[str]:
-    label = new.label(owner)
-    if old.kind != new.kind:
+def _compare(
+    old: FieldDescriptor, new: FieldDescriptor, owner: Descriptor, waiting: list[Pair]
+) -> list[str]:
+    label, kind = _label(new, owner), _kind(new)
+    if _kind(old) != kind:
         return [f"{label} was {_shown(old)} and is {_shown(new)}"]
-    if old.kind == "map":
-        entries = zip(_entry(old), _entry(new), strict=True)
-        return [m for pair in entries for m in _compare(*pair, owner, waiting)]
+    if kind == "map":
+        was, now = old.message_type.fields_by_number, new.message_type.fields_by_number
+        pairs = ((was[number], now[number]) for number in (1, 2))
+        return [m for pair in pairs for m in _compare(*pair, owner, waiting)]
     found = []
-    if old.message is not None and new.message is not None:
-        if _local_name(old.message) != _local_name(new.message):
-            found.append(f"{label} was a {old.message.full_name}, is a {new.message.full_name}")
+    if old.message_type is not None and new.message_type is not None:
+        was, now = old.message_type, new.message_type
+        if _local_name(was) != _local_name(now):
+            found.append(f"{label} was a {was.full_name}, is a {now.full_name}")
         else:
-            waiting.append((old.message, new.message))
-    if old.repeated != new.repeated and old.kind not in _SPARED_BY_LABELS:
-        found.append(f"{label} of type {new.type} changed between one value and many")
-    if new.required and not old.required:
+            waiting.append((was, now))
+    if old.is_repeated != new.is_repeated and kind not in _SPARED_BY_LABELS:
+        found.append(f"{label} of type {_type(new)} changed between one value and many")
+    if new.is_required and not old.is_required:
         found.append(f"{label} became required")
     return found
 
 
-def _entry(field: _Field) -> tuple[_Field, _Field]:
-    parts = _fields(field.message)
-    return parts[1], parts[2]
-
-
-def _shown(field: _Field) -> str:
-    return field.type if field.kind == field.type else f"{field.type} ({field.kind})"
+def _shown(field: FieldDescriptor) -> str:
+    kind, type_ = _kind(field), _type(field)
+    return type_ if kind == type_ else f"{type_} ({kind})"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
+from distributary.model.record import Compiled
 from distributary.registry.compile.avro_schema import (
     MAX_LEVELS,
     Array,
-    Connect,
     Enum,
     Field,
     Fixed,
@@ -35,42 +34,17 @@ _NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 _NULL = Primitive("null")
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledAvro:
-    """A compiled schema."""
-
-    body: bytes
-    """Avro's own JSON, UTF-8; every named type is defined where it is first used."""
-    message: str
-    """What a payload is: the record's full name, or that of the records in an array."""
-    messages: tuple[str, ...]
-    """Of a union of records: the records by branch, empty for null; else `message` alone."""
-
-
-def compile_avro(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> CompiledAvro:
-    """Compile a schema.
-
-    Args:
-        text: The schema's JSON.
-        imports: The texts of the schemas it refers to, by full name.
-
-    Raises:
-        InvalidSchemaError: With the place in the schema in its evidence.
-    """
+def compile_avro(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> Compiled:
+    """Compile a schema's JSON with the texts of the schemas it refers to, by full name."""
     return _compile(text, tuple(sorted(imports.items())))
 
 
 @lru_cache(maxsize=8192)
-def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> CompiledAvro:
+def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
     schema = parse_avro(text, imports=dict(imports))
     body = json.dumps(_Writer(schema).type(schema.top), separators=(",", ":"))
-    messages = branch_records(schema)
-    if messages is None:
-        message = payload_name(schema)
-        messages = (message,)
-    else:
-        message = next(name for name in messages if name)
-    return CompiledAvro(body.encode("ascii"), message, messages)
+    messages = branch_records(schema) or (payload_name(schema),)
+    return Compiled(body.encode("ascii"), next(filter(None, messages)), messages)
 
 
 def branch_records(schema: Schema) -> tuple[str, ...] | None:
@@ -97,7 +71,7 @@ def payload_name(schema: Schema) -> str:
 
 
 class _Writer:
-    """The JSON of a schema; definitions go where a name is used first, as Avro wants them."""
+    """Definitions go where a name is used first, as Avro wants them."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -113,7 +87,11 @@ class _Writer:
             )
         match type_:
             case Primitive(name, logical, connect):
-                told = _logical(logical) | _connect(connect)
+                told = _logical(logical)
+                if connect is not None:
+                    told["connect.name"] = connect.name
+                    if connect.parameters:
+                        told["connect.parameters"] = dict(connect.parameters)
                 return {"type": name, **told} if told else name
             case Array(items):
                 return {"type": "array", "items": self.type(items, space, level + 1)}
@@ -121,16 +99,13 @@ class _Writer:
                 return {"type": "map", "values": self.type(values, space, level + 1)}
             case Union(branches):
                 return [self.type(each, space, level + 1) for each in branches]
+            case Name(full) if full in self._written:
+                # a name without a namespace could be taken for one of the namespace around it
+                taken = space and "." not in full and f"{space}.{full}" in self._schema.named
+                return f".{full}" if taken else full
             case Name(full):
-                return self._name(full, space, level)
-
-    def _name(self, full: str, space: str, level: int) -> Any:
-        if full not in self._written:
-            self._written.add(full)
-            return self._named(self._schema.named[full], space, level)
-        # a name without a namespace could be taken for one of the namespace around it
-        taken = space and "." not in full and f"{space}.{full}" in self._schema.named
-        return f".{full}" if taken else full
+                self._written.add(full)
+                return self._named(self._schema.named[full], space, level)
 
     def _named(self, named: Named, around: str, level: int) -> dict[str, Any]:
         space, _, name = named.name.rpartition(".")
@@ -163,18 +138,5 @@ def _told(about: Named | Field) -> dict[str, Any]:
 def _logical(logical: Logical | None) -> dict[str, Any]:
     if logical is None:
         return {}
-    if logical.name == "decimal":
-        return {
-            "logicalType": "decimal",
-            "precision": logical.precision,
-            "scale": logical.scale,
-        }
-    return {"logicalType": logical.name}
-
-
-def _connect(connect: Connect | None) -> dict[str, Any]:
-    if connect is None:
-        return {}
-    parameters = dict(connect.parameters)
-    told = {"connect.parameters": parameters} if parameters else {}
-    return {"connect.name": connect.name, **told}
+    digits = {"precision": logical.precision, "scale": logical.scale}
+    return {"logicalType": logical.name, **(digits if logical.name == "decimal" else {})}

@@ -172,14 +172,7 @@ _ANNOTATES = {
 _SIZES = {"uuid": 16, "duration": 12}
 
 
-def logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) -> Logical | None:
-    """The logical type in a type's JSON, if it is known and may annotate the type.
-
-    Args:
-        given: The type's JSON object.
-        kind: The type's name.
-        size: How many bytes a fixed has.
-    """
+def _logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) -> Logical | None:
     name = given.get("logicalType")
     if not isinstance(name, str) or kind not in _ANNOTATES.get(name, ()):
         return None
@@ -188,8 +181,7 @@ def logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) -> 
     return Logical(name) if size is None or size == _SIZES.get(name) else None
 
 
-def connect_of(given: Mapping[str, Any]) -> Connect | None:
-    """The type of Kafka Connect in a type's JSON, if there is one."""
+def _connect_of(given: Mapping[str, Any]) -> Connect | None:
     name, parameters = given.get("connect.name"), given.get("connect.parameters")
     if not isinstance(name, str):
         return None
@@ -263,15 +255,11 @@ class Defaults:
                     [_text(k) + self._type(values, each, level + 1) for k, each in value.items()]
                 )
             case Union(branches):
-                return self._union(branches, value, level)
-        raise _UnfitError
-
-    def _union(self, branches: tuple[Type, ...], value: Any, level: int) -> bytes:
-        for index, branch in enumerate(branches):
-            try:
-                return zigzag(index) + self._type(branch, value, level + 1)
-            except _UnfitError:
-                continue
+                for index, branch in enumerate(branches):
+                    try:
+                        return zigzag(index) + self._type(branch, value, level + 1)
+                    except _UnfitError:
+                        continue
         raise _UnfitError
 
     def _of_named(self, named: Named, value: Any, level: int) -> bytes:
@@ -279,7 +267,8 @@ class Defaults:
             case Enum(symbols=symbols) if value in symbols:
                 return zigzag(symbols.index(value))
             case Fixed(size=size) if isinstance(value, str) and len(value) == size:
-                return _latin(value)
+                # bytes are written as the characters with these numbers
+                return _encoded(value, "latin-1")
             case Record(name=name, fields=fields) if isinstance(value, dict):
                 return b"".join(self._member(name, each, value, level) for each in fields)
         raise _UnfitError
@@ -315,38 +304,28 @@ def _primitive(name: str, value: Any) -> bytes:
             if -half <= value < half:
                 return zigzag(value)
         case "float" | "double" if type(value) in (int, float):
-            return _real(name, value)
+            try:
+                if math.isfinite(float(value)):
+                    return struct.pack("<f" if name == "float" else "<d", value)
+            except OverflowError:
+                pass
         case "string" if isinstance(value, str):
             return _text(value)
         case "bytes" if isinstance(value, str):
-            return zigzag(len(value)) + _latin(value)
+            return zigzag(len(value)) + _encoded(value, "latin-1")
     raise _UnfitError
 
 
-def _real(name: str, value: float) -> bytes:
+def _encoded(value: str, encoding: str) -> bytes:
     try:
-        number = float(value)
-        if math.isfinite(number):
-            return struct.pack("<f" if name == "float" else "<d", number)
-    except OverflowError:
-        pass
-    raise _UnfitError
+        return value.encode(encoding)
+    except UnicodeEncodeError:
+        raise _UnfitError from None
 
 
 def _text(value: str) -> bytes:
-    try:
-        data = value.encode()
-    except UnicodeEncodeError:
-        raise _UnfitError from None
+    data = _encoded(value, "utf-8")
     return zigzag(len(data)) + data
-
-
-def _latin(value: str) -> bytes:
-    # bytes are written as the characters with these numbers
-    try:
-        return value.encode("latin-1")
-    except UnicodeEncodeError:
-        raise _UnfitError from None
 
 
 def _block(items: list[bytes]) -> bytes:
@@ -371,39 +350,24 @@ _MAX_FIXED = 2**31 - 1
 
 
 def parse_avro(text: str, *, imports: Mapping[str, str] | None = None) -> Schema:
-    """Read a schema.
-
-    Args:
-        text: The schema's JSON.
-        imports: The texts of the schemas it refers to, by full name.
-
-    Raises:
-        InvalidSchemaError: With the place in the schema in its evidence.
-    """
+    """Read a schema's JSON with the texts of the schemas it refers to, by full name."""
     given = dict(imports or {})
     if len(given) > MAX_TEXTS:
         raise _invalid("schema", f"{len(given)} references", "refers to too many schemas")
     parser = _Parser(given)
     try:
         top = parser.text(text, "schema", 0)
-        return Schema(top, _with_fitting_defaults(parser.named))
     except RecursionError:
         raise _invalid("schema", "brackets in brackets without end", "nests too deep") from None
-
-
-def _with_fitting_defaults(named: Mapping[str, Named]) -> dict[str, Named]:
-    defaults = Defaults(named)
-    return {
-        name: replace(each, fields=tuple(_fitting(name, f, defaults) for f in each.fields))
-        if isinstance(each, Record)
-        else each
-        for name, each in named.items()
-    }
-
-
-def _fitting(record: str, field: Field, defaults: Defaults) -> Field:
-    unfit = field.default is not None and defaults.encoded(record, field) is None
-    return replace(field, default=None) if unfit else field
+    defaults, named = Defaults(parser.named), dict(parser.named)
+    for name, each in parser.named.items():
+        if isinstance(each, Record):
+            fields = tuple(
+                replace(f, default=None) if defaults.encoded(name, f) is None else f
+                for f in each.fields
+            )
+            named[name] = replace(each, fields=fields)
+    return Schema(top, named)
 
 
 def _loaded(text: str, where: str) -> Any:
@@ -451,7 +415,7 @@ class _Parser:
                 inner = self._type(given[part], space, f"{at}.{part}", level + 1)
                 return Array(inner) if kind == "array" else Map(inner)
             case str() if kind in PRIMITIVES:
-                return Primitive(kind, logical_of(given, kind), connect_of(given))
+                return Primitive(kind, _logical_of(given, kind), _connect_of(given))
             case None:
                 _missing("type", at)
         return self._type(kind, space, at, level + 1)
@@ -464,7 +428,9 @@ class _Parser:
         for candidate in dict.fromkeys((full, name)):
             if self._known(candidate) or self._import(candidate, level):
                 return Name(candidate)
-        self._import_the_rest(full, level)
+        # a reference may have another name than the type, or define it on the way
+        while self._imports and not self._known(full):
+            self._import(next(iter(self._imports)), level)
         if self._known(full):
             return Name(full)
         raise _invalid(at, f"type {name}", "uses a type that it does not define or refer to")
@@ -477,11 +443,6 @@ class _Parser:
         if text is not None:
             self.text(text, f"reference {full}", level + 1)
         return self._known(full)
-
-    def _import_the_rest(self, full: str, level: int) -> None:
-        """A reference may have another name than the type, or define it on the way."""
-        while self._imports and not self._known(full):
-            self._import(next(iter(self._imports)), level)
 
     def _union(self, given: list[Any], space: str, at: str, level: int) -> Union:
         branches = tuple(
@@ -535,7 +496,7 @@ class _Parser:
         size = given.get("size")
         if type(size) is not int or not 0 <= size <= _MAX_FIXED:
             raise _invalid(f"{at} fixed {full}", f"size {json.dumps(size)}", "has a wrong size")
-        logical = logical_of(given, "fixed", size)
+        logical = _logical_of(given, "fixed", size)
         return self._define(Fixed(full, size, aliases, _doc(given), logical), at)
 
     def _define(self, new: Named, at: str) -> Name:

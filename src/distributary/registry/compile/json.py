@@ -16,6 +16,7 @@ import jsonschema_rs
 
 from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
+from distributary.model.record import Compiled
 from distributary.registry.compile.json_documents import DRAFTS, PATTERNS, Documents, Node
 
 # Looks at every part of a JSON Schema that can come into play, before anything relies on it.
@@ -25,20 +26,15 @@ MAX_PARTS = 50_000
 MAX_WEIGHT = 10_000
 """How often one value may be looked at, through schemas that hold for the same value."""
 
-_SAME_VALUE_LISTS = ("allOf", "anyOf", "oneOf")
-_SAME_VALUE = ("not", "if", "then", "else")
-_SAME_VALUE_MAPS = ("dependentSchemas", "dependencies")
+_CONDITIONS = ("not", "if", "then", "else")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", *_CONDITIONS, "dependentSchemas", "dependencies")
 _OTHER_VALUE = (
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "items",
-    "propertyNames",
-    "unevaluatedItems",
-    "unevaluatedProperties",
+    *("additionalItems", "additionalProperties", "contains", "items", "prefixItems"),
+    *("propertyNames", "unevaluatedItems", "unevaluatedProperties"),
+    *("properties", "patternProperties"),
 )
-_OTHER_VALUE_LISTS = ("items", "prefixItems")
-_OTHER_VALUE_MAPS = ("properties", "patternProperties")
+_LISTS = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
+_MAPS = ("dependentSchemas", "dependencies", "properties", "patternProperties")
 
 
 def _strings(value: Any) -> bool:
@@ -71,19 +67,12 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-class UnfitSchemaError(Exception):
+class UnfitSchemaError(ValueError):
     """A part of a schema cannot be used; the message says which and why."""
 
 
 def check_parts(documents: Documents) -> None:
-    """Look at every part that the schema leads to.
-
-    A reference may lead to a place that no meta-schema describes, and schemas that refer to each
-    other may take longer over one value than anybody has.
-
-    Raises:
-        UnfitSchemaError: When a part is not a schema, or the whole is too much.
-    """
+    """Look at every part that the schema leads to, also where no meta-schema describes it."""
     seen: set[str] = set()
     weights: dict[str, int] = {}
     waiting = [documents.root]
@@ -94,19 +83,15 @@ def check_parts(documents: Documents) -> None:
         seen.add(node.key)
         if len(seen) > MAX_PARTS:
             raise UnfitSchemaError(f"it has more than {MAX_PARTS} parts")
-        _check_shape(node)
+        if not _schema(node.content):
+            raise UnfitSchemaError(f"{node.key} is not a schema")
+        for word, fits in _SHAPES.items():
+            if word in node.keywords and not fits(node.keywords[word]):
+                raise UnfitSchemaError(f"{node.key} has a wrong value for {word}")
         if _weight(documents, node, weights) > MAX_WEIGHT:
             text = f"{node.key} looks at one value more than {MAX_WEIGHT} times"
             raise UnfitSchemaError(text)
-        waiting += [*_same(documents, node), *_others(documents, node)]
-
-
-def _check_shape(node: Node) -> None:
-    if not _schema(node.content):
-        raise UnfitSchemaError(f"{node.key} is not a schema")
-    for word, fits in _SHAPES.items():
-        if word in node.keywords and not fits(node.keywords[word]):
-            raise UnfitSchemaError(f"{node.key} has a wrong value for {word}")
+        waiting += [*_same(documents, node), *_below(documents, node, _OTHER_VALUE)]
 
 
 def _weight(documents: Documents, node: Node, weights: dict[str, int]) -> int:
@@ -114,49 +99,32 @@ def _weight(documents: Documents, node: Node, weights: dict[str, int]) -> int:
     known = weights.get(node.key)
     if known is None:
         weights[node.key] = 0
-        total = 1
-        for part in _same(documents, node):
-            total += _weight(documents, part, weights)
+        total = 1 + sum(_weight(documents, part, weights) for part in _same(documents, node))
         known = weights[node.key] = min(total, MAX_WEIGHT + 1)
     return known
 
 
 def _same(documents: Documents, node: Node) -> Iterator[Node]:
     """The parts that look at the same value."""
-    words = node.keywords
     target = documents.target(node)
     if target is not None:
         yield target
-    for word in _SAME_VALUE_LISTS:
-        for index in range(len(words.get(word, ()))):
-            yield documents.below(node, word, index)
-    for word in _SAME_VALUE:
-        if word in words:
-            yield documents.below(node, word)
-    for word in _SAME_VALUE_MAPS:
-        yield from _in_map(documents, node, word)
+    yield from _below(documents, node, _SAME_VALUE)
 
 
-def _others(documents: Documents, node: Node) -> Iterator[Node]:
-    """The parts that look at properties or items of the value."""
-    words = node.keywords
-    for word in _OTHER_VALUE:
-        if _schema(words.get(word)):
-            yield documents.below(node, word)
-    for word in _OTHER_VALUE_LISTS:
-        if isinstance(words.get(word), list):
-            for index in range(len(words[word])):
-                yield documents.below(node, word, index)
-    for word in _OTHER_VALUE_MAPS:
-        yield from _in_map(documents, node, word)
-
-
-def _in_map(documents: Documents, node: Node, word: str) -> Iterator[Node]:
-    named = node.keywords.get(word)
-    if isinstance(named, dict):
-        for name, part in named.items():
-            if _schema(part):
-                yield documents.below(node, word, name)
+def _below(documents: Documents, node: Node, words: Iterable[str]) -> Iterator[Node]:
+    """The schemas under some keywords: one, a list of them, or several by name."""
+    for word in words:
+        match node.keywords.get(word):
+            case list() as listed if word in _LISTS:
+                yield from (documents.below(node, word, index) for index in range(len(listed)))
+            case dict() as named if word in _MAPS:
+                found = (name for name, part in named.items() if _schema(part))
+                yield from (documents.below(node, word, name) for name in found)
+            case dict() | bool():
+                yield documents.below(node, word)
+            case _ if word in node.keywords and word in _CONDITIONS:
+                yield documents.below(node, word)
 
 
 MAX_LEVELS = 100
@@ -173,31 +141,16 @@ _META = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledJson:
-    """A compiled schema."""
-
-    body: bytes
-    """JSON with the schema, the documents that it refers to, and the draft it is written in."""
-    message: str
-    """The schema's title; without one the last part of its `$id`, and `value` without either."""
-
-
-def compile_json(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> CompiledJson:
+def compile_json(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> Compiled:
     """Compile a schema of draft 4, 6, 7, 2019-09 or 2020-12; without `$schema` it is a draft 7.
 
-    Args:
-        text: The schema's JSON.
-        imports: The texts of the schemas it refers to, by the name that a `$ref` has for them.
-
-    Raises:
-        InvalidSchemaError: When the text is not a schema, or a `$ref` leads to none of the imports.
+    `imports` are the texts of the schemas it refers to, by the name that a `$ref` has for them.
     """
     return _compile(text, tuple(sorted(imports.items())))
 
 
 @lru_cache(maxsize=4096)
-def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> CompiledJson:
+def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
     content = _parsed(text, "the schema")
     if not isinstance(content, dict | bool):
         raise _invalid("a JSON Schema is an object or a boolean", "the schema", "something else")
@@ -210,20 +163,20 @@ def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> CompiledJson:
         documents = Documents(content, draft=draft, references=references)
         _ = documents.validator
         check_parts(documents)
-    except (ValueError, UnfitSchemaError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error).split("\n\n", maxsplit=1)[0]
         raise _invalid("the text is not a usable JSON Schema", "the schema", reason) from None
-    return CompiledJson(documents.body, message_of(content))
+    message = message_of(content)
+    return Compiled(documents.body, message, (message,))
 
 
 def _parsed(text: str, what: str) -> Any:
     try:
         content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        evidence = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise _invalid("the text of a schema is not JSON", what, evidence) from None
     except (ValueError, RecursionError) as error:
         evidence = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        if isinstance(error, json.JSONDecodeError):
+            evidence = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _invalid("the text of a schema is not JSON", what, evidence) from None
     if _levels(content) > MAX_LEVELS:
         raise _invalid("a JSON Schema nests too deep", what, f"more than {MAX_LEVELS} levels")
@@ -266,10 +219,9 @@ def _draft(content: Any) -> int:
 def message_of(content: Any) -> str:
     """What payloads of a schema are called."""
     words = content if isinstance(content, dict) else {}
-    title = words.get("title")
+    title, own = words.get("title"), words.get("$id", words.get("id"))
     if isinstance(title, str) and title.strip():
         return " ".join(title.split())
-    own = words.get("$id", words.get("id"))
     path = urldefrag(own).url.rstrip("/") if isinstance(own, str) else ""
     name = re.sub(r"(\.schema)?\.json$", "", re.split(r"[/:]", path)[-1])
     return name or "value"
@@ -293,9 +245,17 @@ def _invalid(what: str, where: str, evidence: str) -> InvalidSchemaError:
 ATOMS = frozenset({"null", "boolean", "integer", "real", "string", "array", "object"})
 _TYPES = {name: frozenset({name}) for name in ATOMS - {"real"}}
 _TYPES["number"] = frozenset({"integer", "real"})
+_ATOM_OF = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 _OBJECT_WORDS = {"properties", "patternProperties", "additionalProperties", "required"}
 _ARRAY_WORDS = {"items", "prefixItems"}
-_CONDITIONS = {"if", "not", "dependentSchemas", "$dynamicRef", "$recursiveRef"}
+_CONDITIONAL = {"if", "not", "dependentSchemas", "$dynamicRef", "$recursiveRef"}
 MAX_ALTERNATIVES = 64
 """Of one place; a schema with more is not taken apart."""
 
@@ -325,7 +285,7 @@ class Facts:
             names = types if isinstance(types, list) else [types]
             found &= frozenset().union(*(_TYPES.get(name, frozenset()) for name in names))
         if self.values is not None:
-            found &= frozenset(atom_of(json.loads(text)) for text in self.values)
+            found &= frozenset(_atom_of(json.loads(text)) for text in self.values)
         return found
 
     @cached_property
@@ -368,26 +328,22 @@ class Facts:
         """The expressions of `patternProperties`."""
         return tuple(dict.fromkeys(p for _, each in self.words("patternProperties") for p in each))
 
-    def property(self, name: str, *, told_only: bool = False) -> tuple[Node, ...]:
+    def property(self, name: str) -> tuple[Node, ...]:
         """What a property must match, by name, by pattern, or as one of the others."""
         found: list[Node] = []
         for node in self.nodes:
-            told = self._told(node, name)
-            others = node.keywords.get("additionalProperties", True)
-            if not told and others is not True and not told_only:
-                told = [self.documents.below(node, "additionalProperties")]
+            below, words = self.documents.below, node.keywords
+            told = [
+                below(node, "patternProperties", pattern)
+                for pattern in words.get("patternProperties", ())
+                if _matches(pattern, name)
+            ]
+            if name in words.get("properties", ()):
+                told.insert(0, below(node, "properties", name))
+            if not told and words.get("additionalProperties", True) is not True:
+                told = [below(node, "additionalProperties")]
             found += told
         return tuple(found)
-
-    def _told(self, node: Node, name: str) -> list[Node]:
-        below, words = self.documents.below, node.keywords
-        found = []
-        if name in words.get("properties", {}):
-            found.append(below(node, "properties", name))
-        for pattern in words.get("patternProperties", {}):
-            if _matches(pattern, name):
-                found.append(below(node, "patternProperties", pattern))
-        return found
 
     @cached_property
     def others(self) -> tuple[Node, ...]:
@@ -403,7 +359,7 @@ class Facts:
         shut = [said for _, said in self.words("additionalProperties")]
         said = {word for node in self.nodes for word in node.keywords}
         # a condition may name properties too, and those are evaluated then
-        if self.documents.draft >= 2019 and not said & _CONDITIONS:
+        if self.documents.draft >= 2019 and not said & _CONDITIONAL:
             shut += [each for _, each in self.words("unevaluatedProperties")]
         return False in shut
 
@@ -433,11 +389,7 @@ class Facts:
         )
 
     def alternatives(self) -> tuple[Facts, ...]:
-        """What a value can be: one of these, each with what holds for all of them.
-
-        Raises:
-            TooManyAlternativesError: When there are more than `MAX_ALTERNATIVES`.
-        """
+        """What a value can be: one of these, each with what holds for all of them."""
         found: list[Facts] = []
         tried = 0
         waiting: list[tuple[Facts, frozenset[str]]] = [(self, frozenset())]
@@ -464,14 +416,12 @@ def facts_of(documents: Documents, nodes: Iterable[Node]) -> Facts:
     waiting, impossible = list(nodes)[::-1], False
     while waiting:
         node = waiting.pop()
-        if node.key in found:
-            continue
         impossible |= node.content is False
         words = node.keywords
-        if not words:
+        if node.key in found or not words:
             continue
-        target = documents.target(node)
         found[node.key] = node
+        target = documents.target(node)
         if target is not None:
             waiting.append(target)
         if "$ref" in words and documents.draft <= 7:
@@ -488,22 +438,10 @@ def canonical(value: Any) -> str:
     return json.dumps(_plain(value), sort_keys=True)
 
 
-def atom_of(value: Any) -> str:
-    """The type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "real"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
+def _atom_of(value: Any) -> str:
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "real"
+    return _ATOM_OF[type(value)]
 
 
 def _plain(value: Any) -> Any:

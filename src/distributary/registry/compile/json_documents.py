@@ -19,19 +19,12 @@ import jsonschema_rs
 HOME = "https://schema.invalid/"
 """Where a document without an absolute `$id` is said to live; nobody can ever be there."""
 _DATA = {"enum", "const", "default", "examples", "example"}
-_VALIDATORS: Mapping[int, type[jsonschema_rs.Validator]] = {
-    4: jsonschema_rs.Draft4Validator,
-    6: jsonschema_rs.Draft6Validator,
-    7: jsonschema_rs.Draft7Validator,
-    2019: jsonschema_rs.Draft201909Validator,
-    2020: jsonschema_rs.Draft202012Validator,
-}
-_NUMBERS: Mapping[int, int] = {
-    4: jsonschema_rs.Draft4,
-    6: jsonschema_rs.Draft6,
-    7: jsonschema_rs.Draft7,
-    2019: jsonschema_rs.Draft201909,
-    2020: jsonschema_rs.Draft202012,
+_VALIDATORS: Mapping[int, tuple[int, type[jsonschema_rs.Validator]]] = {
+    4: (jsonschema_rs.Draft4, jsonschema_rs.Draft4Validator),
+    6: (jsonschema_rs.Draft6, jsonschema_rs.Draft6Validator),
+    7: (jsonschema_rs.Draft7, jsonschema_rs.Draft7Validator),
+    2019: (jsonschema_rs.Draft201909, jsonschema_rs.Draft201909Validator),
+    2020: (jsonschema_rs.Draft202012, jsonschema_rs.Draft202012Validator),
 }
 PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 """Patterns without look-around and back-references take time by the length of a text; the others
@@ -97,19 +90,13 @@ class Documents:
 
     @cached_property
     def validator(self) -> jsonschema_rs.Validator:
-        """Says whether a value matches; formats are not asserted.
-
-        Raises:
-            ValueError: When the schema is not one, or refers to what is not there.
-        """
+        """Says whether a value matches, formats aside; ValueError for what is no schema."""
+        draft, validator = _VALIDATORS[self.draft]
         known = [(self._uri, self.content)]
         with no_panic():
-            registry = jsonschema_rs.Registry(
-                known, draft=_NUMBERS[self.draft], retriever=self._retrieve
-            )
-            return _VALIDATORS[self.draft](
+            return validator(
                 self.content,
-                registry=registry,
+                registry=jsonschema_rs.Registry(known, draft=draft, retriever=self._retrieve),
                 base_uri=self._uri,
                 validate_formats=False,
                 pattern_options=PATTERNS,

@@ -2,10 +2,6 @@
 
 Every file is written under a name that was checked first into a private folder that lives as long
 as one compilation, and the compiler looks nowhere else, so an import cannot reach this machine.
-
-The compiler is entered through grpcio-tools' `get_protos`, which gives its findings as values with
-line and column. `protoc.main` would print them to the process's stderr, where they could only be
-caught by redirecting a descriptor that every other thread and child process shares.
 """
 
 from __future__ import annotations
@@ -18,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -35,6 +30,7 @@ from grpc_tools import _protoc_compiler
 
 from distributary.errors import ErrorCode, InvalidSchemaError, SetupError
 from distributary.model.names import printable
+from distributary.model.record import Compiled
 
 # Schemas that a registry gives as a base64 FileDescriptorProto instead of `.proto` text.
 
@@ -42,20 +38,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _TIMEOUT_SECONDS = 120
 
 
-def descriptors_in(sources: Mapping[str, str]) -> dict[str, File]:
-    """Those sources that are serialized descriptors, each under the name it is imported by."""
-    found = {}
-    for name, text in sources.items():
-        file = _descriptor_of(text)
-        if file is not None:
-            # registries give a file a name of their own: the importer's name is the one that counts
-            file.name = name
-            file.ClearField("source_code_info")
-            found[name] = file
-    return found
-
-
-def _descriptor_of(text: str) -> File | None:
+def _descriptor_of(name: str, text: str) -> File | None:
     if not _BASE64.fullmatch(text):
         return None
     try:
@@ -63,24 +46,19 @@ def _descriptor_of(text: str) -> File | None:
         file = File.FromString(raw)
     except (binascii.Error, DecodeError):
         return None
+    # registries give a file a name of their own: the importer's name is the one that counts
+    file.name = name
+    file.ClearField("source_code_info")
     # words of plain text can be valid base64 of something: a descriptor declares something
     declares = file.message_type or file.enum_type or file.extension or file.public_dependency
     return file if declares else None
 
 
-def link(
-    name: str, *, ready: Mapping[str, File], bundled: Callable[[str], list[File]]
-) -> list[File]:
-    """Put a descriptor behind the files that it imports, with every type name resolved.
-
-    Args:
-        name: The file to end with.
-        ready: The descriptors by name, its own among them.
-        bundled: Gives a bundled file behind the files that it imports; empty when there is none.
-    """
+def _link(name: str, ready: Mapping[str, File]) -> list[File]:
+    """A descriptor behind the files that it imports, with every type name resolved."""
     pool = descriptor_pool.DescriptorPool()
     linked = []
-    for file in _in_order(name, ready, bundled):
+    for file in _in_order(name, ready):
         try:
             pool.AddSerializedFile(file.SerializeToString())
         except TypeError as error:
@@ -91,9 +69,7 @@ def link(
     return linked
 
 
-def _in_order(
-    name: str, ready: Mapping[str, File], bundled: Callable[[str], list[File]]
-) -> list[File]:
+def _in_order(name: str, ready: Mapping[str, File]) -> list[File]:
     """Dependencies first; without recursion, because a chain of imports can be long."""
     done: dict[str, File] = {}
     opened: set[str] = set()
@@ -104,10 +80,10 @@ def _in_order(
         if current in done or file is None:
             waiting.pop()
             if current not in done:
-                files = bundled(current)
-                if not files:
+                if not is_bundled(current):
                     raise _invalid_set(name, f"import {current} is not among the references")
-                done.update((f.name, f) for f in files if f.name not in done)
+                for bundled in _run(current, bundled_for([current])):
+                    done.setdefault(bundled.name, bundled)
             continue
         missing = [d for d in file.dependency if d not in done]
         if not missing:
@@ -121,17 +97,13 @@ def _in_order(
     return list(done.values())
 
 
-def compile_with(ready: Mapping[str, File], *, name: str, folder: Path) -> list[File]:
-    """Compile a file where some are descriptors and the rest is `.proto` text in a folder.
-
-    Runs the compiler as a process of its own, which costs a hundred times as much as a call: it
-    can read descriptors only when it is started with them, and then reports to its own stderr.
-    """
+def _compile_with(ready: Mapping[str, File], *, name: str, folder: Path) -> list[File]:
     # no import can have these names: none of their parts may begin with a dot
     inputs, output = folder / ".ready", folder / ".compiled"
     everything = FileDescriptorSet(file=list(ready.values()))
     inputs.write_bytes(everything.SerializeToString())
     try:
+        # the compiler can read descriptors only when it is started with them, as a process;
         # -P: the interpreter must not import from a folder that holds files from outside
         done = subprocess.run(  # noqa: S603 - our own interpreter, and names that were checked
             [
@@ -215,8 +187,7 @@ CONFLUENT: Mapping[str, str] = {
 _MENTIONED = re.compile(r"(?:google/type|confluent)/[a-z_/]+\.proto")
 
 
-def google_protobuf_folder() -> Traversable:
-    """The folder under which grpcio-tools keeps `google/protobuf/*.proto`."""
+def _google_protobuf_folder() -> Traversable:
     return resources.files("grpc_tools") / "_proto"
 
 
@@ -244,7 +215,7 @@ def bundled_for(texts: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _google_protobuf() -> frozenset[str]:
-    folder = google_protobuf_folder() / "google" / "protobuf"
+    folder = _google_protobuf_folder() / "google" / "protobuf"
     names = {f"google/protobuf/{entry.name}" for entry in folder.iterdir()}
     names |= {f"google/protobuf/compiler/{e.name}" for e in (folder / "compiler").iterdir()}
     return frozenset(name for name in names if name.endswith(".proto"))
@@ -287,34 +258,13 @@ class Finding(Protocol):
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledProto:
-    """A compiled schema."""
-
-    descriptor_set: bytes
-    """A serialized FileDescriptorSet, dependencies first, the schema's own file last."""
-    messages: tuple[str, ...]
-    """Full names of the top-level messages of the schema's own file, in file order."""
-
-    @property
-    def message(self) -> str:
-        """The first of them; empty when the file declares none."""
-        return self.messages[0] if self.messages else ""
-
-
 def compile_proto(
     text: str, *, name: str = "schema.proto", imports: Mapping[str, str] = _NO_IMPORTS
-) -> CompiledProto:
+) -> Compiled:
     """Compile a schema, proto2, proto3 or an edition; no `syntax` line means proto2.
 
-    Args:
-        text: The schema: `.proto` text, or a base64 FileDescriptorProto.
-        name: What the schema's own file is called in errors and in the descriptor set.
-        imports: What its imports, and theirs, contain, by the name they are imported under. Well
-            known and Confluent types are bundled and take precedence.
-
-    Raises:
-        InvalidSchemaError: With the compiler's findings as `file:line:column` in its evidence.
+    The text is `.proto`, or a base64 FileDescriptorProto; its own file is called `name`. Imports,
+    and theirs, are by the name they are imported under; what is bundled here takes precedence.
     """
     while name in imports:
         name = f"_{name}"
@@ -329,37 +279,32 @@ def compile_proto(
 
 
 @lru_cache(maxsize=8192)
-def _compile(name: str, text: str, imports: tuple[tuple[str, str], ...]) -> CompiledProto:
+def _compile(name: str, text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
     sources = {**dict(imports), name: text}
-    ready = descriptors_in(sources)
+    ready = {key: file for key, each in sources.items() if (file := _descriptor_of(key, each))}
     texts = {key: value for key, value in sources.items() if key not in ready}
     if not ready:
         files = _run(name, texts)
     elif not texts:
-        files = link(name, ready=ready, bundled=_bundled)
+        files = _link(name, ready)
     else:
         with tempfile.TemporaryDirectory(prefix="distributary-proto-") as folder:
             mentioned = [*texts.values(), *(d for f in ready.values() for d in f.dependency)]
             _write(Path(folder), {**bundled_for(mentioned), **texts})
-            files = compile_with(ready, name=name, folder=Path(folder))
+            files = _compile_with(ready, name=name, folder=Path(folder))
     last = files[-1]
     prefix = f"{last.package}." if last.package else ""
-    return CompiledProto(
-        descriptor_set=FileDescriptorSet(file=files).SerializeToString(),
-        messages=tuple(prefix + message.name for message in last.message_type),
-    )
-
-
-def _bundled(name: str) -> list[File]:
-    """A bundled file behind the files that it imports; empty when it is not bundled."""
-    return _run(name, bundled_for([name])) if is_bundled(name) else []
+    messages = tuple(prefix + message.name for message in last.message_type)
+    body = FileDescriptorSet(file=files).SerializeToString()
+    return Compiled(body, messages[0] if messages else "", messages)
 
 
 def _run(name: str, texts: Mapping[str, str]) -> list[File]:
-    include = str(google_protobuf_folder())
+    include = str(_google_protobuf_folder())
     with tempfile.TemporaryDirectory(prefix="distributary-proto-") as folder:
         shifted = _write(Path(folder), {**bundled_for(texts.values()), **texts})
         try:
+            # gives its findings as values, where `protoc.main` prints them to everybody's stderr
             with _LOCK:
                 generated = _protoc_compiler.get_protos(
                     name.encode(), [folder.encode(), include.encode()]

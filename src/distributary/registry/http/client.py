@@ -8,49 +8,32 @@
     3xx, or 4xx in any other form: this is no registry        ConfigError, unless it was one before
 
 Only a Refusal can come to mean that a schema does not exist, and only that dead-letters a record.
-An address that was a registry a moment ago and is none now is being moved or restarted: the same
-as silence. Redirects are not followed: nobody gets credentials whom the file does not name.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
 from distributary.config.kafka import Registry
-from distributary.errors import ErrorCode, RegistryUnavailableError
-from distributary.registry.base import (
-    DEFAULT,
-    Reference,
-    RegistryCalls,
-    named,
-    prefix_of,
-    qualified,
+from distributary.errors import (
+    ConfigError,
+    DistributaryError,
+    ErrorCode,
+    RegistryError,
+    RegistryUnavailableError,
 )
-from distributary.registry.http.answers import (
-    ERROR,
-    NAMES,
-    NUMBERS,
-    Refusal,
-    SchemaShape,
-    busy,
-    denied,
-    garbage,
-    line,
-    refused,
-    unanswered,
-)
+from distributary.registry.base import RegistryCalls
+from distributary.registry.http.answers import ErrorShape, Refusal
 from distributary.registry.http.transport import (
     MAX_ANSWER,
     Answer,
@@ -68,36 +51,42 @@ PATIENCE_SECONDS = 30.0
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 5.0
 _OWN_CODES = 1000
-_UNAUTHORIZED = 401
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Question(Generic[T]):
-    method: str
-    path: str
-    shape: TypeAdapter[T]
-    optional: bool
-    query: Mapping[str, str]
-    body: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
+class _Unanswered(Exception):
     """Nobody answered: why, by address."""
 
-    silences: Mapping[str, Silence] = field(default_factory=dict)
+    def __init__(self, silences: Mapping[str, Silence]) -> None:
+        self.silences = silences
+        self.retry_after = max(silence.retry_after for silence in silences.values())
+        hope = any(silence.again for silence in silences.values())
+        self.again = hope and self.retry_after <= PATIENCE_SECONDS
 
-    @property
-    def retry_after(self) -> float:
-        return max(silence.retry_after for silence in self.silences.values())
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{address}: {silence.what}" + (f" ({silence.evidence})" if silence.evidence else "")
+            for address, silence in self.silences.items()
+        )
 
-    @property
-    def again(self) -> bool:
-        hope = any(silence.again for silence in self.silences.values())
-        return hope and self.retry_after <= PATIENCE_SECONDS
+    def error(self) -> DistributaryError:
+        """The error for people: never a reason to dead-letter a record."""
+        silences = tuple(self.silences.values())
+        last, codes = silences[-1], {silence.code for silence in silences}
+        alike = len({silence.what for silence in silences}) == 1
+        what = last.what if alike else "no address of the registry gives an answer"
+        where, step = ", ".join(self.silences), last.next_step
+        evidence = str(self) if len(silences) > 1 else last.evidence
+        if codes == {ErrorCode.CONFIG_INVALID}:
+            where = f"registry: {where}"
+            return ConfigError(what, where=where, evidence=evidence, next_step=step)
+        spoke = codes <= {ErrorCode.CONFIG_INVALID, ErrorCode.REGISTRY_GARBAGE}
+        code = ErrorCode.REGISTRY_GARBAGE if spoke else ErrorCode.REGISTRY_UNAVAILABLE
+        return RegistryUnavailableError(
+            what, code=code, where=where, evidence=evidence, next_step=step
+        )
 
 
 class RegistryClient:
@@ -107,10 +96,10 @@ class RegistryClient:
         self,
         config: Registry,
         *,
-        attempts: int = ATTEMPTS,
+        attempts: int,
         most_bytes: int = MAX_ANSWER,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
     ) -> None:
         secrets, context = Secrets(config), trust(config)
         self._transport = Transport(
@@ -124,62 +113,51 @@ class RegistryClient:
             self._tokens = Tokens(
                 config, config.oauth, context=context, secrets=secrets, clock=clock
             )
-        self._order = self._transport.addresses
+        self.addresses = self._order = self._transport.addresses
+        """The addresses, fit to be shown."""
+        self.shown = secrets.shown
         self._proven: set[str] = set()
         self._attempts = attempts
         self._sleep = sleep
         self.calls: RegistryCalls | None = None
         """Where every question is counted, if anywhere."""
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The addresses, fit to be shown."""
-        return self._transport.addresses
-
     def ask(
         self,
         method: str,
         *segments: str | int,
-        shape: TypeAdapter[T],
+        shape: type[T],
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         optional: bool = False,
     ) -> T | Refusal:
-        """The answer to a question, or the registry's own no.
+        """The answer to a question, which may be asked twice without harm, or the registry's no.
 
-        Args:
-            method: The HTTP method; every question may be asked twice without harm.
-            segments: The path; a segment may be any text.
-            shape: What the answer must look like.
-            query: The path's parameters.
-            body: What is sent along.
-            optional: The registry may not know this question, or may not let a name through; then
-                the answer is a Refusal without a code.
-
-        Raises:
-            RegistryUnavailableError: Nobody answered, or not as a registry does.
-            RegistryError: The credentials were not accepted.
-            ConfigError: There is no registry at the address, and never was since the start.
+        An `optional` question may be one that the registry does not know, or that is not let
+        through because of a name in it: then the answer is a Refusal without a code.
         """
         path = "".join(f"/{_segment(str(segment))}" for segment in segments)
         content = None if body is None else json.dumps(body).encode()
-        question = _Question(method, path, shape, optional, query or {}, content)
+
+        def asked(address: str) -> T | Refusal:
+            answer = self._answer(address, method, path, query=query or {}, body=content)
+            return self._meaning(answer, address, shape, optional=optional)
+
         retrying = Retrying(
             sleep=self._sleep,
             stop=stop_after_attempt(self._attempts),
             wait=_wait,
-            retry=retry_if_result(lambda found: isinstance(found, _Failed) and found.again),
-            before_sleep=_tell,
-            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+            retry=retry_if_exception(lambda error: isinstance(error, _Unanswered) and error.again),
+            before_sleep=lambda state: _log.warning(
+                "asking the registry again in %.1f s: %s", state.upcoming_sleep, _why(state)
+            ),
+            reraise=True,
         )
-        found: T | Refusal | _Failed = retrying(self._round, question)
-        if isinstance(found, _Failed):
-            raise unanswered(found.silences)
-        return found
-
-    def shown(self, text: str) -> str:
-        """Text of the registry on one line, without our secrets."""
-        return self._transport.shown(text)
+        try:
+            return retrying(self._round, asked)
+        except _Unanswered as error:
+            unanswered = error
+        raise unanswered.error()
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -187,25 +165,21 @@ class RegistryClient:
         if self._tokens is not None:
             self._tokens.close()
 
-    def _round(self, question: _Question[T]) -> T | Refusal | _Failed:
+    def _round(self, asked: Callable[[str], T | Refusal]) -> T | Refusal:
         silences: dict[str, Silence] = {}
         for address in self._order:
-            answer = self._answer(
-                address, question.method, question.path, query=question.query, body=question.body
-            )
-            if not isinstance(answer, Silence):
-                meaning = self._meaning(question, address, answer)
-                if not isinstance(meaning, Silence):
-                    # begin with this one next time: a silent address costs its whole timeout
-                    rest = tuple(a for a in self._order if a != address)
-                    self._order = (address, *rest)
-                    return meaning
-                answer = meaning
-            silences[answer.where or address] = answer
-            if answer.where:
-                # without a token, every address would say the same
-                break
-        return _Failed(silences)
+            try:
+                found = asked(address)
+            except Silence as silence:
+                silences[silence.where or address] = silence
+                if silence.where:
+                    # without a token, every address would say the same
+                    break
+            else:
+                # begin with this one next time: a silent address costs its whole timeout
+                self._order = (address, *(a for a in self._order if a != address))
+                return found
+        raise _Unanswered(silences)
 
     def _answer(
         self,
@@ -213,54 +187,82 @@ class RegistryClient:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str],
         body: bytes | None = None,
-    ) -> Answer | Silence:
-        """What an address says; a token that it does not accept may have ended before its time."""
-        refused: str | None = None
-        while True:
-            token = self._tokens.token(instead_of=refused) if self._tokens is not None else None
-            if isinstance(token, Silence):
-                return token
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            began = time.monotonic()
-            answer = self._transport.ask(
-                address, method, path, query=query or {}, body=body, headers=headers
-            )
-            if self.calls is not None:
-                status = answer.status if isinstance(answer, Answer) else None
-                self.calls.add(path, status=status, seconds=time.monotonic() - began)
-            ended = isinstance(answer, Answer) and answer.status == _UNAUTHORIZED
-            if not ended or token is None or refused is not None:
+    ) -> Answer:
+        def asked(headers: Mapping[str, str]) -> Answer:
+            began, status = time.monotonic(), None
+            try:
+                answer = self._transport.ask(
+                    address, method, path, query=query, body=body, headers=headers
+                )
+                status = answer.status
                 return answer
-            refused = token
+            finally:
+                if self.calls is not None:
+                    self.calls.add(path, status=status, seconds=time.monotonic() - began)
+
+        if self._tokens is None:
+            return asked({})
+        token = self._tokens.token()
+        answer = asked({"Authorization": f"Bearer {token}"})
+        if answer.status != 401:
+            return answer
+        # a token that is not accepted may have ended before its time
+        return asked({"Authorization": f"Bearer {self._tokens.token(instead_of=token)}"})
 
     def _meaning(
-        self, question: _Question[T], address: str, answer: Answer
-    ) -> T | Refusal | Silence:
+        self, answer: Answer, address: str, shape: type[T], *, optional: bool
+    ) -> T | Refusal:
         if 200 <= answer.status < 300:
             try:
-                value = question.shape.validate_json(answer.body)
+                value: T = _adapter(cast(Hashable, shape)).validate_json(answer.body)
             except ValidationError as error:
-                return garbage(answer, error, shown=self.shown)
+                raise self._garbage(answer, error) from None
             self._proven.add(address)
             return value
-        if answer.status in (408, 429) or (answer.status >= 500 and answer.status != 501):
-            return busy(answer, self._refusal(answer))
         refusal = self._refusal(answer)
+        said = f"status {answer.status}" + (f": {refusal.message}" if refusal is not None else "")
+        if answer.is_busy and answer.status != 501:
+            much = answer.status == 429
+            what = "the registry is asked too much" if much else "the registry fails"
+            raise Silence(what, said, retry_after=answer.retry_after)
         if answer.status in (401, 403, 407):
             # a firewall's opinion about a strange name is not the registry's about us
-            about_name = question.optional and refusal is None and answer.status == 403
+            about_name = optional and refusal is None and answer.status == 403
             if not about_name or address not in self._proven:
-                raise denied(address, answer, refusal)
+                raise _denied(address, answer.status, said)
         if refusal is not None:
             self._proven.add(address)
             return refusal
-        return self._stranger(question, address, answer)
+        if optional and self._is_registry(address):
+            return Refusal(answer.status, 0, said)
+        known = address in self._proven
+        if answer.location:
+            said += f", sent on to {answer.location.split('?')[0]}"
+        raise Silence(
+            "there is no schema registry at this address",
+            self.shown(said),
+            "check registry.url: it is the address to which /subjects can be appended",
+            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
+            again=known,
+        )
+
+    def _garbage(self, answer: Answer, error: ValidationError) -> Silence:
+        # the content of such an answer is told by its size only
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        where = f" at {place}" if place else ""
+        return Silence(
+            "the answer is not that of a schema registry",
+            self.shown(f"status {answer.status}, {len(answer.body)} bytes: {first['type']}{where}"),
+            "check registry.url, and what stands between here and the registry",
+            code=ErrorCode.REGISTRY_GARBAGE,
+        )
 
     def _refusal(self, answer: Answer) -> Refusal | None:
         try:
-            said = ERROR.validate_json(answer.body)
+            said = ErrorShape.model_validate_json(answer.body)
         except ValidationError:
             return None
         # a registry has codes of its own; the bare status is what any server gives for any path
@@ -269,32 +271,32 @@ class RegistryClient:
         message = self.shown(said.message or "no reason given")
         return Refusal(answer.status, said.error_code or answer.status, message)
 
-    def _stranger(self, question: _Question[T], address: str, answer: Answer) -> Refusal | Silence:
-        if question.optional and self._is_registry(address):
-            return Refusal(answer.status, 0, f"status {answer.status}")
-        known = address in self._proven
-        evidence = f"status {answer.status}"
-        if answer.location:
-            evidence += f", sent on to {answer.location.split('?')[0]}"
-        return Silence(
-            "there is no schema registry at this address",
-            self.shown(evidence),
-            "check registry.url: it is the address to which /subjects can be appended",
-            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
-            again=known,
-        )
-
     def _is_registry(self, address: str) -> bool:
         """Whether there is a registry at this moment: it may just be restarting behind a proxy."""
-        answer = self._answer(address, "GET", "/schemas/types")
-        if not isinstance(answer, Answer) or answer.status != 200:
-            return False
         try:
-            NAMES.validate_json(answer.body)
-        except ValidationError:
+            answer = self._answer(address, "GET", "/schemas/types", query={})
+            _adapter(list[str]).validate_json(answer.body if answer.status == 200 else b"")
+        except (Silence, ValidationError):
             return False
         self._proven.add(address)
         return True
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def _denied(address: str, status: int, said: str) -> RegistryError:
+    who = "proxy before the registry" if status == 407 else "registry"
+    allowed = "does not let us do this" if status == 403 else "does not know us"
+    return RegistryError(
+        f"the {who} {allowed}",
+        code=ErrorCode.REGISTRY_AUTH,
+        where=address,
+        evidence=said,
+        next_step="check registry.username and password, token, oauth or certificate, and rights",
+    )
 
 
 def _segment(text: str) -> str:
@@ -304,18 +306,13 @@ def _segment(text: str) -> str:
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
+def _why(state: RetryCallState) -> _Unanswered:
+    return cast(_Unanswered, state.outcome and state.outcome.exception())
+
+
 def _wait(state: RetryCallState) -> float:
-    failed = state.outcome.result() if state.outcome else None
-    asked = failed.retry_after if isinstance(failed, _Failed) else 0.0
     own = wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)(state)
-    return max(own, asked)
-
-
-def _tell(state: RetryCallState) -> None:
-    failed = state.outcome.result() if state.outcome else None
-    if isinstance(failed, _Failed):
-        reasons = "; ".join(line(*entry) for entry in failed.silences.items())
-        _log.warning("asking the registry again in %.1f s: %s", state.upcoming_sleep, reasons)
+    return max(own, _why(state).retry_after)
 
 
 # Listings that come in pages, whatever a registry makes of `offset` and `limit`.
@@ -344,16 +341,13 @@ def listed(
     size: int = PAGE,
     most: int = MOST,
 ) -> Iterator[T]:
-    """Every entry once, page by page, as far as somebody takes them.
-
-    Raises:
-        RegistryUnavailableError: The pages repeat themselves, or have no end.
-    """
+    """Every entry once, page by page, as far as somebody takes them."""
     seen: set[Hashable] = set()
     first: Hashable = None
     offset = stale = 0
     while page := ask(offset, size):
-        fresh = _fresh(page, seen, key)
+        fresh = {name: entry for entry in page if (name := key(entry)) not in seen}
+        seen |= fresh.keys()
         if not offset:
             first = key(page[0])
         elif not fresh and key(page[0]) == first:
@@ -361,22 +355,12 @@ def listed(
             if len(seen) > 1 and len(ask(0, 1)) == 1:
                 raise _broken("the registry repeats the pages of a listing", "the same page again")
             return
-        yield from fresh
+        yield from fresh.values()
         if len(page) > size:
             return
         offset, stale = offset + len(page), 0 if fresh else stale + 1
         if len(seen) > most or stale > _MOST_STALE:
             raise _broken("a listing of the registry does not end", f"{len(seen)} entries")
-
-
-def _fresh(page: Sequence[T], seen: set[Hashable], key: Callable[[T], Hashable]) -> list[T]:
-    fresh = []
-    for entry in page:
-        name = key(entry)
-        if name not in seen:
-            seen.add(name)
-            fresh.append(entry)
-    return fresh
 
 
 def _broken(what: str, evidence: str) -> RegistryUnavailableError:
@@ -387,142 +371,3 @@ def _broken(what: str, evidence: str) -> RegistryUnavailableError:
         evidence=evidence,
         next_step="check registry.url, and what stands between here and the registry",
     )
-
-
-# Questions about the subjects and ids of one context of a registry.
-
-_PLAIN = re.compile(r"[A-Za-z0-9:_-][A-Za-z0-9.:_-]{0,254}")
-_LONGEST_NAME = 8000
-
-
-class HttpQuestions:
-    """What can be asked, and about whom.
-
-    Names are from outside: each is one segment of a path. What a server, or a proxy before it, will
-    not even be asked about cannot be a subject of its either.
-    """
-
-    def __init__(
-        self,
-        config: Registry,
-        *,
-        attempts: int = ATTEMPTS,
-        most_bytes: int = MAX_ANSWER,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = RegistryClient(
-            config, attempts=attempts, most_bytes=most_bytes, sleep=sleep, clock=clock
-        )
-        self._clock = clock
-        self._context = config.context or DEFAULT
-        self._reference_seconds = config.cache_ttl.total_seconds()
-        self._referenced: dict[tuple[Reference, bool], tuple[float, SchemaShape]] = {}
-
-    def __repr__(self) -> str:
-        context = () if self._context == DEFAULT else (f"context {self._context}",)
-        return f"{type(self).__name__}({', '.join((*self._client.addresses, *context))})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def count_in(self, calls: RegistryCalls) -> None:
-        """From now on, count every question there."""
-        self._client.calls = calls
-
-    def close(self) -> None:
-        """Let go of all connections."""
-        self._client.close()
-
-    @property
-    def context(self) -> str:
-        """The context whose subjects and ids these are."""
-        return self._context
-
-    def within(self, context: str) -> Self:
-        """The same registry, asked about another of its contexts."""
-        other = copy.copy(self)
-        vars(other)["_context"] = named(context)
-        return other
-
-    def contexts(self) -> tuple[str, ...]:
-        """All contexts that the registry has; the default one alone where it knows none."""
-        found = tuple(self._listing("contexts", shape=NAMES, optional=True))
-        return tuple(sorted({DEFAULT, *map(named, found)}))
-
-    def _listing(
-        self,
-        path: str,
-        *,
-        shape: TypeAdapter[list[T]],
-        query: Mapping[str, str] | None = None,
-        key: Callable[[T], Hashable] = lambda entry: entry,
-        optional: bool = False,
-    ) -> Iterator[T]:
-        """What a registry lists, page by page; nothing if it need not know the question."""
-
-        def page(offset: int, limit: int) -> list[T]:
-            asked = {**(query or {}), **_paged(offset, limit)}
-            found = self._client.ask("GET", path, shape=shape, query=asked, optional=optional)
-            if not isinstance(found, Refusal):
-                return found
-            if found.unknown or found.missing:
-                return []
-            raise refused(found, what=f"list of {path}", name=repr(self))
-
-        return listed(page, key=key)
-
-    def _numbers(self, subject: str) -> Iterator[int]:
-        """The versions of a subject, none if it is not there."""
-
-        def page(offset: int, limit: int) -> list[int]:
-            found = self._about(
-                "GET", subject, "versions", shape=NUMBERS, query=_paged(offset, limit)
-            )
-            if not isinstance(found, Refusal):
-                return found
-            if found.missing:
-                return []
-            raise refused(found, what="subject", name=subject)
-
-        return listed(page)
-
-    def _about(
-        self,
-        method: str,
-        subject: str,
-        *behind: str | int,
-        shape: TypeAdapter[T],
-        before: tuple[str, ...] = ("subjects",),
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        optional: bool = False,
-    ) -> T | Refusal:
-        """A question about a subject; a name that cannot be asked about is one that is missing."""
-        nobody = Refusal(404, 40401, "a subject cannot have this name here")
-        if not subject:
-            return nobody
-        subject = qualified(subject, self._context)
-        plain = _PLAIN.fullmatch(subject) is not None
-        if not plain and len(quote(subject, errors="surrogatepass")) > _LONGEST_NAME:
-            return nobody
-        found = self._client.ask(
-            method,
-            *(*before, subject, *behind),
-            shape=shape,
-            query=query,
-            body=body,
-            optional=optional or not plain,
-        )
-        return nobody if not plain and isinstance(found, Refusal) and found.unknown else found
-
-    def _scope(self, context: str) -> dict[str, str]:
-        """What an id needs to be looked up in a context."""
-        return {"subject": prefix_of(context)} if context != DEFAULT else {}
-
-
-def _paged(offset: int, limit: int) -> dict[str, str]:
-    return {"offset": str(offset), "limit": str(limit)}

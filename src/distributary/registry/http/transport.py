@@ -1,9 +1,7 @@
 """One question to one address, with a deadline and a limit to its answer.
 
-The official `SchemaRegistryClient` is not used. It reads an answer of any size into memory, bounds
-each read but not the answer, so that a slow drip never ends, ignores `Retry-After`, asks a silent
-address several times before the next one is tried, and gives what is not the registry's JSON back
-as a message that quotes all of it. The HTTP client below it is used directly instead.
+The official `SchemaRegistryClient` bounds neither the size nor the time of an answer, and quotes
+what is not the registry's JSON in full. The HTTP client below it is used directly instead.
 """
 
 from __future__ import annotations
@@ -15,17 +13,17 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from threading import Lock, Thread
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote_plus, urlencode
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distributary.config.kafka import OAuth, Registry
 from distributary.config.load import secret_values
@@ -38,40 +36,36 @@ from distributary.model.names import printable
 logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 JSON = "application/vnd.schemaregistry.v1+json"
-
-_PLAIN_JSON = "application/json"
 _TOKENS = 8
 """How many of the last tokens are hidden."""
+_ANY = "surrogatepass"
 
 
 def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Client]:
-    """A client for each address, under the address as it may be shown.
-
-    Raises:
-        ConfigError: The token or a proxy cannot be used.
-    """
-    login = _login(config)
-    headers = {
-        "Accept": f"{JSON}, application/json",
-        **_cluster(config),
-        **login.get("headers", {}),
-    }
+    """A client for each address, under the address as it may be shown."""
+    auth, headers = None, {"Accept": f"{JSON}, application/json"}
+    # to whom a token speaks, where one host stands for many registries
+    if config.logical_cluster is not None:
+        headers["target-sr-cluster"] = config.logical_cluster
+    if config.identity_pool is not None:
+        headers["Confluent-Identity-Pool-Id"] = config.identity_pool
+    if config.username is not None and config.password is not None:
+        auth = httpx2.BasicAuth(config.username, config.password.get_secret_value())
+    elif config.token is not None:
+        # a token read from a file often ends with a line break
+        token = config.token.get_secret_value().strip()
+        if not token or not token.isascii() or not token.isprintable():
+            raise ConfigError(
+                "the token cannot be sent",
+                where="registry.token",
+                evidence="it is empty, or not one line of ASCII text",
+                next_step="check the variable or file that it comes from",
+            )
+        headers["Authorization"] = f"Bearer {token}"
     return {
-        str(url).rstrip("/"): _client(
-            url, config, context=context, headers=headers, auth=login.get("auth")
-        )
+        str(url).rstrip("/"): _client(url, config, context=context, headers=headers, auth=auth)
         for url in map(_bare, config.addresses)
     }
-
-
-def token_client(
-    config: Registry, oauth: OAuth, context: ssl.SSLContext
-) -> dict[str, httpx2.Client]:
-    """The same for the address that gives tokens; id and secret go with each question."""
-    url, headers = _bare(oauth.token_url, where="registry.oauth.token_url"), {"Accept": _PLAIN_JSON}
-    # a query is part of the address at some providers
-    full = url.copy_with(query=httpx2.URL(oauth.token_url).query or None)
-    return {str(full): _client(url, config, context=context, headers=headers)}
 
 
 def _client(
@@ -106,11 +100,8 @@ def _bare(address: str, *, where: str = "registry.url") -> httpx2.URL:
     try:
         return httpx2.URL(address).copy_with(userinfo=b"", query=None, fragment=None)
     except httpx2.InvalidURL:
-        raise ConfigError(
-            "this is not an address",
-            where=where,
-            next_step="write it like http://host:8081",
-        ) from None
+        step = "write it like http://host:8081"
+        raise ConfigError("this is not an address", where=where, next_step=step) from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -122,38 +113,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _cluster(config: Registry) -> dict[str, str]:
-    """To whom a token speaks, where one host stands for many registries."""
-    named = {
-        "target-sr-cluster": config.logical_cluster,
-        "Confluent-Identity-Pool-Id": config.identity_pool,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _login(config: Registry) -> Mapping[str, Any]:
-    if config.username is not None and config.password is not None:
-        return {"auth": httpx2.BasicAuth(config.username, config.password.get_secret_value())}
-    if config.token is None:
-        return {}
-    # a token read from a file often ends with a line break
-    token = config.token.get_secret_value().strip()
-    if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(
-            "the token cannot be sent",
-            where="registry.token",
-            evidence="it is empty, or not one line of ASCII text",
-            next_step="check the variable or file that it comes from",
-        )
-    return {"headers": {"Authorization": f"Bearer {token}"}}
-
-
 def trust(config: Registry) -> ssl.SSLContext:
-    """Whom to trust, and how to prove who we are.
-
-    Raises:
-        ConfigError: A certificate or a key cannot be used.
-    """
+    """Whom to trust, and how to prove who we are."""
     ca, certificate = config.ca_location, config.certificate_location
     asked = (*config.addresses, *((config.oauth.token_url,) if config.oauth else ()))
     if not (ca or certificate or any(_bare(a).scheme == "https" for a in asked)):
@@ -189,7 +150,14 @@ class Secrets:
     """Everything that must never be shown; more may become known on the way."""
 
     def __init__(self, config: Registry) -> None:
-        self._given = tuple(_forms(_given(config)))
+        given = list(secret_values(config))
+        if config.username is not None and config.password is not None:
+            given.append(_basic(config.username, config.password.get_secret_value()))
+        if config.oauth is not None:
+            given.append(_basic(*_escaped(config.oauth)))
+        plain = {form for secret in given for form in (secret, secret.strip())}
+        # as they are written, and as they may have been sent
+        self._given = {*plain, *(quote_plus(form, errors=_ANY) for form in plain)} - {""}
         self._tokens: deque[str] = deque(maxlen=_TOKENS)
 
     def learn(self, token: str) -> None:
@@ -204,51 +172,22 @@ class Secrets:
         return printable(text)
 
 
-def _forms(secrets: Iterable[str]) -> set[str]:
-    """A secret as it is written, and as it may have been sent."""
-    plain = {form for secret in secrets for form in (secret, secret.strip())}
-    return {*plain, *(quote_plus(form, errors="surrogatepass") for form in plain)} - {""}
-
-
-def _given(config: Registry) -> list[str]:
-    plain = list(secret_values(config))
-    if config.username is not None and config.password is not None:
-        plain.append(basic(config.username, config.password.get_secret_value()))
-    if config.oauth is not None:
-        plain.append(basic(*escaped(config.oauth)))
-    return plain
-
-
-def secret_of(oauth: OAuth) -> str:
-    """The client's secret; one that is read from a file often ends with a line break."""
+def _secret_of(oauth: OAuth) -> str:
+    # one that is read from a file often ends with a line break
     return oauth.client_secret.get_secret_value().strip()
 
 
-def escaped(oauth: OAuth) -> tuple[str, str]:
+def _escaped(oauth: OAuth) -> tuple[str, str]:
     """The client's id and secret, as the standard wants them before they are put together."""
-    user, secret = oauth.client_id, secret_of(oauth)
-    return quote_plus(user), quote_plus(secret, errors="surrogatepass")
+    return quote_plus(oauth.client_id), quote_plus(_secret_of(oauth), errors=_ANY)
 
 
-def basic(user: str, password: str) -> str:
-    """A user and a password as one word of a header."""
-    return base64.b64encode(f"{user}:{password}".encode(errors="surrogatepass")).decode()
+def _basic(user: str, password: str) -> str:
+    return base64.b64encode(f"{user}:{password}".encode(errors=_ANY)).decode()
 
 
 MAX_ANSWER = 32 * 1024 * 1024
 """The most bytes of an answer: a hundred thousand subjects are a fifth of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is asked, in the words of messages."""
-
-    name: str
-    setting: str
-    """Where the file has its address."""
-
-
-REGISTRY = Peer("registry", "registry.url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +201,14 @@ class Answer:
     retry_after: float = 0.0
     """Seconds that it asks us to wait before the next try."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it may have more to say in a moment."""
+        return self.status in (408, 429) or self.status >= 500
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+
+@dataclass(eq=False)
+class Silence(Exception):
     """Why an address said nothing that could be used."""
 
     what: str
@@ -287,19 +231,17 @@ class Transport:
         *,
         seconds: float,
         secrets: Secrets,
-        peer: Peer = REGISTRY,
+        peer: str = "registry",
+        setting: str = "registry.url",
         most_bytes: int = MAX_ANSWER,
     ) -> None:
         self._clients = dict(clients)
         self._seconds = seconds
-        self._secrets = secrets
-        self._peer = peer
+        self._peer, self._setting = peer, setting
         self._most_bytes = most_bytes
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
+        self.addresses = tuple(self._clients)
         """The addresses in the order in which they were given, fit to be shown."""
-        return tuple(self._clients)
+        self.shown = secrets.shown
 
     def ask(
         self,
@@ -309,16 +251,16 @@ class Transport:
         *,
         query: Mapping[str, str],
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer | Silence:
-        """One question, answered within the configured time or not at all.
+        headers: Mapping[str, str],
+    ) -> Answer:
+        """One question, answered within the configured time, or Silence.
 
         Asked from a thread of its own: looking a name up and a drip of single bytes know no
         deadline. A thread that is given up ends with its connection and holds up no exit.
         """
-        future: Future[Answer | Silence] = Future()
+        future: Future[Answer] = Future()
         url = httpx2.URL(f"{address}{path}", params=query) if query else f"{address}{path}"
-        sent = {**({} if body is None else {"Content-Type": JSON}), **(headers or {})}
+        sent = {**({} if body is None else {"Content-Type": JSON}), **headers}
 
         def work() -> None:
             try:
@@ -326,15 +268,11 @@ class Transport:
             except BaseException as error:
                 future.set_exception(error)
 
-        Thread(target=work, name=f"{self._peer.name}-question", daemon=True).start()
+        Thread(target=work, name=f"{self._peer}-question", daemon=True).start()
         try:
             return future.result(timeout=self._seconds)
         except TimeoutError:
-            return self._late()
-
-    def shown(self, text: str) -> str:
-        """Text from outside on one line, without any secret of ours that it may repeat."""
-        return self._secrets.shown(text)
+            raise self._late() from None
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -348,7 +286,7 @@ class Transport:
         url: httpx2.URL | str,
         body: bytes | None,
         headers: Mapping[str, str],
-    ) -> Answer | Silence:
+    ) -> Answer:
         deadline = time.monotonic() + self._seconds
         content = bytearray()
         try:
@@ -356,9 +294,9 @@ class Transport:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > self._most_bytes:
-                        return self._too_large()
+                        raise self._too_large()
                     if time.monotonic() > deadline:
-                        return self._late()
+                        raise self._late()
                 return Answer(
                     response.status_code,
                     bytes(content),
@@ -366,57 +304,48 @@ class Transport:
                     _seconds_to_wait(response.headers.get("retry-after", "")),
                 )
         except httpx2.TimeoutException:
-            return self._late()
+            raise self._late() from None
         except httpx2.LocalProtocolError:
             # its text quotes the header that it finds illegal
-            return Silence("the question cannot be sent", again=False)
+            raise Silence("the question cannot be sent", again=False) from None
         except (httpx2.RequestError, UnicodeError) as error:
-            return self._failure(error)
+            raise self._failure(error) from None
+
+    @property
+    def _back(self) -> str:
+        return f"bring the {self._peer} back; nothing is lost meanwhile"
 
     def _late(self) -> Silence:
-        return self._silence("the {peer} did not answer in time", f"waited {self._seconds:g} s")
+        what = f"the {self._peer} did not answer in time"
+        return Silence(what, f"waited {self._seconds:g} s", self._back)
 
     def _failure(self, error: httpx2.RequestError | UnicodeError) -> Silence:
-        evidence = self.shown(f"{type(error).__name__}: {error}")
-        causes = tuple(_causes(error))
+        peer, causes = self._peer, tuple(_causes(error))
+        what, step = f"the connection to the {peer} broke", self._back
+        code = ErrorCode.REGISTRY_UNAVAILABLE
         if any(isinstance(cause, ssl.SSLError) for cause in causes):
-            step = "check the {peer}'s certificate, registry.ca_location and the client's own"
-            return self._silence("there is no secure connection to the {peer}", evidence, step)
+            what = f"there is no secure connection to the {peer}"
+            step = f"check the {peer}'s certificate, registry.ca_location and the client's own"
         # a name with a part of more than 63 letters does not even get to the resolver
-        if any(isinstance(cause, socket.gaierror | UnicodeError) for cause in causes):
-            step = "check the host in {setting}, and name resolution"
-            return self._silence("the {peer}'s host is not known", evidence, step)
-        if isinstance(error, httpx2.ProxyError):
-            step = "check HTTPS_PROXY and NO_PROXY"
-            return self._silence("the proxy does not lead to the {peer}", evidence, step)
-        if isinstance(error, httpx2.ConnectError):
-            return self._silence("the {peer} cannot be connected to", evidence)
-        if isinstance(error, httpx2.DecodingError):
-            code = ErrorCode.REGISTRY_GARBAGE
-            return self._silence("the answer cannot be unpacked", evidence, code=code)
-        return self._silence("the connection to the {peer} broke", evidence)
+        elif any(isinstance(cause, socket.gaierror | UnicodeError) for cause in causes):
+            what = f"the {peer}'s host is not known"
+            step = f"check the host in {self._setting}, and name resolution"
+        elif isinstance(error, httpx2.ProxyError):
+            what, step = f"the proxy does not lead to the {peer}", "check HTTPS_PROXY and NO_PROXY"
+        elif isinstance(error, httpx2.ConnectError):
+            what = f"the {peer} cannot be connected to"
+        elif isinstance(error, httpx2.DecodingError):
+            what, code = "the answer cannot be unpacked", ErrorCode.REGISTRY_GARBAGE
+        return Silence(what, self.shown(f"{type(error).__name__}: {error}"), step, code=code)
 
     def _too_large(self) -> Silence:
-        return self._silence(
+        return Silence(
             "the answer does not end",
             f"more than {self._most_bytes} bytes",
-            "check {setting}, and what stands between here and the {peer}",
+            f"check {self._setting}, and what stands between here and the {self._peer}",
             code=ErrorCode.REGISTRY_GARBAGE,
             again=False,
         )
-
-    def _silence(
-        self,
-        what: str,
-        evidence: str,
-        next_step: str = "bring the {peer} back; nothing is lost meanwhile",
-        *,
-        code: ErrorCode = ErrorCode.REGISTRY_UNAVAILABLE,
-        again: bool = True,
-    ) -> Silence:
-        words = {"peer": self._peer.name, "setting": self._peer.setting}
-        what, next_step = what.format_map(words), next_step.format_map(words)
-        return Silence(what, evidence, next_step, code=code, again=again)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -439,16 +368,7 @@ def _seconds_to_wait(header: str) -> float:
 
 
 # Tokens that end by themselves: asked for in time, kept until shortly before, shared by threads.
-#
-# a token                                                  kept an error in OAuth's own words,
-# 401, 403                  RegistryError, REGISTRY_AUTH silence, 408, 429, 5xx,
-# temporarily_unavailable          told as silence, which is asked again anything else with a
-# status of 200                       the same, as garbage 3xx, or 4xx in any other form: nobody
-# gives tokens there ConfigError, unless there were some
 
-_PEER = Peer("token endpoint", "registry.oauth.token_url")
-_FORM = "application/x-www-form-urlencoded"
-_ANY = "surrogatepass"
 _MOST_BYTES = 1024 * 1024
 _LONGEST_MARGIN_SECONDS = 60.0
 _MARGIN = 0.2
@@ -474,13 +394,12 @@ class _Token(BaseModel):
 
 
 class _Refused(BaseModel):
+    """How a provider says no; empty for whoever says it in other words."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
-    error: Annotated[str, Field(min_length=1)]
+    error: str = ""
     error_description: str | None = None
-
-
-_TOKEN, _REFUSED = TypeAdapter(_Token), TypeAdapter(_Refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,124 +422,115 @@ class Tokens:
         secrets: Secrets,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        setting = "registry.oauth.token_url"
+        url = _bare(oauth.token_url, where=setting)
+        # a query is part of the address at some providers
+        full = url.copy_with(query=httpx2.URL(oauth.token_url).query or None)
+        client = _client(url, config, context=context, headers={"Accept": "application/json"})
         self._transport = Transport(
-            token_client(config, oauth, context),
+            {str(full): client},
             seconds=config.timeout.total_seconds(),
             secrets=secrets,
-            peer=_PEER,
+            peer="token endpoint",
+            setting=setting,
             most_bytes=_MOST_BYTES,
         )
+        self._address = str(full)
         self._oauth = oauth
         self._secrets = secrets
         self._clock = clock
         self._lock = Lock()
         self._kept: _Kept | None = None
 
-    @property
-    def address(self) -> str:
-        """Where tokens come from, fit to be shown."""
-        return self._transport.addresses[0].partition("?")[0]
-
-    def token(self, *, instead_of: str | None = None) -> str | Silence:
+    def token(self, *, instead_of: str | None = None) -> str:
         """A token that is good now, and another one than what somebody did not accept.
 
-        One thread asks, the others wait for its answer.
-
-        Raises:
-            RegistryError: The provider does not know us, or gives no such token.
+        One thread asks, the others wait for its answer. Raises RegistryError where the provider
+        does not know us, or gives no such token, and Silence where it says nothing.
         """
         with self._lock:
-            kept, now = self._kept, self._clock()
-            if kept is not None and kept.text != instead_of and now < kept.renew_at:
+            now = self._clock()
+            kept = self._kept if self._kept and self._kept.text != instead_of else None
+            if kept is not None and now < kept.renew_at:
                 return kept.text
-            found = self._asked()
-            if isinstance(found, _Token):
-                self._kept = self._keep(found, now)
-                return found.access_token
-            # before its end the old one is as good as a new one
-            if kept is not None and kept.text != instead_of and now < kept.ends_at:
-                return kept.text
-            return replace(found, where=self.address)
+            try:
+                found = self._asked()
+            except Silence as silence:
+                # before its end the old one is as good as a new one
+                if kept is not None and now < kept.ends_at:
+                    return kept.text
+                silence.where = self._shown_address
+                raise
+            self._secrets.learn(found.access_token)
+            # without an end it is good until the registry says otherwise
+            seconds = float("inf") if found.expires_in is None else found.expires_in
+            margin = min(_LONGEST_MARGIN_SECONDS, seconds * _MARGIN)
+            self._kept = _Kept(found.access_token, now + seconds - margin, now + seconds)
+            return found.access_token
 
     def close(self) -> None:
         """Let go of all connections."""
         self._transport.close()
 
-    def _asked(self) -> _Token | Silence:
+    @property
+    def _shown_address(self) -> str:
+        return self._address.partition("?")[0]
+
+    def _asked(self) -> _Token:
         oauth = self._oauth
         form = {"grant_type": "client_credentials"}
         form |= {"scope": oauth.scope} if oauth.scope is not None else {}
         form |= {name: value.get_secret_value() for name, value in oauth.parameters.items()}
-        headers = {"Content-Type": _FORM}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
         if oauth.credentials == "body":
-            form |= {"client_id": oauth.client_id, "client_secret": secret_of(oauth)}
+            form |= {"client_id": oauth.client_id, "client_secret": _secret_of(oauth)}
         else:
-            headers["Authorization"] = f"Basic {basic(*escaped(oauth))}"
-        address, body = self._transport.addresses[0], urlencode(form, errors=_ANY).encode()
-        answer = self._transport.ask(address, "POST", "", query={}, body=body, headers=headers)
-        return answer if isinstance(answer, Silence) else self._meaning(answer)
+            headers["Authorization"] = f"Basic {_basic(*_escaped(oauth))}"
+        body = urlencode(form, errors=_ANY).encode()
+        return self._meaning(
+            self._transport.ask(self._address, "POST", "", query={}, body=body, headers=headers)
+        )
 
-    def _keep(self, token: _Token, now: float) -> _Kept:
-        self._secrets.learn(token.access_token)
-        # without an end it is good until the registry says otherwise
-        seconds = float("inf") if token.expires_in is None else token.expires_in
-        margin = min(_LONGEST_MARGIN_SECONDS, seconds * _MARGIN)
-        return _Kept(token.access_token, renew_at=now + seconds - margin, ends_at=now + seconds)
-
-    def _meaning(self, answer: Answer) -> _Token | Silence:
+    def _meaning(self, answer: Answer) -> _Token:
         if 200 <= answer.status < 300:
             try:
-                return _TOKEN.validate_json(answer.body)
+                return _Token.model_validate_json(answer.body)
             except ValidationError:
-                return self._garbage(answer)
-        refused = _refusal(answer)
+                raise Silence(
+                    "the answer is not that of a token endpoint",
+                    f"status {answer.status}, {len(answer.body)} bytes",
+                    "check registry.oauth.token_url, and what stands between here and it",
+                    code=ErrorCode.REGISTRY_GARBAGE,
+                ) from None
+        try:
+            refused = _Refused.model_validate_json(answer.body)
+        except ValidationError:
+            refused = _Refused()
         said = f"status {answer.status}"
-        if refused is not None:
+        if refused.error:
             words = (refused.error, refused.error_description)
             said += f": {self._secrets.shown(', '.join(filter(None, words)))}"
-        busy = answer.status in (408, 429) or answer.status >= 500
-        if busy or (refused is not None and refused.error in _FOR_A_MOMENT):
-            return Silence(
+        if answer.is_busy or refused.error in _FOR_A_MOMENT:
+            raise Silence(
                 "the token endpoint fails" if answer.status != 429 else "it is asked too often",
                 said,
                 "bring the token endpoint back; nothing is lost meanwhile",
                 retry_after=answer.retry_after,
             )
-        if refused is not None or answer.status in (401, 403):
-            raise self._denied(said, refused)
-        return self._stranger(said)
-
-    def _garbage(self, answer: Answer) -> Silence:
-        return Silence(
-            "the answer is not that of a token endpoint",
-            f"status {answer.status}, {len(answer.body)} bytes",
-            "check registry.oauth.token_url, and what stands between here and it",
-            code=ErrorCode.REGISTRY_GARBAGE,
-        )
-
-    def _stranger(self, said: str) -> Silence:
+        if refused.error or answer.status in (401, 403):
+            step = "check registry.oauth.client_id and client_secret"
+            raise RegistryError(
+                "the token endpoint gives us no token",
+                code=ErrorCode.REGISTRY_AUTH,
+                where=self._shown_address,
+                evidence=said,
+                next_step=_NEXT_STEPS.get(refused.error, step),
+            )
         known = self._kept is not None
-        return Silence(
+        raise Silence(
             "nobody gives tokens at this address",
             said,
             "check registry.oauth.token_url: it ends in /token at most providers",
             code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
             again=known,
         )
-
-    def _denied(self, said: str, refused: _Refused | None) -> RegistryError:
-        step = "check registry.oauth.client_id and client_secret"
-        return RegistryError(
-            "the token endpoint gives us no token",
-            code=ErrorCode.REGISTRY_AUTH,
-            where=self.address,
-            evidence=said,
-            next_step=_NEXT_STEPS.get(refused.error, step) if refused else step,
-        )
-
-
-def _refusal(answer: Answer) -> _Refused | None:
-    try:
-        return _REFUSED.validate_json(answer.body)
-    except ValidationError:
-        return None
