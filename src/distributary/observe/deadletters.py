@@ -29,8 +29,8 @@ from distributary.model.deadletter import (
 )
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Role
-from distributary.observe.ledger import Ledger
-from distributary.observe.summary import both, same, text
+from distributary.observe.ledger import Ledger, delete_matching
+from distributary.observe.rows import both, same, text
 
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
@@ -205,11 +205,7 @@ class DeadLetters:
                 with attempt:
                     table = open_table(self.path, self._options)
                     if table is not None:
-                        one = pa.table({"pipeline": [pipeline]})
-                        merge = table.merge(
-                            one, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
-                        )
-                        merge.when_matched_delete().execute()
+                        delete_matching(table, "pipeline", pipeline)
 
     def _mark(
         self,

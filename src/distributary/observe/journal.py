@@ -154,7 +154,7 @@ class Journal:
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             message = f"{message}: {type(error).__name__}: {error}"
-        known = {
+        known: dict[str, Any] = {
             "pipeline": getattr(record, "pipeline", self.pipeline),
             "batch": getattr(record, "batch", self._batch),
             "table": getattr(record, "table", None),

@@ -23,8 +23,7 @@ from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import files_of, open_readable
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
-from distributary.observe.rows import ACCEPTED, PARKED, RESUMED, BatchRow, TableRow
-from distributary.observe.summary import text
+from distributary.observe.rows import ACCEPTED, PARKED, RESUMED, BatchRow, TableRow, text
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.
 

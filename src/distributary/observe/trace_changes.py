@@ -21,8 +21,7 @@ from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import DERIVED, Readable, open_readable
 from distributary.observe.ledger import Ledger
-from distributary.observe.rows import TableSummary
-from distributary.observe.summary import text
+from distributary.observe.rows import TableSummary, text
 from distributary.observe.trace import COORDINATES, Coordinates, as_type, coordinates_of, missing
 
 # Where does this row come from? The events of its key in the log, in the order of the source.
