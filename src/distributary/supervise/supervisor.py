@@ -126,6 +126,10 @@ class Supervisor:
     _asked: list[int] = field(default_factory=list)
 
     @property
+    def _keepers(self) -> tuple[Keeper, ...]:
+        return (*self.members, *self.schedules)
+
+    @property
     def statuses(self) -> list[PipelineStatus]:
         """What is known of each pipeline now; for any thread."""
         return [member.status for member in self.members]
@@ -157,7 +161,7 @@ class Supervisor:
                 while not self._is_over():
                     self._beat = now = time.monotonic()
                     self._obey(now)
-                    for keeper in (*self.members, *self.schedules):
+                    for keeper in self._keepers:
                         keeper.tick(now)
                     self._read(woken)
         finally:
@@ -177,20 +181,16 @@ class Supervisor:
             number = self._asked.pop(0)
             if self.stopped_by is None:
                 self.stopped_by = number
-                for keeper in (*self.members, *self.schedules):
+                for keeper in self._keepers:
                     keeper.stop(now)
                 self.on_stop()
             else:
-                for keeper in (*self.members, *self.schedules):
+                for keeper in self._keepers:
                     keeper.kill()
 
     def _read(self, woken: int) -> None:
         """Wait for a pipe, a signal, or the next tick."""
-        pipes = {
-            stream.fd: (keeper, stream)
-            for keeper in (*self.members, *self.schedules)
-            for stream in keeper.streams
-        }
+        pipes = {s.fd: (keeper, s) for keeper in self._keepers for s in keeper.streams}
         poll = select.poll()
         for fd in (*pipes, woken):
             poll.register(fd, select.POLLIN)
@@ -203,7 +203,7 @@ class Supervisor:
 
     def _leave_nobody(self) -> None:
         """After an error of the supervisor itself; else there is nobody left."""
-        keepers = [k for k in (*self.members, *self.schedules) if k.pid is not None]
+        keepers = [k for k in self._keepers if k.pid is not None]
         for keeper in keepers:
             keeper.kill()
         while any(keeper.pid is not None for keeper in keepers):
@@ -271,32 +271,24 @@ def plan_of(files: Sequence[Path], command: Command) -> Plan:
     for file in files:
         try:
             found = load(file)
-            _once(found, file, seen)
+            name = found.config.name
+            if name in seen:
+                # a name stands for one checkpoint in a lake, and for one pipeline in logs
+                raise ConfigError(
+                    f"two files are about a pipeline named {name}",
+                    where=printable(str(file)),
+                    evidence=f"the other one is {printable(str(seen[name]))}",
+                    next_step="give each pipeline a name of its own, and each file once",
+                )
         except DistributaryError as error:
-            specs.append(Spec(_free_name(file, specs), str(file), (), refused=error))
+            # its own name is not known, or taken
+            free = f"{printable(file.name)}#{len(specs) + 1}"
+            specs.append(Spec(free, str(file), (), refused=error))
             continue
-        config = found.config
+        seen[name] = file
         loaded.append(found)
-        specs.append(Spec(config.name, str(file), command(file), config.restart, found.mask))
+        specs.append(Spec(name, str(file), command(file), found.config.restart, found.mask))
     return Plan(tuple(specs), tuple(loaded))
-
-
-def _once(found: Loaded, file: Path, seen: dict[str, Path]) -> None:
-    """A name stands for one checkpoint in a lake, and for one pipeline in logs and metrics."""
-    name = found.config.name
-    if name in seen:
-        raise ConfigError(
-            f"two files are about a pipeline named {name}",
-            where=printable(str(file)),
-            evidence=f"the other one is {printable(str(seen[name]))}",
-            next_step="give each pipeline a name of its own, and each file once",
-        )
-    seen[name] = file
-
-
-def _free_name(file: Path, specs: Sequence[Spec]) -> str:
-    """What a pipeline is called whose own name is not known, or taken."""
-    return f"{printable(file.name)}#{len(specs) + 1}"
 
 
 # What a kind of listener gives to whoever attaches it.
@@ -323,19 +315,14 @@ Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | N
 @contextmanager
 def alerting(configs: Sequence[PipelineConfig]) -> Iterator[Listening | None]:
     """While this lasts, people are told; what is open is remembered in the lake."""
-    bus = EventBus()
+    bus, wanted = EventBus(), [config for config in configs if config.alerts.to]
     with ExitStack() as stack:
-        told = [stack.enter_context(_of(bus, config)) for config in configs if config.alerts.to]
-        yield Listening(bus.publish) if told else None
-
-
-@contextmanager
-def _of(bus: EventBus, config: PipelineConfig) -> Iterator[str]:
-    local = config.lake.local_path
-    # what is on an object store cannot remember alerts: the checkpoint's folder can
-    lake = config.checkpoint_path if local is None else layout.pipeline(str(local), config.name)
-    with attach_alerts(bus, config, state_folder=Path(lake)):
-        yield config.name
+        for config in wanted:
+            local = config.lake.local_path
+            # what is on an object store cannot remember alerts: the checkpoint's folder can
+            home = layout.pipeline(str(local), config.name) if local else config.checkpoint_path
+            stack.enter_context(attach_alerts(bus, config, state_folder=Path(home)))
+        yield Listening(bus.publish) if wanted else None
 
 
 # Who listens: what the files of pipelines ask for, attached to a bus in one place.
@@ -377,17 +364,13 @@ def counting(configs: Sequence[PipelineConfig]) -> Iterator[Listening]:
     metrics = Metrics()
     for config in configs:
         metrics.limit(config.name, max_tables=config.metrics.max_tables)
-        _remember(metrics, config)
+        try:
+            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
+            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+        except DistributaryError as error:
+            # a lake that is away is the pipeline's matter, which will say so
+            _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
     yield Listening(metrics.listen, metrics.render)
-
-
-def _remember(metrics: Metrics, config: PipelineConfig) -> None:
-    try:
-        ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-        metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
-    except DistributaryError as error:
-        # a lake that is away is the pipeline's matter, which will say so
-        _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
 
 
 # Hands what pipelines tell to those who listen, in a thread of its own.
