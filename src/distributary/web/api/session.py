@@ -25,8 +25,8 @@ from distributary.web.answers import (
     answer,
     not_found,
     read_json,
-    reading,
     refuse,
+    routes_of,
     unexpected,
     wrong,
 )
@@ -140,9 +140,8 @@ def job_routes(lake: Reading, jobs: Jobs) -> list[Route]:
             return unexpected(error)
 
     return [
-        Route("/api/jobs", reading(every), methods=["GET"]),
+        *routes_of({"/api/jobs": every, "/api/jobs/{id}": one}),
         Route("/api/jobs", start, methods=["POST"]),
-        Route("/api/jobs/{id}", reading(one)),
     ]
 
 
