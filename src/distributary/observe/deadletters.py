@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ class DeadLetters:
         since: datetime | None = None,
     ) -> tuple[Reason, ...]:
         """Dead letters grouped by error code, the largest group first."""
-        where = both(same(status=_text(status), pipeline=pipeline), _from(since))
+        where = both(same(status=status, pipeline=pipeline), _from(since))
         rows = self._read(["id", "error_code", "type", "first_seen", "last_seen"], where)
         grouped = rows.group_by(["error_code", "type"]).aggregate(
             [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
@@ -125,7 +125,7 @@ class DeadLetters:
                 partition=partition,
                 id=id,
                 pipeline=pipeline,
-                status=_text(status),
+                status=status,
             ),
             _from(since),
             None if until is None else pc.field("first_seen") < pc.scalar(_utc(until)),
@@ -291,12 +291,12 @@ def _once_each(rows: pa.Table) -> pa.Table:
 
 
 def _reason(code: str, group: list[dict[str, Any]]) -> Reason:
-    types: dict[str, int] = defaultdict(int)
+    types: Counter[str] = Counter()
     for row in group:
         types[row["type"] or ""] += row["id_count"]
     return Reason(
         code=code,
-        count=sum(types.values()),
+        count=types.total(),
         first_seen=min(row["first_seen_min"] for row in group),
         last_seen=max(row["last_seen_max"] for row in group),
         example=min(row["id_min"] for row in group),
@@ -319,10 +319,6 @@ def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
-def _text(status: str | None) -> str | None:
-    return None if status is None else str(status)
-
-
 # The dead letters of a whole lake: every pipeline has a table of them, or shares one.
 
 
@@ -330,13 +326,12 @@ def letter_tables(
     lake: str, *, pipeline: str | None = None, storage_options: StorageOptions | None = None
 ) -> dict[str, DeadLetters]:
     """The dead letters of each pipeline of a lake; two pipelines may share a table."""
-    ledger = Ledger(lake, storage_options=storage_options)
-    found = {}
-    for table in ledger.tables(pipeline, schema_ids=False):
-        if table.role == Role.DEAD_LETTERS:
-            path = layout.place(lake, table.path)
-            found[table.pipeline] = DeadLetters(path, storage_options=storage_options)
-    return found
+    tables = Ledger(lake, storage_options=storage_options).tables(pipeline, schema_ids=False)
+    return {
+        t.pipeline: DeadLetters(layout.place(lake, t.path), storage_options=storage_options)
+        for t in tables
+        if t.role == Role.DEAD_LETTERS
+    }
 
 
 def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[str, Any]:
@@ -375,22 +370,14 @@ def hexdump(
         if skipped:
             yield f"... {skipped * _PER_LINE:,} bytes"
             skipped = 0
-        yield _line(data, line)
+        start = line * _PER_LINE
+        row, half = data[start : start + _PER_LINE], _PER_LINE // 2
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{start:08x}  {row[:half].hex(' '):23}  {row[half:].hex(' '):23}  |{text}|"
         if mark is not None and line == marked:
-            yield f"{'':{_column(mark % _PER_LINE)}}^^ {label}".rstrip()
+            at = mark % _PER_LINE
+            yield f"{'':{10 + at * 3 + (at >= half)}}^^ {label}".rstrip()
     if skipped:
         yield f"... {len(data) - (total - skipped) * _PER_LINE:,} bytes more"
-    if marked is not None and mark is not None and mark >= len(data):
+    if mark is not None and mark >= len(data):
         yield f"the data ends before byte {mark}"
-
-
-def _line(data: bytes, line: int) -> str:
-    start = line * _PER_LINE
-    row = data[start : start + _PER_LINE]
-    halves = row[: _PER_LINE // 2].hex(" "), row[_PER_LINE // 2 :].hex(" ")
-    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-    return f"{start:08x}  {halves[0]:23}  {halves[1]:23}  |{text}|"
-
-
-def _column(index: int) -> int:
-    return 10 + index * 3 + (1 if index >= _PER_LINE // 2 else 0)

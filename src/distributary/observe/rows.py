@@ -574,7 +574,7 @@ def text(column: str) -> pc.Expression:
 def same(**values: str | int | None) -> pc.Expression | None:
     """Every named column holds its value; a column whose value is None does not matter."""
     tests = [
-        (text(name) if isinstance(value, str) else pc.field(name)) == value
+        (text(name) == str(value)) if isinstance(value, str) else (pc.field(name) == value)
         for name, value in values.items()
         if value is not None
     ]

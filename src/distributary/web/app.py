@@ -176,11 +176,10 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         *session.routes(access, cookie=cookie),
         Route("/api/events", live.open),
         *session.job_routes(lake, jobs),
-        *(
-            route
-            for api in (pipelines, tables, letters, search)
-            for route in routes_of(api.reads(lake))
-        ),
+        *routes_of(pipelines.reads(lake)),
+        *routes_of(tables.reads(lake)),
+        *routes_of(letters.reads(lake)),
+        *routes_of(search.reads(lake)),
         *page.routes(),
     ]
 
