@@ -224,48 +224,46 @@ class _Spread:
     sum: float = 0.0
 
 
-class Values(Collector):
+class _Series(Collector):
     """Every series and its value."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._numbers: dict[Metric, dict[Labels, float]] = {m: {} for m in CATALOGUE}
         self._spreads: dict[Metric, dict[Labels, _Spread]] = {m: {} for m in CATALOGUE}
 
-    def add(self, metric: Metric, *labels: str, amount: float = 0.0) -> None:
+    def _add(self, metric: Metric, *labels: str, amount: float = 0.0) -> None:
         """Count; an amount of 0 makes the series known, so that its first step is a step."""
-        self.add_all(labels, [(metric, amount)])
+        self._add_all(labels, [(metric, amount)])
 
-    def add_all(self, labels: Labels, amounts: Sequence[tuple[Metric, float]]) -> None:
+    def _add_all(self, labels: Labels, amounts: Sequence[tuple[Metric, float]]) -> None:
         """Count several metrics that have the same labels: there may be a thousand tables."""
         key = _key(amounts[0][0], labels)
         for metric, amount in amounts:
             numbers = self._numbers[metric]
             numbers[key] = numbers.get(key, 0.0) + amount
 
-    def set(self, metric: Metric, *labels: str, value: float) -> None:
-        """What a gauge says now."""
+    def _set(self, metric: Metric, *labels: str, value: float) -> None:
         self._numbers[metric][_key(metric, labels)] = value
 
-    def raise_to(self, metric: Metric, *labels: str, value: float) -> None:
+    def _raise_to(self, metric: Metric, *labels: str, value: float) -> None:
         """What a gauge says now, unless it says more already."""
         numbers, key = self._numbers[metric], _key(metric, labels)
         numbers[key] = max(numbers.get(key, value), value)
 
-    def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
-        """One more duration."""
+    def _observe(self, metric: Metric, *labels: str, seconds: float) -> None:
         spread = self._spreads[metric].setdefault(_key(metric, labels), _Spread())
         spread.counts[bisect_left(BOUNDS, seconds)] += 1
         spread.sum += seconds
 
-    def forget(self, metric: Metric, pipeline: str) -> None:
+    def _forget(self, metric: Metric, pipeline: str) -> None:
         """Drop the series of a pipeline, before those that are there now are set."""
         known = self._numbers[metric]
         self._numbers[metric] = {key: n for key, n in known.items() if key[0] != pipeline}
 
     def collect(self) -> Iterable[Family]:
         """For `prometheus_client`."""
-        with self.lock:
+        with self._lock:
             return [family for metric in CATALOGUE for family in self._family(metric)]
 
     def _family(self, metric: Metric) -> Iterator[Family]:
@@ -302,17 +300,17 @@ _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))
 """There is one of each in a pipeline: they always have series of their own."""
 
 
-class Metrics:
+class Metrics(_Series):
     """A listener that counts; safe to be called and read from several threads."""
 
     def __init__(self, *, max_tables: int = MOST_TABLES, process: bool = True) -> None:
+        super().__init__()
         self.registry = CollectorRegistry(auto_describe=False)
-        self._values = Values()
-        self.registry.register(self._values)
+        self.registry.register(self)
         if process:
             ProcessCollector(registry=self.registry)
             self.registry.register(MemoryCollector())
-        self._values.set(BUILD, version("distributary"), value=1)
+        self._set(BUILD, version("distributary"), value=1)
         self._most_tables = max_tables
         self._limits: dict[str, int] = {}
         self._named: dict[str, set[str]] = {}
@@ -336,7 +334,7 @@ class Metrics:
 
     def remember(self, pipeline: str, tables: Iterable[TableSummary]) -> None:
         """Begin with what the ledger knows, so that a table that is written no more is seen."""
-        with self._values.lock:
+        with self._lock:
             self._meet(pipeline)
             known = [table for table in tables if table.pipeline == pipeline]
             self._wait(pipeline, {table.table for table in known if table.parked_batches})
@@ -344,11 +342,11 @@ class Metrics:
                 if table.last_commit is not None:
                     name, role = self._label(pipeline, table.table, table.role)
                     moment = table.last_commit.timestamp()
-                    self._values.raise_to(TABLE_TIME, pipeline, name, role, value=moment)
+                    self._raise_to(TABLE_TIME, pipeline, name, role, value=moment)
 
     def listen(self, event: Event) -> None:
         """Take in one event."""
-        with self._values.lock:
+        with self._lock:
             self._meet(event.pipeline)
             self._alive(event)
             match event:
@@ -357,15 +355,15 @@ class Metrics:
                 case Failed():
                     retried = "false" if event.retry_in is None else "true"
                     labels = (event.pipeline, str(event.error.code), retried)
-                    self._values.add(FAILURES, *labels, amount=1)
-                    self._values.set(FAILING, event.pipeline, value=1)
+                    self._add(FAILURES, *labels, amount=1)
+                    self._set(FAILING, event.pipeline, value=1)
                 case RegistryAsked():
                     for call in event.calls:
                         labels = (event.pipeline, call.endpoint, call.outcome)
                         spent = (REGISTRY_REQUESTS, call.count), (REGISTRY_SECONDS, call.seconds)
-                        self._values.add_all(labels, spent)
+                        self._add_all(labels, spent)
                 case SchemaSeen():
-                    self._values.add(SCHEMAS, event.pipeline, amount=1)
+                    self._add(SCHEMAS, event.pipeline, amount=1)
                 case TableResumed() if not event.parked:
                     waiting = self._parked.get(event.pipeline, set()) - {event.table}
                     self._wait(event.pipeline, waiting)
@@ -376,35 +374,34 @@ class Metrics:
             return
         self._known.add(pipeline)
         for metric in (*_EQUATION, READ_BYTES, BATCHES):
-            self._values.add(metric, pipeline, "stream")
+            self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
-            self._values.add(metric, pipeline)
+            self._add(metric, pipeline)
         for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
-            self._values.set(metric, pipeline, value=0)
+            self._set(metric, pipeline, value=0)
         for retried in ("true", "false"):
-            self._values.add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
+            self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
 
     def _alive(self, event: Event) -> None:
-        values, name = self._values, event.pipeline
-        values.raise_to(LAST_EVENT, name, value=event.at.timestamp())
+        self._raise_to(LAST_EVENT, event.pipeline, value=event.at.timestamp())
         ended = isinstance(event, Stopped) or (isinstance(event, Failed) and event.retry_in is None)
-        values.set(RUNNING, name, value=0 if ended else 1)
+        self._set(RUNNING, event.pipeline, value=0 if ended else 1)
         if isinstance(event, BatchSettled | Idle | Stopped):
-            values.set(FAILING, name, value=0)
+            self._set(FAILING, event.pipeline, value=0)
 
     def _batch(self, event: BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)
         if event.batch <= self._settled.get(key, -1):
             return
         self._settled[key] = event.batch
-        values, lane = self._values, (event.pipeline, event.lane)
+        lane = (event.pipeline, event.lane)
         self._records(event)
-        values.add(BATCHES, *lane, amount=1)
-        values.observe(BATCH_SECONDS, *lane, seconds=event.seconds)
+        self._add(BATCHES, *lane, amount=1)
+        self._observe(BATCH_SECONDS, *lane, seconds=event.seconds)
         for step, seconds in event.steps.items():
-            values.observe(STEP_SECONDS, *lane, step, seconds=seconds)
-        values.set(LAST_BATCH, *lane, value=event.batch)
-        values.set(LAST_BATCH_TIME, *lane, value=event.at.timestamp())
+            self._observe(STEP_SECONDS, *lane, step, seconds=seconds)
+        self._set(LAST_BATCH, *lane, value=event.batch)
+        self._set(LAST_BATCH_TIME, *lane, value=event.at.timestamp())
         for table in event.written:
             self._table(event, table)
         self._wait(event.pipeline, set(event.parked_tables))
@@ -412,30 +409,30 @@ class Metrics:
             self._lag(event)
 
     def _records(self, event: BatchSettled) -> None:
-        values, lane, counts = self._values, (event.pipeline, event.lane), event.counts
+        lane, counts = (event.pipeline, event.lane), event.counts
         for metric, count in zip(_EQUATION, astuple(counts), strict=True):
-            values.add(metric, *lane, amount=count)
-        values.add(READ_BYTES, *lane, amount=event.bytes_read or 0)
+            self._add(metric, *lane, amount=count)
+        self._add(READ_BYTES, *lane, amount=event.bytes_read or 0)
         for code, count in event.dead_letters.items():
-            values.add(DEAD_LETTERS, *lane, code, amount=count)
+            self._add(DEAD_LETTERS, *lane, code, amount=count)
         for broken in event.broken_rules:
             labels = (event.pipeline, broken.rule, broken.action)
-            values.add(RULE_VIOLATIONS, *labels, amount=broken.violated)
+            self._add(RULE_VIOLATIONS, *labels, amount=broken.violated)
         accounted = sum(astuple(counts)[1:])
-        values.add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
+        self._add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
 
     def _table(self, event: BatchSettled, table: TableWritten) -> None:
         if table.outcome == "parked" or (not table.files and table.version is None):
             return
         # `skipped` says that the commit was there already: by a process that ended before it
         # could tell
-        values, name = self._values, event.pipeline
+        name = event.pipeline
         labels = (name, *self._label(name, table.table, table.role))
         sizes = ((TABLE_ROWS, table.rows), (TABLE_BYTES, table.bytes), (TABLE_FILES, table.files))
-        values.add_all(labels, (*sizes, (TABLE_COMMITS, 1)))
-        values.raise_to(TABLE_TIME, *labels, value=event.at.timestamp())
+        self._add_all(labels, (*sizes, (TABLE_COMMITS, 1)))
+        self._raise_to(TABLE_TIME, *labels, value=event.at.timestamp())
         if table.created:
-            values.add(TABLES_CREATED, name, amount=1)
+            self._add(TABLES_CREATED, name, amount=1)
 
     def _label(self, pipeline: str, table: str, role: str) -> tuple[str, str]:
         """A table's name and role, or those of all that are too many."""
@@ -447,29 +444,29 @@ class Metrics:
             return table, role
         others = self._others.setdefault(pipeline, set())
         others.add(table)
-        self._values.set(TABLES_OTHER, pipeline, value=len(others))
+        self._set(TABLES_OTHER, pipeline, value=len(others))
         return OTHER, OTHER
 
     def _wait(self, pipeline: str, tables: set[str]) -> None:
         self._parked[pipeline] = tables
-        self._values.set(TABLES_PARKED, pipeline, value=len(tables))
+        self._set(TABLES_PARKED, pipeline, value=len(tables))
 
     def _lag(self, event: BatchSettled) -> None:
-        values, name = self._values, event.pipeline
+        name = event.pipeline
         # partitions that are gone have no lag
-        values.forget(LAG, name)
+        self._forget(LAG, name)
         if not event.lag_by_partition and event.lag_records is not None:
-            values.set(LAG, name, "", "", value=event.lag_records)
+            self._set(LAG, name, "", "", value=event.lag_records)
         for number, (place, lag) in enumerate(event.lag_by_partition.items()):
             topic, _, partition = place.rpartition("/")
             if number < _MOST_PARTITIONS:
-                values.set(LAG, name, topic, partition, value=lag)
+                self._set(LAG, name, topic, partition, value=lag)
             else:
-                values.add(LAG, name, OTHER, OTHER, amount=lag)
+                self._add(LAG, name, OTHER, OTHER, amount=lag)
         if event.lag_seconds is not None:
-            values.set(DELAY, name, value=event.lag_seconds)
+            self._set(DELAY, name, value=event.lag_seconds)
             newest = event.at.timestamp() - event.lag_seconds
-            values.raise_to(NEWEST_RECORD, name, value=newest)
+            self._raise_to(NEWEST_RECORD, name, value=newest)
 
 
 # Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.
