@@ -157,15 +157,10 @@ def written_tables(
     for path, group in grouped.items():
         first = min(group, key=lambda commit: commit.pipeline)
         pairs = {(commit.pipeline, commit.table) for commit in group}
+        waits = sum(parked.get(pair, 0) for pair in pairs)
         file = files.get(first.pipeline, "FILE")
-        found.append(
-            WrittenTable(
-                path,
-                tuple(group),
-                sum(parked.get(pair, 0) for pair in pairs),
-                f"distributary reset {file} --table {first.table}",
-            )
-        )
+        accept = f"distributary reset {file} --table {first.table}"
+        found.append(WrittenTable(path, tuple(group), waits, accept))
     return tuple(sorted(found, key=lambda each: (each.table, each.path)))
 
 
@@ -215,16 +210,9 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
         return check.with_more(notes=[f"there is no table yet: {waits}"])
     rows = "" if known.rows is None else f"{known.rows:,} rows, "
     newest = ", ".join(f"batch {c.required} of {c.pipeline}" for c in wanted[:_SHOWN])
-    return check.with_more(
-        findings=[
-            Finding(
-                "missing",
-                "there is no table",
-                f"no {known.path}; by the ledger it has {rows}the newest: {newest}",
-                _way_out(known),
-            )
-        ]
-    )
+    evidence = f"no {known.path}; by the ledger it has {rows}the newest: {newest}"
+    gone = Finding("missing", "there is no table", evidence, _way_out(known))
+    return check.with_more(findings=[gone])
 
 
 def _open(path: str, options: StorageOptions | None) -> _Delta | _Parquet | None:
@@ -274,15 +262,12 @@ def _behind(known: WrittenTable, table: _Delta | _Parquet) -> list[Finding]:
 def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> list[Finding]:
     found = []
     if gone:
-        found.append(
-            Finding(
-                "file_missing",
-                f"{len(gone):,} files that its log names are gone",
-                ", ".join(gone[:_SHOWN]),
-                "put them back from a copy (a VACUUM with a short retention may have taken them), "
-                f"or take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`",
-            )
+        what = f"{len(gone):,} files that its log names are gone"
+        step = (
+            "put them back from a copy (a VACUUM with a short retention may have taken them), or "
+            f"take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`"
         )
+        found.append(Finding("file_missing", what, ", ".join(gone[:_SHOWN]), step))
     if changed:
         what = f"{len(changed):,} files have another size than its log says"
         step = "put them back from a copy"
@@ -302,8 +287,9 @@ def _explained(
     """Who made the rows differ: what is not settled, ourselves, or somebody else."""
     if past is None:
         return check.with_more(findings=[_unexplained(known, difference, None)])
-    newest = _newest(known)
-    taken = known.accepted_version
+    newest, taken = _newest(known), known.accepted_version
+    # these are marked by merges, and those of a pipeline that is cleaned away go by one
+    letters = known.role == Role.DEAD_LETTERS
     under_way, upkeep, unknown, foreign = [], [], [], []
     for commit in past.commits:
         if commit.rows == 0 or (commit.version <= taken and commit.app_id not in newest):
@@ -313,48 +299,42 @@ def _explained(
                 under_way.append(commit)
         elif commit.app_id:
             unknown.append(commit)
-        elif commit.engine == _OURS or _is_letter_mark(known, commit):
+        elif commit.engine == _OURS or (letters and commit.operation == "MERGE"):
             upkeep.append(commit)
         else:
             foreign.append(commit)
     notes = []
     if under_way:
-        numbers = ", ".join(
-            f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]
-        )
-        notes.append(f"not settled yet, and not in the ledger: {numbers}")
+        told = [f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]]
+        notes.append(f"not settled yet, and not in the ledger: {', '.join(told)}")
     if upkeep:
-        told = "; ".join(commit.describe() for commit in upkeep[-_SHOWN:])
-        notes.append(f"rows removed by maintenance: {told}")
+        notes.append(f"rows removed by maintenance: {_described(upkeep)}")
     if unknown:
         names = ", ".join(sorted({pipeline_of(commit.app_id) for commit in unknown})[:_SHOWN])
         notes.append(f"{len(unknown):,} commits of which the ledger has no word, by {names}")
     findings = []
     if foreign:
         what = f"{len(foreign):,} commits of others have changed its rows"
-        told = "; ".join(commit.describe() for commit in foreign[-_SHOWN:])
         step = f"ask who did it; if it was meant to be, `{known.accept}` takes it as it is"
-        findings.append(Finding("foreign", what, told, step))
+        findings.append(Finding("foreign", what, _described(foreign), step))
     effects = [c.rows for c in (*under_way, *upkeep, *unknown, *foreign)]
     left = difference - sum(effect or 0 for effect in effects)
     if None not in effects and left:
-        expired = known.role == Role.DEAD_LETTERS and not past.complete and left < 0
-        if expired:
+        if letters and not past.complete and left < 0:
             notes.append(f"{-left:,} letters fewer: `maintain` removes those that are done with")
         else:
             findings.append(_unexplained(known, left, past))
     return check.with_more(findings=findings, notes=notes)
 
 
+def _described(commits: Sequence[_LogCommit]) -> str:
+    return "; ".join(commit.describe() for commit in commits[-_SHOWN:])
+
+
 def _newest(known: WrittenTable) -> dict[str, int]:
     """The newest batch of every lane that the ledger has settled."""
     batches = {c.app_id: (c.batch, c.accepted) for c in known.commits}
     return {a: max(-1 if n is None else n for n in both) for a, both in batches.items()}
-
-
-def _is_letter_mark(known: WrittenTable, commit: _LogCommit) -> bool:
-    """Dead letters are marked by merges, and those of a pipeline that is cleaned away go by one."""
-    return known.role == Role.DEAD_LETTERS and commit.operation == "MERGE"
 
 
 def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Finding:
