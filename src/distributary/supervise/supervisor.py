@@ -25,7 +25,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.alerts.watch import attach_alerts
-from distributary.observe.events import Event, EventBus, Listener, TaskFailed
+from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
@@ -291,44 +291,50 @@ def plan_of(files: Sequence[Path], command: Command) -> Plan:
     return Plan(tuple(specs), tuple(loaded))
 
 
-# What a kind of listener gives to whoever attaches it.
-
-Render = Callable[[str], tuple[str, bytes]]
-"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """A listener, and what it has to show."""
-
-    listener: Listener
-    metrics: Render | None = None
-
-
-Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]
-"""Opens a listener for these pipelines; None where none of them asks for it."""
-
-
-# The alerts of pipelines, each by its own settings.
-
-
-@contextmanager
-def alerting(configs: Sequence[PipelineConfig]) -> Iterator[Listening | None]:
-    """While this lasts, people are told; what is open is remembered in the lake."""
-    bus, wanted = EventBus(), [config for config in configs if config.alerts.to]
-    with ExitStack() as stack:
-        for config in wanted:
-            local = config.lake.local_path
-            # what is on an object store cannot remember alerts: the checkpoint's folder can
-            home = layout.pipeline(str(local), config.name) if local else config.checkpoint_path
-            stack.enter_context(attach_alerts(bus, config, state_folder=Path(home)))
-        yield Listening(bus.publish) if wanted else None
-
-
 # Who listens: what the files of pipelines ask for, attached to a bus in one place.
 #
 # `up` attaches it once, to the bus on which it says what all its pipelines tell; `run` in the
 # same way to its own. The process of a pipeline under `up` attaches nothing: it only tells.
+
+_log = logging.getLogger(__name__)
+
+Render = Callable[[str], tuple[str, bytes]]
+"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
+
+Open = Callable[[Sequence[PipelineConfig], EventBus], AbstractContextManager[Render | None]]
+"""Attaches listeners for these pipelines to a bus; gives what they have to show, if anything."""
+
+
+@contextmanager
+def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]:
+    """While this lasts, people are told; what is open is remembered in the lake."""
+    with ExitStack() as stack:
+        for config in configs:
+            local = config.lake.local_path
+            # what is on an object store cannot remember alerts: the checkpoint's folder can
+            home = layout.pipeline(str(local), config.name) if local else config.checkpoint_path
+            stack.enter_context(attach_alerts(bus, config, state_folder=Path(home)))
+        yield
+
+
+@contextmanager
+def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Render]:
+    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
+    metrics = Metrics()
+    for config in configs:
+        metrics.limit(config.name, max_tables=config.metrics.max_tables)
+        try:
+            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
+            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+        except DistributaryError as error:
+            # a lake that is away is the pipeline's matter, which will say so
+            _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
+    detach = metrics.attach(bus)
+    try:
+        yield metrics.render
+    finally:
+        detach()
+
 
 OPENERS: tuple[Open, ...] = (alerting,)
 """Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
@@ -342,35 +348,9 @@ def listeners_of(
 
     Gives what `/metrics` answers, if one of them counts.
     """
-    metrics = None
     with ExitStack() as stack:
-        for each in openers:
-            found = stack.enter_context(each(configs))
-            if found is not None:
-                # leaves the bus before it is closed
-                stack.callback(bus.subscribe(found.listener))
-                metrics = metrics or found.metrics
-        yield metrics
-
-
-# The metrics of all pipelines under one supervisor.
-
-_log = logging.getLogger(__name__)
-
-
-@contextmanager
-def counting(configs: Sequence[PipelineConfig]) -> Iterator[Listening]:
-    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
-    metrics = Metrics()
-    for config in configs:
-        metrics.limit(config.name, max_tables=config.metrics.max_tables)
-        try:
-            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
-        except DistributaryError as error:
-            # a lake that is away is the pipeline's matter, which will say so
-            _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
-    yield Listening(metrics.listen, metrics.render)
+        found = [stack.enter_context(each(configs, bus)) for each in openers]
+        yield next(filter(None, found), None)
 
 
 # Hands what pipelines tell to those who listen, in a thread of its own.
