@@ -78,6 +78,7 @@ from distributary.observe.rows import (
     batches_of,
     both,
     covering,
+    flat_ranges,
     may_hold,
     rules_sql,
     same,
@@ -519,11 +520,10 @@ class Ledger:
     def read_ranges(self, pipeline: str | None = None, *, life: str | None = None) -> pa.Table:
         """How far each partition was read: topic, partition, first, end, records."""
         rows = self._batches.read(["ranges"], same(lane="stream", pipeline=pipeline, life=life))
-        ranges = rows["ranges"].combine_chunks()
-        flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
         sums = [("start", "min"), ("end", "max"), ("records", "sum")]
         return (
-            flat.group_by(["topic", "partition"])
+            flat_ranges(rows)
+            .group_by(["topic", "partition"])
             .aggregate(sums)
             .select(["topic", "partition", "start_min", "end_max", "records_sum"])
             .rename_columns(["topic", "partition", "first", "end", "records"])
@@ -532,11 +532,9 @@ class Ledger:
     def covered(self) -> pa.Table:
         """What each life of each pipeline has read: its topics, partitions, starts and ends."""
         rows = self._batches.read(["pipeline", "life", "ranges"], same(lane="stream"))
-        ranges = rows["ranges"].combine_chunks()
-        flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
-        whose = rows.select(["pipeline", "life"]).take(pc.list_parent_indices(ranges))
-        for name in whose.column_names:
-            flat = flat.append_column(name, whose[name])
+        flat = flat_ranges(rows)
+        for name in ("pipeline", "life"):
+            flat = flat.append_column(name, rows[name].take(flat["row"]))
         ends = flat.group_by(["pipeline", "life", "topic", "partition"]).aggregate(
             [("start", "min"), ("end", "max")]
         )

@@ -593,11 +593,16 @@ def may_hold(offset: int) -> pc.Expression:
     return first.is_null() | ((first <= offset) & (last >= offset))
 
 
-def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
-    """Rows of `batches` that read this record."""
+def flat_ranges(batches: pa.Table) -> pa.Table:
+    """What rows of `batches` have read, range by range, each with the number of its `row`."""
     ranges = batches["ranges"].combine_chunks()
     flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
-    flat = flat.append_column("row", pc.list_parent_indices(ranges))
+    return flat.append_column("row", pc.list_parent_indices(ranges))
+
+
+def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
+    """Rows of `batches` that read this record."""
+    flat = flat_ranges(batches)
     hits = flat.filter(
         (pc.field("topic") == topic)
         & (pc.field("partition") == partition)

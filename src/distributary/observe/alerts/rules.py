@@ -54,9 +54,6 @@ class DeadLetterWindow:
     def __init__(self, rate: DeadLetterRate) -> None:
         self.rate = rate
         self._slots: deque[_Slot] = deque()
-        self.read = 0
-        """Records that were read."""
-        self._letters = 0
 
     def add(self, at: float, *, read: int, codes: Mapping[str, int]) -> None:
         """A batch was settled."""
@@ -65,17 +62,18 @@ class DeadLetterWindow:
             self._slots.append(_Slot(at, 0, Counter()))
         self._slots[-1].read += read
         self._slots[-1].codes.update(codes)
-        self.read += read
-        self._letters += sum(codes.values())
         self.slide(at)
 
     def slide(self, now: float) -> None:
         """Forget what is older than the window."""
         oldest = now - self.rate.within.total_seconds()
         while self._slots and self._slots[0].at <= oldest:
-            gone = self._slots.popleft()
-            self.read -= gone.read
-            self._letters -= gone.codes.total()
+            self._slots.popleft()
+
+    @property
+    def read(self) -> int:
+        """Records that were read."""
+        return sum(slot.read for slot in self._slots)
 
     @property
     def codes(self) -> Counter[str]:
@@ -85,9 +83,9 @@ class DeadLetterWindow:
     @property
     def too_many(self) -> bool:
         """Whether a limit is passed."""
-        count, share = self.rate.count, self.rate.share
-        return (count is not None and self._letters > count) or (
-            share is not None and self._letters > share * self.read
+        letters, count, share = self.codes.total(), self.rate.count, self.rate.share
+        return (count is not None and letters > count) or (
+            share is not None and letters > share * self.read
         )
 
     def memory(self) -> list[Any]:
@@ -98,12 +96,12 @@ class DeadLetterWindow:
         """The inverse of `memory`; what is no such memory is passed over."""
         for entry in memory if isinstance(memory, list) else []:
             match entry:
-                case [int() | float() as at, int() as read, dict() as codes] if len(
-                    codes
-                ) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values()):
+                case [int() | float() as at, int() as read, dict() as codes] if _are_counts(codes):
                     self._slots.append(_Slot(float(at), read, Counter(codes)))
-                    self.read += read
-                    self._letters += sum(codes.values())
+
+
+def _are_counts(codes: dict[Any, Any]) -> bool:
+    return len(codes) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values())
 
 
 # What is said about each thing: what, where, the evidence, and the command to type next.
@@ -124,14 +122,11 @@ class Wording:
     def failed(self, event: Failed) -> Notice:
         """A batch or the run failed."""
         what, again = event.error.what, event.retry_in
-        ended = again is None
-        return self._told(
-            Kind.FAILURE,
-            Severity.CRITICAL if ended else Severity.WARNING,
-            f"stopped: {what}" if again is None else f"{what}, tried again in {again:.0f} s",
-            event,
-            subject=STOPPED if ended else str(event.error.code),
-        )
+        if again is None:
+            what = f"stopped: {what}"
+            return self._told(Kind.FAILURE, Severity.CRITICAL, what, event, subject=STOPPED)
+        what, subject = f"{what}, tried again in {again:.0f} s", str(event.error.code)
+        return self._told(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
         """A batch that does not add up was refused."""
@@ -144,9 +139,7 @@ class Wording:
             Severity.CRITICAL,
             f"batch {event.batch} does not add up",
             at=event.at,
-            where=self._place(event.batch),
             evidence=event.counts.equation(),
-            next_step=self._command("status"),
             code=str(ErrorCode.ACCOUNTING_BROKEN),
             batch=event.batch,
             link=self._pages.batch(self._name, event.batch),
@@ -178,7 +171,6 @@ class Wording:
             Severity.WARNING,
             f"{letters:,} dead letters within {format_duration(within)}{share}",
             at=at,
-            where=self._place(None),
             evidence=_listed(f"{code} {n:,}" for code, n in codes.most_common()),
             next_step=self._command("dlq list", options=("--pipeline", self._name)),
             code=most,
@@ -192,10 +184,7 @@ class Wording:
             Severity.ERROR,
             f"tables are older than {format_duration(limit)}",
             at=fresh_at + limit,
-            where=self._place(None),
             evidence=f"up to date last at {fresh_at:%Y-%m-%dT%H:%M:%SZ}",
-            next_step=self._command("status"),
-            link=self._pages.pipeline(self._name),
         )
 
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
@@ -219,7 +208,6 @@ class Wording:
             Kind.TABLE,
             f"new table {names[0]}" if alone else f"{len(names):,} new tables",
             settled,
-            where=self._place(settled.batch),
             evidence=_listed(names, most=50),
             next_step=self._command("tables"),
             table=names[0] if alone else "",
@@ -241,10 +229,7 @@ class Wording:
             at=at,
             since=told[0].since,
             once=True,
-            where=self._place(None),
             evidence=_listed(notice.what for notice in told) + more,
-            next_step=self._command("status"),
-            link=self._pages.pipeline(self._name),
         )
 
     def _notice(
@@ -253,7 +238,15 @@ class Wording:
         # these cannot be over: they are told once
         happened = severity is Severity.INFO or parts.pop("once", False)
         state = State.INFO if happened else State.RAISED
-        known: dict[str, Any] = {"pipeline": self._name, "state": state, "at": at, "since": at}
+        known: dict[str, Any] = {
+            "pipeline": self._name,
+            "state": state,
+            "at": at,
+            "since": at,
+            "where": self._place(parts.get("batch")),
+            "next_step": self._command("status"),
+            "link": self._pages.pipeline(self._name),
+        }
         notice = Notice(kind=kind, severity=severity, what=what, **(known | parts))
         return notice.cleaned(self._mask)
 
