@@ -208,11 +208,7 @@ class DeadLetters:
                         delete_matching(table, "pipeline", pipeline)
 
     def _mark(
-        self,
-        rows: pa.Table,
-        updates: dict[str, str],
-        *,
-        unless_tried_since: datetime | None = None,
+        self, rows: pa.Table, updates: dict[str, str], *, unless_tried_since: datetime | None = None
     ) -> int:
         """One commit for any number of ids; tried again while others commit first."""
         with reaching(self.path):

@@ -106,8 +106,7 @@ def rank(
 ) -> Ranking:
     """The worst tables first; `losses` by the tables' names."""
     assessed = sorted(
-        (assess(table, as_of=as_of, loss=losses.get(table.table)) for table in tables),
-        key=_badness,
+        (assess(table, as_of=as_of, loss=losses.get(table.table)) for table in tables), key=_badness
     )
     return Ranking(
         shown=tuple(assessed[:shown]),

@@ -424,10 +424,7 @@ def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
 
 
 def _dead_letters(
-    lake: str,
-    pipeline: str,
-    tables: Sequence[TableSummary],
-    storage_options: StorageOptions | None,
+    lake: str, pipeline: str, tables: Sequence[TableSummary], storage_options: StorageOptions | None
 ) -> DeadLetterStatistics:
     by_status: Counter[str] = Counter()
     reasons: list[Reason] = []

@@ -425,10 +425,7 @@ def _unread(ledger: Ledger, source: Coordinates) -> Trace:
 
 
 def _letters(
-    lake: str,
-    tables: Iterable[TableSummary],
-    options: StorageOptions | None,
-    **wanted: Any,
+    lake: str, tables: Iterable[TableSummary], options: StorageOptions | None, **wanted: Any
 ) -> tuple[dict[str, Any], ...]:
     folders = {layout.inside(lake, t.path) for t in tables if t.role == Role.DEAD_LETTERS}
     stores = (DeadLetters(layout.join(lake, f), storage_options=options) for f in sorted(folders))

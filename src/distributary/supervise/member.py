@@ -293,12 +293,7 @@ class Member(Keeper):
     """A pipeline, and the process that runs it."""
 
     def __init__(
-        self,
-        spec: Spec,
-        *,
-        grace: float,
-        tell: Tell,
-        chance: Callable[[], float] = _chance,
+        self, spec: Spec, *, grace: float, tell: Tell, chance: Callable[[], float] = _chance
     ) -> None:
         super().__init__(spec.name, spec.command, grace=grace, tell=tell, mask=spec.mask)
         self._policy, self._chance = spec.restart, chance
