@@ -69,15 +69,11 @@ class DeadLetters:
         self._options = storage_options
 
     def reasons(
-        self,
-        *,
-        status: str | None = DeadLetterStatus.OPEN,
-        pipeline: str | None = None,
-        since: datetime | None = None,
+        self, *, status: str | None = DeadLetterStatus.OPEN, pipeline: str | None = None
     ) -> tuple[Reason, ...]:
         """Dead letters grouped by error code, the largest group first."""
-        where = both(same(status=status, pipeline=pipeline), _from(since))
-        rows = self._read(["id", "error_code", "type", "first_seen", "last_seen"], where)
+        names = ["id", "error_code", "type", "first_seen", "last_seen"]
+        rows = self._read(names, same(status=status, pipeline=pipeline))
         grouped = rows.group_by(["error_code", "type"]).aggregate(
             [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
         )
@@ -117,6 +113,7 @@ class DeadLetters:
         is one offset, or the first and the last of a stretch. A record appears once, even if a
         reset has made it a dead letter twice.
         """
+        first_seen = pc.field("first_seen")
         where = both(
             same(
                 error_code=reason,
@@ -127,8 +124,8 @@ class DeadLetters:
                 pipeline=pipeline,
                 status=status,
             ),
-            _from(since),
-            None if until is None else pc.field("first_seen") < pc.scalar(_utc(until)),
+            None if since is None else first_seen >= pc.scalar(since.astimezone(UTC)),
+            None if until is None else first_seen < pc.scalar(until.astimezone(UTC)),
             _within(offsets),
         )
         names = list(columns or DEAD_LETTER_SCHEMA.names)
@@ -162,18 +159,15 @@ class DeadLetters:
             next_step="give more digits of the id" if found else "list them: `dlq list`",
         )
 
-    def mark_replayed(
-        self, ids: Iterable[str], *, replay: int, note: str = "", at: datetime | None = None
-    ) -> int:
+    def mark_replayed(self, ids: Iterable[str], *, replay: int) -> int:
         """Open dead letters that a replay has brought into their tables. Returns how many."""
-        text = f"replay {replay}" + (f": {note}" if note else "")
-        rows = _same_for_all(ids, note=text, status=str(DeadLetterStatus.REPLAYED), at=at)
+        rows = _same_for_all(ids, note=f"replay {replay}", status=DeadLetterStatus.REPLAYED)
         updates = {"status": "s.status", "note": "s.note", "last_seen": "s.at"}
         return self._mark(rows, {**updates, "attempts": "t.attempts + 1"})
 
-    def discard(self, ids: Iterable[str], *, note: str, at: datetime | None = None) -> int:
+    def discard(self, ids: Iterable[str], *, note: str) -> int:
         """Gives up open dead letters, and says why. Returns how many."""
-        rows = _same_for_all(ids, note=note, status=str(DeadLetterStatus.DISCARDED), at=at)
+        rows = _same_for_all(ids, note=note, status=DeadLetterStatus.DISCARDED)
         return self._mark(rows, {"status": "s.status", "note": "s.note"})
 
     def mark_failed_again(self, failures: Mapping[str, Failure], *, at: datetime) -> int:
@@ -187,7 +181,7 @@ class DeadLetters:
                 "id": pa.array(failures.keys(), pa.string()),
                 "code": pa.array([f.code for f in failures.values()], pa.string()),
                 "message": pa.array([f.message for f in failures.values()], pa.string()),
-                "at": pa.repeat(pa.scalar(_utc(at), TIMESTAMP), len(failures)),
+                "at": pa.repeat(pa.scalar(at.astimezone(UTC), TIMESTAMP), len(failures)),
             }
         )
         updates = {
@@ -196,7 +190,7 @@ class DeadLetters:
             "last_seen": "s.at",
             "attempts": "t.attempts + 1",
         }
-        return self._mark(rows, updates, unless_tried_since=_utc(at))
+        return self._mark(rows, updates, unless_tried_since=at.astimezone(UTC))
 
     def forget(self, pipeline: str) -> None:
         """Removes every dead letter of a pipeline, as `clean` does with its tables."""
@@ -260,17 +254,11 @@ def _bounds(batches: pa.ChunkedArray) -> str:
     return f" AND t.batch >= {int(ends['min'])} AND t.batch <= {int(ends['max'])}"
 
 
-def _same_for_all(ids: Iterable[str], *, note: str, status: str, at: datetime | None) -> pa.Table:
+def _same_for_all(ids: Iterable[str], *, note: str, status: DeadLetterStatus) -> pa.Table:
     unique = pc.unique(pa.array(list(ids), pa.string()))
-    moment = _utc(at or datetime.now(UTC))
-    return pa.table(
-        {
-            "id": unique,
-            "note": pa.repeat(pa.scalar(note), len(unique)),
-            "status": pa.repeat(pa.scalar(status), len(unique)),
-            "at": pa.repeat(pa.scalar(moment, TIMESTAMP), len(unique)),
-        }
-    )
+    moment = pa.scalar(datetime.now(UTC), TIMESTAMP)
+    values = {"note": pa.scalar(note), "status": pa.scalar(str(status)), "at": moment}
+    return pa.table({"id": unique} | {n: pa.repeat(v, len(unique)) for n, v in values.items()})
 
 
 def _any_twice(rows: pa.Table) -> bool:
@@ -305,14 +293,6 @@ def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
         return None
     first, last = (offsets, offsets) if isinstance(offsets, int) else offsets
     return (pc.field("offset") >= first) & (pc.field("offset") <= last)
-
-
-def _from(since: datetime | None) -> pc.Expression | None:
-    return None if since is None else pc.field("first_seen") >= pc.scalar(_utc(since))
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
 
 
 # The dead letters of a whole lake: every pipeline has a table of them, or shares one.

@@ -429,9 +429,9 @@ class Ledger:
         columns = ["batch", "rows", "version", "outcome", "batches"]
         return self._tables.read(columns, same(**key, table=commit.table)).sort_by("batch")
 
-    def accept(self, taken: Sequence[Accepted], *, at: datetime | None = None) -> None:
+    def accept(self, taken: Sequence[Accepted]) -> None:
         """Says of tables that they count as they are now, whatever was written to them before."""
-        moment = at or datetime.now(UTC)
+        moment = datetime.now(UTC)
         for one in taken:
             app = f"{one.commit.app_id}/{ACCEPTED}/{one.commit.table}"
             # there may be several in the time between two batches

@@ -142,6 +142,10 @@ class Streak:
         return crashed or _beyond(self.failures, policy.max)
 
 
+chance = random.SystemRandom().random
+"""From 0 to 1."""
+
+
 def pause(policy: Restart, failures: int, *, chance: Callable[[], float]) -> float:
     """Seconds until the restart after so many failures in a row.
 
@@ -272,9 +276,6 @@ def readiness(pipelines: Iterable[PipelineStatus]) -> dict[str, Any]:
     return {"ready": not waiting, "not_ready": waiting}
 
 
-_chance = random.SystemRandom().random
-
-
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A pipeline that is to be run."""
@@ -292,11 +293,9 @@ class Spec:
 class Member(Keeper):
     """A pipeline, and the process that runs it."""
 
-    def __init__(
-        self, spec: Spec, *, grace: float, tell: Tell, chance: Callable[[], float] = _chance
-    ) -> None:
+    def __init__(self, spec: Spec, *, grace: float, tell: Tell) -> None:
         super().__init__(spec.name, spec.command, grace=grace, tell=tell, mask=spec.mask)
-        self._policy, self._chance = spec.restart, chance
+        self._policy = spec.restart
         self._refused = spec.refused
         self._streak = Streak()
         self._start_at = float("-inf")
@@ -378,7 +377,7 @@ class Member(Keeper):
         if self._streak.is_over(verdict, self._policy):
             self._give_up(error)
             return
-        wait = pause(self._policy, self._streak.failures, chance=self._chance)
+        wait = pause(self._policy, self._streak.failures, chance=chance)
         self._start_at = now + wait
         at = datetime.now(UTC) + timedelta(seconds=wait)
         self._set(state=State.BACKOFF, error=error, retry_at=at)

@@ -96,14 +96,12 @@ def _masked(error: DistributaryError, mask: Mask) -> DistributaryError:
 TETHER_VARIABLE = "DISTRIBUTARY_TETHER"
 
 
-def hold_tether(environ: Mapping[str, str] = os.environ) -> None:
+def hold_tether() -> None:
     """Watch the pipe that the environment names, if it names one."""
-    fd, _, grace = environ.get(TETHER_VARIABLE, "").partition(":")
+    # taken out: it is not for the processes that this one starts
+    fd, _, grace = os.environ.pop(TETHER_VARIABLE, "").partition(":")
     if not fd:
         return
-    if environ is os.environ:
-        # not for the processes that this one starts
-        del os.environ[TETHER_VARIABLE]
     os.set_inheritable(int(fd), False)
     watch = threading.Thread(
         target=_watch, args=(int(fd), float(grace)), name="tether", daemon=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import select
 import signal
 import sys
@@ -29,7 +28,7 @@ from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
-from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, judge
+from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, chance, judge
 from distributary.supervise.process import Keeper, Tell
 
 # A command of ours, again and again: upkeep that runs beside a pipeline, never twice at once.
@@ -37,7 +36,6 @@ from distributary.supervise.process import Keeper, Tell
 _JITTER = 0.1
 """Share of the interval by which a start may be late: pipelines do not all work at once."""
 _MOST = 2_000
-_chance = random.SystemRandom().random
 
 
 class Schedule(Keeper):
@@ -58,7 +56,6 @@ class Schedule(Keeper):
         grace: float,
         tell: Tell,
         mask: Callable[[str], str] = str,
-        chance: Callable[[], float] = _chance,
     ) -> None:
         super().__init__(pipeline, command, grace=grace, tell=tell, mask=mask)
         self._task, self._every, self._chance = task, every.total_seconds(), chance

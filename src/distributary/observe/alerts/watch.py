@@ -210,13 +210,11 @@ def attach_alerts(
     config: PipelineConfig,
     *,
     state_folder: Path,
-    mask: Callable[[str], str] | None = None,
     close_seconds: float = _CLOSE_SECONDS,
 ) -> Iterator[Watch | None]:
     """Tell people about a pipeline as long as this is open; nobody where there is no target.
 
-    What is open is remembered in `state_folder`, which is this pipeline's alone. `mask` hides
-    secrets in texts; those of `config` when left out.
+    What is open is remembered in `state_folder`, which is this pipeline's alone.
     """
     if not config.alerts.to:
         yield None
@@ -231,8 +229,8 @@ def attach_alerts(
         )
         for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
     ]
-    mask = mask or (lambda text: masked(text, hidden))
-    watch = Watch(config, couriers, Memory(state_folder), mask=mask)
+    memory = Memory(state_folder)
+    watch = Watch(config, couriers, memory, mask=lambda text: masked(text, hidden))
     watch.start()
     unsubscribe = bus.subscribe(watch.hear)
     try:
