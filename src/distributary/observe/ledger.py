@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -347,17 +347,11 @@ class Ledger:
                 batch_key(app_id, number), results, at=at, counted=manifest.primary_role
             )
             self._tables.append_once(rows, app_id=app_id, version=number)
-        row = batch_row(
-            manifest,
-            results,
-            times=times,
-            finished_at=at,
-            counts=counts,
-            lag_records=lag_records,
-            lag_seconds=lag_seconds,
-            stages=stages,
-        )
-        self._batches.append_once(row, app_id=app_id, version=number)
+        lag = {"lag_records": lag_records, "lag_seconds": lag_seconds}
+        row = batch_row(manifest, results, times=times, finished_at=at)
+        row |= asdict(counts) | lag | {"stages": stages}
+        batch = pa.Table.from_pylist([row], schema=BATCHES)
+        self._batches.append_once(batch, app_id=app_id, version=number)
 
     def record_resumed(
         self, app_id: str, entry: TableEntry, result: Published, *, batch: int

@@ -320,45 +320,42 @@ Sink = Callable[[str], None]
 
 def sinks(config: Lineage) -> list[Sink]:
     """All that the settings name."""
-    found: list[Sink] = [] if config.url is None else [HttpSink(config)]
-    return found if config.file is None else [*found, FileSink(Path(config.file))]
+    found: list[Sink] = [] if config.url is None else [http_sink(config)]
+    return found if config.file is None else [*found, file_sink(Path(config.file))]
 
 
-class FileSink:
+def file_sink(file: Path) -> Sink:
     """One line an event, appended."""
+    path = file.absolute()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
+    def append(event: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as lines:
+            lines.write(event + "\n")
 
-    def __call__(self, event: str) -> None:
-        """Append."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(event + "\n")
+    return append
 
 
-class HttpSink:
+def http_sink(config: Lineage) -> Sink:
     """Posts events; redirects are not followed, the answer is not read."""
+    headers = {"Content-Type": "application/json"}
+    if config.token is not None:
+        headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
+    url = f"{(config.url or '').rstrip('/')}/{config.endpoint.lstrip('/')}"
+    seconds = config.timeout.total_seconds()
+    client = httpx2.Client(headers=headers, timeout=seconds, follow_redirects=False)
 
-    def __init__(self, config: Lineage) -> None:
-        headers = {"Content-Type": "application/json"}
-        if config.token is not None:
-            headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
-        self._url = f"{(config.url or '').rstrip('/')}/{config.endpoint.lstrip('/')}"
-        self._client = httpx2.Client(
-            headers=headers, timeout=config.timeout.total_seconds(), follow_redirects=False
-        )
-
-    def __call__(self, event: str) -> None:
-        """Post."""
+    def post(event: str) -> None:
         try:
-            with self._client.stream("POST", self._url, content=event.encode()) as answer:
+            with client.stream("POST", url, content=event.encode()) as answer:
                 status = answer.status_code
         except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
             # what such an error says may quote headers
-            raise OSError(f"{type(error).__name__} at {hide_credentials(self._url)}") from None
+            raise OSError(f"{type(error).__name__} at {hide_credentials(url)}") from None
         if not 200 <= status < 300:
-            raise OSError(f"status {status} from {hide_credentials(self._url)}")
+            raise OSError(f"status {status} from {hide_credentials(url)}")
+
+    return post
 
 
 _OUTPUTS_PER_EVENT = 100

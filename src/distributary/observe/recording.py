@@ -82,38 +82,29 @@ def batch_row(
     *,
     times: BatchTimes,
     finished_at: datetime,
-    counts: Counts,
-    lag_records: int | None,
-    lag_seconds: float | None,
-    stages: int,
-) -> pa.Table:
-    """The row of `batches`."""
+) -> dict[str, Any]:
+    """The row of `batches`, without its counts, its lag and its stages."""
     committed = [entry for entry, result in results if result.outcome != PARKED]
-    row = {
+    return {
         "pipeline": manifest.pipeline,
         "life": manifest.life,
         "lane": manifest.lane,
         "batch": manifest.batch,
         "started_at": times.started_at,
         "finished_at": finished_at,
-        **asdict(counts),
         "rows": sum(entry.rows for entry in committed),
         "files": sum(len(entry.files) for entry in committed),
         "tables": len(committed),
         "bytes": sum(file.size for entry in committed for file in entry.files),
-        "lag_records": lag_records,
-        "lag_seconds": lag_seconds,
         "plan_seconds": times.plan,
         "stage_seconds": times.stage,
         "manifest_seconds": times.manifest,
         "publish_seconds": times.publish,
-        "stages": stages,
         "source_hash": manifest.source_hash,
         "ranges": [asdict(each) for each in manifest.ranges],
         "dead_letters": list(manifest.dead_letters.items()),
         "batches": 1,
     }
-    return pa.Table.from_pylist([row], schema=BATCHES)
 
 
 def table_rows(
@@ -191,25 +182,19 @@ class Accepted:
 
 def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
     """The row of `tables` that says so; it stands for no batch and no record."""
-    known = taken.commit
-    row = {
-        **{name: getattr(known, name) for name in ("pipeline", "life", "lane", "table", "role")},
-        "type": known.type,
-        "path": known.path,
+    names = ("pipeline", "life", "lane", "table", "role", "type", "path")
+    row = {name: getattr(taken.commit, name) for name in names} | {
         "batch": taken.batch,
         "at": at,
         "since": at,
-        "records": 0,
-        "counted": False,
         "rows": taken.rows,
-        "bytes": 0,
-        "files": [],
-        "columns": 0,
-        "schema_ids": [],
-        "error": "",
-        "batches": 0,
         "outcome": ACCEPTED,
         "version": NO_TABLE if taken.version is None else taken.version,
+        "counted": False,
+        "error": "",
+        **dict.fromkeys(("records", "bytes", "columns", "batches"), 0),
+        "files": [],
+        "schema_ids": [],
     }
     return pa.Table.from_pylist([row], schema=TABLES)
 

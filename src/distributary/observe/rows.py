@@ -495,10 +495,7 @@ def uses_of(
 ) -> tuple[SchemaInUse, ...]:
     """The schemas of some tables, each named by its pipeline and its name; by id.
 
-    Args:
-        found: What `Ledger.schema_use` says.
-        tables: Whose schemas.
-        history: Where the subjects of ids are known from.
+    `found` is what `Ledger.schema_use` says; `history` knows the subjects of ids.
     """
     wanted = set(tables)
     homes = {(r.pipeline, r.schema_id): r.schema for r in history}
