@@ -11,21 +11,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from distributary.errors import DistributaryError
-from distributary.observe.events import (
-    BatchSettled,
-    BatchStarted,
-    Event,
-    Failed,
-    Idle,
-    ProcessStarted,
-    RegistryAsked,
-    SchemaSeen,
-    StepFinished,
-    Stopped,
-    TableParked,
-    TableResumed,
-    TaskFailed,
-)
+from distributary.observe import events
 from distributary.observe.log_format import LogFormat, LogLine, spell
 
 # What the log says about each event.
@@ -34,7 +20,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 
 
-def line_of(event: Event) -> LogLine:
+def line_of(event: events.Event) -> LogLine:
     """The line of an event."""
     level, message, more = _told(event)
     return LogLine(
@@ -49,49 +35,49 @@ def line_of(event: Event) -> LogLine:
     )
 
 
-def _told(event: Event) -> tuple[str, str, dict[str, Any]]:
+def _told(event: events.Event) -> tuple[str, str, dict[str, Any]]:
     """Level, message, and what else is said."""
     match event:
-        case BatchStarted():
+        case events.BatchStarted():
             size = "" if event.records is None else f" of {event.records:,} records"
             return INFO, f"batch {event.batch}{size} begins", {"lane": event.lane}
-        case StepFinished():
+        case events.StepFinished():
             return INFO, f"{event.step} took {event.seconds:.2f} s", _some(event, "step", "seconds")
-        case SchemaSeen():
+        case events.SchemaSeen():
             changes = ", ".join(event.changes) or "no change"
             return INFO, f"{event.label}: {changes}", {"schema_id": event.schema_id}
-        case TableParked():
+        case events.TableParked():
             message = f"parked, {event.records:,} records wait: {event.error}"
             return ERROR, message, {"records": event.records}
-        case BatchSettled():
+        case events.BatchSettled():
             counts = event.counts
             message = f"{counts.equation()} in {event.seconds:.2f} s, {event.tables:,} tables"
             more = asdict(counts) | _some(event, "tables", "seconds", "lag_records", "lag_seconds")
             return WARNING if counts.dead_lettered or counts.parked else INFO, message, more
-        case Failed():
+        case events.Failed():
             again = "" if event.retry_in is None else f"; again in {event.retry_in:.1f} s"
             more = _facts(event.error) | {"retry_in": event.retry_in}
             level = ERROR if event.retry_in is None else WARNING
             return level, f"{event.error.what}{again}", more
-        case TaskFailed():
+        case events.TaskFailed():
             return ERROR, f"{event.task}: {event.error.what}", _facts(event.error)
-        case Idle():
+        case events.Idle():
             return INFO, "nothing new at the source", {}
-        case TableResumed():
+        case events.TableResumed():
             return INFO, "still parked" if event.parked else "resumed", {}
-        case RegistryAsked():
+        case events.RegistryAsked():
             asked = sum(each.count for each in event.calls)
             return INFO, f"{asked:,} questions to the registry", {"calls": event.calls}
-        case ProcessStarted():
+        case events.ProcessStarted():
             return INFO, f"process {event.pid} started", _some(event, "pid", "restarts")
-        case Stopped():
+        case events.Stopped():
             ended = event.reason or "ended"
             message = f"{ended} after {event.batches:,} batches; {event.counts.equation()}"
             return INFO, message, _some(event, "batches", "seconds", "reason")
     return INFO, "", {}
 
 
-def _some(event: Event, *names: str) -> dict[str, Any]:
+def _some(event: events.Event, *names: str) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names}
 
 
@@ -101,7 +87,7 @@ def _facts(error: DistributaryError) -> dict[str, Any]:
     return {name: facts[name] for name in names if facts[name]}
 
 
-_DETAILS = (StepFinished, RegistryAsked)
+_DETAILS = (events.StepFinished, events.RegistryAsked)
 """What is told with `-v` only."""
 
 
@@ -136,14 +122,14 @@ class Journal:
         known: dict[str, Any] = {"pipeline": self.pipeline, "batch": self._batch, "more": more}
         self.write(LogLine(message=message, event=event, level=level, **known))
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: events.Event) -> None:
         """Remember which batch is under way; listens to the one pipeline of a process."""
-        if isinstance(event, BatchStarted):
+        if isinstance(event, events.BatchStarted):
             self._batch = event.batch
-        elif isinstance(event, BatchSettled | Failed):
+        elif isinstance(event, events.BatchSettled | events.Failed):
             self._batch = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """The line of an event."""
         if self._steps or not isinstance(event, _DETAILS):
             self.write(line_of(event))

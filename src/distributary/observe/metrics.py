@@ -27,18 +27,7 @@ from prometheus_client.registry import Collector
 
 from distributary.errors import ErrorCode
 from distributary.model.table import Role
-from distributary.observe.events import (
-    BatchSettled,
-    Event,
-    EventBus,
-    Failed,
-    Idle,
-    RegistryAsked,
-    SchemaSeen,
-    Stopped,
-    TableResumed,
-    TableWritten,
-)
+from distributary.observe import events
 from distributary.observe.rows import TableSummary
 
 # Every metric, declared once: what is served, the docs page and the tests come from here.
@@ -319,7 +308,7 @@ class Metrics(_Series):
         self._settled: dict[tuple[str, str, str], int] = {}
         self._known: set[str] = set()
 
-    def attach(self, bus: EventBus) -> Callable[[], None]:
+    def attach(self, bus: events.EventBus) -> Callable[[], None]:
         """Listen to a bus; the answer ends it. The numbers stay."""
         return bus.subscribe(self.listen)
 
@@ -344,27 +333,27 @@ class Metrics(_Series):
                     moment = table.last_commit.timestamp()
                     self._raise_to(TABLE_TIME, pipeline, name, role, value=moment)
 
-    def listen(self, event: Event) -> None:
+    def listen(self, event: events.Event) -> None:
         """Take in one event."""
         with self._lock:
             self._meet(event.pipeline)
             self._alive(event)
             match event:
-                case BatchSettled():
+                case events.BatchSettled():
                     self._batch(event)
-                case Failed():
+                case events.Failed():
                     retried = "false" if event.retry_in is None else "true"
                     labels = (event.pipeline, str(event.error.code), retried)
                     self._add(FAILURES, *labels, amount=1)
                     self._set(FAILING, event.pipeline, value=1)
-                case RegistryAsked():
+                case events.RegistryAsked():
                     for call in event.calls:
                         labels = (event.pipeline, call.endpoint, call.outcome)
                         spent = (REGISTRY_REQUESTS, call.count), (REGISTRY_SECONDS, call.seconds)
                         self._add_all(labels, spent)
-                case SchemaSeen():
+                case events.SchemaSeen():
                     self._add(SCHEMAS, event.pipeline, amount=1)
-                case TableResumed() if not event.parked:
+                case events.TableResumed() if not event.parked:
                     waiting = self._parked.get(event.pipeline, set()) - {event.table}
                     self._wait(event.pipeline, waiting)
 
@@ -382,14 +371,16 @@ class Metrics(_Series):
         for retried in ("true", "false"):
             self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
 
-    def _alive(self, event: Event) -> None:
+    def _alive(self, event: events.Event) -> None:
         self._raise_to(LAST_EVENT, event.pipeline, value=event.at.timestamp())
-        ended = isinstance(event, Stopped) or (isinstance(event, Failed) and event.retry_in is None)
+        ended = isinstance(event, events.Stopped) or (
+            isinstance(event, events.Failed) and event.retry_in is None
+        )
         self._set(RUNNING, event.pipeline, value=0 if ended else 1)
-        if isinstance(event, BatchSettled | Idle | Stopped):
+        if isinstance(event, events.BatchSettled | events.Idle | events.Stopped):
             self._set(FAILING, event.pipeline, value=0)
 
-    def _batch(self, event: BatchSettled) -> None:
+    def _batch(self, event: events.BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)
         if event.batch <= self._settled.get(key, -1):
             return
@@ -408,7 +399,7 @@ class Metrics(_Series):
         if event.lane == "stream":
             self._lag(event)
 
-    def _records(self, event: BatchSettled) -> None:
+    def _records(self, event: events.BatchSettled) -> None:
         lane, counts = (event.pipeline, event.lane), event.counts
         for metric, count in zip(_EQUATION, astuple(counts), strict=True):
             self._add(metric, *lane, amount=count)
@@ -421,7 +412,7 @@ class Metrics(_Series):
         accounted = sum(astuple(counts)[1:])
         self._add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
 
-    def _table(self, event: BatchSettled, table: TableWritten) -> None:
+    def _table(self, event: events.BatchSettled, table: events.TableWritten) -> None:
         if table.outcome == "parked" or (not table.files and table.version is None):
             return
         # `skipped` says that the commit was there already: by a process that ended before it
@@ -451,7 +442,7 @@ class Metrics(_Series):
         self._parked[pipeline] = tables
         self._set(TABLES_PARKED, pipeline, value=len(tables))
 
-    def _lag(self, event: BatchSettled) -> None:
+    def _lag(self, event: events.BatchSettled) -> None:
         name = event.pipeline
         # partitions that are gone have no lag
         self._forget(LAG, name)
