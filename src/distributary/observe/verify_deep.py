@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -69,6 +70,7 @@ class Coordinates:
     engine: DuckDBPyConnection
     _kept: dict[str, Loaded | None] = field(default_factory=dict)
     _parked: tuple[TableRow, ...] | None = None
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:
         """The same check with all that a deep look finds."""
@@ -99,7 +101,7 @@ class Coordinates:
             return None
         names = _NAMES.get(Role(known.role), _USUAL)
         there = {short: name for short, name in names.items() if name in readable.schema.names}
-        name = f"rows_{len(self._kept)}_{known.table.encode().hex()[:40]}"
+        name = f"rows_{next(self._numbers)}"
         columns = ", ".join(
             f'"{there[short]}"::{kind} AS {short}' if short in there else f"NULL::{kind} AS {short}"
             for short, kind in {**_COLUMNS, "a": "TIMESTAMPTZ"}.items()
@@ -129,9 +131,9 @@ class Coordinates:
         newest = max(expected, default=-1)
         found: Counter[int] = Counter()
         counts = f"SELECT coalesce(b, -1), count(*) FROM {loaded.name} GROUP BY b"  # noqa: S608
-        for number, count in self._ask(counts):
+        for number, size in self._ask(counts):
             if number <= newest:
-                found[max(number, summed)] += count
+                found[max(number, summed)] += size
         unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
         told = "; ".join(
             f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
