@@ -230,8 +230,6 @@ def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str,
 # A record may be in several tables (bronze, its own, the wide one). The equation counts it in one
 # of them: as parked while that table waits for it, as written as soon as it has it.
 
-REPLAY = "replay"
-
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
@@ -239,11 +237,6 @@ class BatchCounts:
 
     key: BatchKey
     counts: Counts
-
-    @property
-    def lane(self) -> str:
-        """`stream` or `replay`."""
-        return self.key[2]
 
 
 def still_parked(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
@@ -274,7 +267,8 @@ def total(batches: Iterable[BatchCounts], still_waiting: Mapping[BatchKey, int])
         counts = batch.counts
         resumed = counts.parked - min(counts.parked, still_waiting.get(batch.key, 0))
         now = counts + Counts(written=resumed, parked=-resumed)
-        if batch.lane == REPLAY:
+        _, _, lane, _ = batch.key
+        if lane == "replay":
             now = replace(now, read=0, dead_lettered=now.dead_lettered - now.read)
         result = result + now
     return result
