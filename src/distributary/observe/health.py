@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -234,3 +235,20 @@ def files_of(path: str, row: TableRow) -> tuple[str, ...]:
     if version is None:
         return ()
     return tuple(file["path"] for file in found[0].commit(version, log).get("files", ()))
+
+
+def count_rows(table: Readable, role: str, topic: str | None = None) -> Counter[int] | None:
+    """Rows by schema id, from the table itself; None where its rows do not say it."""
+    name = "schema_id" if role == Role.BRONZE else "_schema_id"
+    files = table.files
+    needed = {name} if topic is None else {name, "_topic"}
+    if files is None or not needed <= set(table.schema.names):
+        return None
+    where = None if topic is None else pc.field("_topic") == topic
+    counts: Counter[int] = Counter()
+    with reaching(table.path):
+        for batch in files.scanner(columns=[name], filter=where).to_batches():
+            for pair in pc.value_counts(batch.column(0)).to_pylist():
+                if pair["values"] is not None:
+                    counts[pair["values"]] += pair["counts"]
+    return counts

@@ -8,18 +8,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.tables import reaching
 from distributary.model.ledger import OP_COLUMNS
 from distributary.model.manifest import FINGERPRINT_BITS, Counts, SourceRange, app_id
-from distributary.model.table import Role
-
-if TYPE_CHECKING:
-    from distributary.observe.health import Readable
 
 PARKED = "parked"
 RESUMED = "resumed"
@@ -510,23 +505,6 @@ def uses_of(
         use = SchemaInUse(subject=named[0], subject_version=named[1], **row)
         by_id[use.id] = _joined(by_id[use.id], use) if use.id in by_id else use
     return tuple(by_id[each] for each in sorted(by_id))
-
-
-def count_rows(table: Readable, role: str, topic: str | None = None) -> Counter[int] | None:
-    """Rows by schema id, from the table itself; None where its rows do not say it."""
-    name = "schema_id" if role == Role.BRONZE else "_schema_id"
-    files = table.files
-    needed = {name} if topic is None else {name, "_topic"}
-    if files is None or not needed <= set(table.schema.names):
-        return None
-    where = None if topic is None else pc.field("_topic") == topic
-    counts: Counter[int] = Counter()
-    with reaching(table.path):
-        for batch in files.scanner(columns=[name], filter=where).to_batches():
-            for pair in pc.value_counts(batch.column(0)).to_pylist():
-                if pair["values"] is not None:
-                    counts[pair["values"]] += pair["counts"]
-    return counts
 
 
 def with_rows(uses: Iterable[SchemaInUse], counts: Counter[int] | None) -> tuple[SchemaInUse, ...]:

@@ -97,8 +97,8 @@ class Notice:
     @property
     def headline(self) -> str:
         """One line that says it all."""
-        word = {State.RAISED: str(self.severity), State.INFO: str(self.severity)}
-        return f"[{word.get(self.state, 'resolved')}] {self.pipeline}: {self.what}"
+        word = State.RESOLVED if self.state is State.RESOLVED else self.severity
+        return f"[{word}] {self.pipeline}: {self.what}"
 
     def resolved(self, at: datetime) -> Notice:
         """The end of it."""
