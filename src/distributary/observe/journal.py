@@ -22,7 +22,7 @@ INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 
 def line_of(event: events.Event) -> LogLine:
     """The line of an event."""
-    level, message, more = _told(event)
+    level, message, more = _content(event)
     return LogLine(
         message=message,
         event=_WORD.sub("_", type(event).__name__).lower(),
@@ -35,7 +35,7 @@ def line_of(event: events.Event) -> LogLine:
     )
 
 
-def _told(event: events.Event) -> tuple[str, str, dict[str, Any]]:
+def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
     """Level, message, and what else is said."""
     match event:
         case events.BatchStarted():

@@ -178,7 +178,7 @@ PRODUCER = f"urn:distributary:{VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _TableProgress:
     """What a run has done to one table."""
 
     table: TablePlan
@@ -191,7 +191,7 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class _RunProgress:
     """What a run has done so far."""
 
     counts: Counts = field(default_factory=Counts)
@@ -214,7 +214,7 @@ class RunFacts:
 
 
 def _output(
-    told: _Told, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
+    told: _TableProgress, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
 ) -> OutputDataset:
     """A table as it is now; with its columns and their fields when it is told `whole`."""
     table, dataset = told.table, place(told.table.path)
@@ -256,7 +256,7 @@ def _job(facts: RunFacts) -> job_type_job.JobTypeJobFacet:
     )
 
 
-def _counts(progress: _Progress) -> BaseFacet:
+def _counts(progress: _RunProgress) -> BaseFacet:
     """The equation of a run, and how far it got: a facet of our own."""
     counts = progress.counts
     return RunFacet().with_additional_properties(
@@ -272,7 +272,7 @@ def _counts(progress: _Progress) -> BaseFacet:
 
 
 def _inputs(
-    inputs: Mapping[str, Dataset], progress: _Progress, fields: Mapping[str, Sequence[str]]
+    inputs: Mapping[str, Dataset], progress: _RunProgress, fields: Mapping[str, Sequence[str]]
 ) -> Iterator[InputDataset]:
     for name, dataset in inputs.items():
         facets: dict[str, Any] = {
@@ -368,14 +368,14 @@ Shape = tuple[TablePlan, Fields]
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _Update:
     """What is to be told now."""
 
     inputs: Mapping[str, Dataset]
-    progress: _Progress
-    tables: tuple[tuple[_Told, bool], ...]
+    progress: _RunProgress
+    tables: tuple[tuple[_TableProgress, bool], ...]
     """Each with whether its columns are new, or only numbers are."""
-    all: tuple[_Told, ...]
+    all: tuple[_TableProgress, ...]
     """Every table, where columns of any are new."""
     end: tuple[str, str] | None
     """The state in which the run has ended, and why."""
@@ -389,10 +389,10 @@ class LineageRun:
         """Events that could not be delivered."""
         self._facts, self._sink, self._every = facts, sink, every
         self._inputs: dict[str, Dataset] = {}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _TableProgress] = {}
         self._whole: set[str] = set()
         self._counts: set[str] = set()
-        self._progress = _Progress()
+        self._progress = _RunProgress()
         self._end: tuple[str, str] | None = None
         self._started = False
         self._due = self._quiet_until = time.monotonic()
@@ -413,7 +413,7 @@ class LineageRun:
         """A batch is done; quick, whatever becomes of the events."""
         with self._changed:
             self._inputs.update(inputs)
-            self._progress = _Progress(
+            self._progress = _RunProgress(
                 counts=self._progress.counts + event.counts,
                 batches=self._progress.batches + 1,
                 last_batch=event.batch,
@@ -438,8 +438,8 @@ class LineageRun:
         known = self._told.get(name)
         if known is None or (known.table.columns, known.origins) != (table.columns, origins):
             self._whole.add(name)
-        before = known or _Told(table, origins)
-        self._told[name] = _Told(
+        before = known or _TableProgress(table, origins)
+        self._told[name] = _TableProgress(
             table,
             origins,
             rows=before.rows + written.rows,
@@ -456,20 +456,22 @@ class LineageRun:
             with self._changed:
                 while (wait := self._seconds_to_wait()) > 0:
                     self._changed.wait(wait)
-                news = self._take()
+                update = self._take()
             try:
-                delivered = self._tell(news)
+                delivered = self._tell(update)
             except Exception:
                 # a table that cannot be described must not end the others' story
                 _log.warning("a lineage event could not be made", exc_info=True)
-                delivered = news.end is None or self._send(news.end[0], news, error=news.end[1])
+                delivered = update.end is None or self._send(
+                    update.end[0], update, error=update.end[1]
+                )
             with self._changed:
                 self._due = time.monotonic() + self._every
                 if not delivered:
-                    self._whole |= {told.table.name for told, whole in news.tables if whole}
-                    self._counts |= {told.table.name for told, _ in news.tables}
+                    self._whole |= {told.table.name for told, whole in update.tables if whole}
+                    self._counts |= {told.table.name for told, _ in update.tables}
                     self._quiet_until = time.monotonic() + _PATIENCE_SECONDS
-            if news.end is not None:
+            if update.end is not None:
                 return
 
     def _seconds_to_wait(self) -> float:
@@ -481,11 +483,11 @@ class LineageRun:
         due = self._due if self._started and not self._whole else now
         return max(due, self._quiet_until) - now
 
-    def _take(self) -> _News:
+    def _take(self) -> _Update:
         whole, counts = self._whole, self._counts - self._whole
         self._whole, self._counts = set(), set()
         names = [*((name, True) for name in sorted(whole)), *((n, False) for n in sorted(counts))]
-        return _News(
+        return _Update(
             inputs=dict(self._inputs),
             progress=self._progress,
             tables=tuple((self._told[name], is_whole) for name, is_whole in names),
@@ -493,13 +495,13 @@ class LineageRun:
             end=self._end,
         )
 
-    def _tell(self, news: _News) -> bool:
+    def _tell(self, update: _Update) -> bool:
         if not self._started:
-            self._started = self._send("START", news)
-            if not self._started and news.end is None:
+            self._started = self._send("START", update)
+            if not self._started and update.end is None:
                 return False
-        parts, end = news.tables, news.end
-        fields = _fields_by_topic((told.origins for told in news.all), news.inputs)
+        parts, end = update.tables, update.end
+        fields = _fields_by_topic((told.origins for told in update.all), update.inputs)
         last = max(0, len(parts) - 1) // _OUTPUTS_PER_EVENT * _OUTPUTS_PER_EVENT
         for at in range(0, last + 1, _OUTPUTS_PER_EVENT):
             state, error = end if end is not None and at == last else ("RUNNING", "")
@@ -507,26 +509,26 @@ class LineageRun:
                 break
             portion = parts[at : at + _OUTPUTS_PER_EVENT]
             told = {} if at else fields
-            if not self._send(state, news, portion, fields=told, error=error) and end is None:
+            if not self._send(state, update, portion, fields=told, error=error) and end is None:
                 return False
         return True
 
     def _send(
         self,
         state: str,
-        news: _News,
-        parts: Sequence[tuple[_Told, bool]] = (),
+        update: _Update,
+        parts: Sequence[tuple[_TableProgress, bool]] = (),
         *,
         fields: Mapping[str, Sequence[str]] = MappingProxyType({}),
         error: str = "",
     ) -> bool:
         """Whether an event was delivered; `fields` are those of each topic that are to be told."""
-        facts, inputs = self._facts, news.inputs
+        facts, inputs = self._facts, update.inputs
         facets: dict[str, Any] = {
             "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
                 version=facts.engine, name="spark", openlineageAdapterVersion=VERSION
             ),
-            "distributary": _counts(news.progress),
+            "distributary": _counts(update.progress),
         }
         if error:
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
@@ -538,7 +540,7 @@ class LineageRun:
             eventTime=datetime.now(UTC).isoformat(),
             run=Run(runId=facts.run_id, facets=facets),
             job=job,
-            inputs=list(_inputs(inputs, news.progress, fields)),
+            inputs=list(_inputs(inputs, update.progress, fields)),
             outputs=[_output(told, inputs, facts.clean, whole=whole) for told, whole in parts],
             producer=PRODUCER,
         )

@@ -86,14 +86,14 @@ def judge(code: int, printed: str, *, last_error: DistributaryError | None, said
         return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
     if code == 0:
         return Verdict(Kind.DONE)
-    error = _told(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
+    error = _error_of(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
     if code == _USAGE or error.code in FINAL_CODES:
         return Verdict(Kind.FINAL, error)
     passing = code == _TRY_AGAIN or error.retryable
     return Verdict(Kind.PASSING if passing else Kind.CRASHED, error)
 
 
-def _told(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
+def _error_of(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
     code = str(document.get("code"))
     known = ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL
     parts = ("what", "where", "evidence", "next_step")

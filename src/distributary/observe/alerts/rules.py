@@ -124,13 +124,13 @@ class Wording:
         what, again = event.error.what, event.retry_in
         if again is None:
             what = f"stopped: {what}"
-            return self._told(Kind.FAILURE, Severity.CRITICAL, what, event, subject=STOPPED)
+            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject=STOPPED)
         what, subject = f"{what}, tried again in {again:.0f} s", str(event.error.code)
-        return self._told(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
+        return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
         """A batch that does not add up was refused."""
-        return self._told(Kind.INVARIANT, Severity.CRITICAL, event.error.what, event)
+        return self._of_error(Kind.INVARIANT, Severity.CRITICAL, event.error.what, event)
 
     def unbalanced(self, event: BatchSettled) -> Notice:
         """A batch was settled and does not add up."""
@@ -191,7 +191,7 @@ class Wording:
         """Versions of schemas that a batch met for the first time."""
         first, alone = seen[0], len(seen) == 1
         lines = (f"{s.label}: {', '.join(s.changes) or 'no change of columns'}" for s in seen)
-        return self._brought(
+        return self._of_batch(
             Kind.SCHEMA,
             f"new schema {first.label}" if alone else f"{len(seen):,} new schemas",
             settled,
@@ -204,7 +204,7 @@ class Wording:
     def tables(self, names: Sequence[str], settled: BatchSettled) -> Notice:
         """Tables that a batch has made."""
         alone = len(names) == 1
-        return self._brought(
+        return self._of_batch(
             Kind.TABLE,
             f"new table {names[0]}" if alone else f"{len(names):,} new tables",
             settled,
@@ -216,7 +216,9 @@ class Wording:
     def task_failed(self, event: TaskFailed) -> Notice:
         """Upkeep failed; the pipeline goes on."""
         what, subject = f"{event.task} failed: {event.error.what}", f"task-{event.task}"
-        return self._told(Kind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject)
+        return self._of_error(
+            Kind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject
+        )
 
     def held_back(self, told: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
         """One message for several that there was no room for."""
@@ -250,7 +252,7 @@ class Wording:
         notice = Notice(kind=kind, severity=severity, what=what, **(known | parts))
         return notice.cleaned(self._mask)
 
-    def _told(
+    def _of_error(
         self, kind: Kind, severity: Severity, what: str, event: Failed | TaskFailed, **parts: Any
     ) -> Notice:
         """With what an error says of itself."""
@@ -269,7 +271,7 @@ class Wording:
             **parts,
         )
 
-    def _brought(
+    def _of_batch(
         self, kind: Kind, what: str, settled: BatchSettled, *, table: str, **parts: str
     ) -> Notice:
         """What a batch brought; about one `table`, or about several."""
