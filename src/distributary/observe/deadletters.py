@@ -29,7 +29,7 @@ from distributary.model.deadletter import (
 )
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Role
-from distributary.observe.ledger import Ledger, delete_matching
+from distributary.observe.ledger import Ledger, delete_pipeline
 from distributary.observe.rows import both, same, text
 
 _HEX = frozenset("0123456789abcdef")
@@ -199,7 +199,7 @@ class DeadLetters:
                 with attempt:
                     table = open_table(self.path, self._options)
                     if table is not None:
-                        delete_matching(table, "pipeline", pipeline)
+                        delete_pipeline(table, pipeline)
 
     def _mark(
         self, rows: pa.Table, updates: dict[str, str], *, unless_tried_since: datetime | None = None
@@ -211,7 +211,7 @@ class DeadLetters:
                     table = open_table(self.path, self._options)
                     if table is None:
                         return 0
-                    where = same(status=str(DeadLetterStatus.OPEN))
+                    where = same(status=DeadLetterStatus.OPEN)
                     if unless_tried_since is not None:
                         where = both(where, pc.field("last_seen") < pc.scalar(unless_tried_since))
                     where = both(where, text("id").isin(rows["id"].combine_chunks()))

@@ -185,14 +185,14 @@ class Store:
                         predicate=f"{column} < '{moment.isoformat()}'",
                     )
 
-    def forget(self, column: str, value: str) -> None:
-        """Deletes the rows that hold this value."""
+    def forget(self, pipeline: str) -> None:
+        """Deletes the rows of a pipeline."""
         if open_table(self.path, self._options) is None:
             return
         with self._writing():
             for attempt in conflict_attempts():
                 with attempt:
-                    delete_matching(self._newest(), column, value)
+                    delete_pipeline(self._newest(), pipeline)
 
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
@@ -289,10 +289,10 @@ class Store:
             _log.info("ledger not compacted this time: %s", error)
 
 
-def delete_matching(table: DeltaTable, column: str, value: str) -> None:
-    """Delete the rows that hold a value, which never becomes part of a text."""
-    wanted = pa.table({column: [value]})
-    merge = table.merge(wanted, f"t.{column} = s.{column}", source_alias="s", target_alias="t")
+def delete_pipeline(table: DeltaTable, pipeline: str) -> None:
+    """Delete the rows of a pipeline, whose name never becomes part of a text."""
+    wanted, same_name = pa.table({"pipeline": [pipeline]}), "t.pipeline = s.pipeline"
+    merge = table.merge(wanted, same_name, source_alias="s", target_alias="t")
     merge.when_matched_delete().execute()
 
 
@@ -568,7 +568,7 @@ class Ledger:
     def forget(self, pipeline: str) -> None:
         """Removes everything the ledger says about a pipeline, as `clean` does with its tables."""
         for store in (self._batches, self._tables, self._schemas):
-            store.forget("pipeline", pipeline)
+            store.forget(pipeline)
 
     def _newest(self, count: int, where: pc.Expression | None) -> pc.Expression | None:
         """A condition that lets (at least) the newest batches through, from one narrow column."""

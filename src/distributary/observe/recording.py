@@ -26,9 +26,6 @@ from distributary.observe.rows import (
 )
 from distributary.publish.base import Published
 
-SCHEMA_SEEN = "seen"
-"""Kind of change of a schema that changed nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
@@ -217,7 +214,7 @@ def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str,
     }
     told = ("column", "before", "after", "action")
     if not use.changes:
-        return [dict.fromkeys(told, "") | fixed | {"kind": SCHEMA_SEEN, "text": "no change"}]
+        return [dict.fromkeys(told, "") | fixed | {"kind": "seen", "text": "no change"}]
     return [
         {name: getattr(change, name) for name in told}
         | {**fixed, "kind": str(change.kind), "text": change.describe()}

@@ -259,14 +259,10 @@ def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetim
     )
 
 
-STATUS_VERSION = 1
-
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
 _Row = TypeVar("_Row", TableSummary, TableRow, TableRule)
-
-_NOT_RUNNING = frozenset({"stopped", "crashed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,19 +327,14 @@ class Status:
 
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`: plain values, times in UTC."""
-        return {"version": STATUS_VERSION, **plain(self)}
-
-
-def unknown_liveness(checkpoint: str) -> str:
-    """For callers who cannot tell whether a process is alive."""
-    return "unknown"
+        return {"version": 1, **plain(self)}
 
 
 def status(
     lake: str,
     *,
     pipeline: str | None = None,
-    liveness: Liveness = unknown_liveness,
+    liveness: Liveness = lambda checkpoint: "unknown",
     now: datetime | None = None,
     tz: tzinfo | None = None,
     shown: int = SHOWN,
@@ -365,7 +356,7 @@ def status(
         batches = ledger.batches(name, lane="stream", last=WINDOW)
         last = batches[-1] if batches else None
         current = [batch for batch in batches if last and batch.life == last.life]
-        lag = forecast(current, running=state not in _NOT_RUNNING)
+        lag = forecast(current, running=state not in ("stopped", "crashed"))
         as_of = last.finished_at if last else None
         totals = ledger.totals(name)
         ranking = rank(mine, as_of=as_of or moment, shown=shown, losses=losses_of(lake, mine))

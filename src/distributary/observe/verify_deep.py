@@ -61,7 +61,7 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class Coordinates:
+class Comparison:
     """Compares tables of one lake; what several comparisons need is read once."""
 
     ledger: Ledger
@@ -330,7 +330,7 @@ def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[Fi
 @contextmanager
 def coordinates(
     ledger: Ledger, tables: Sequence[WrittenTable], options: StorageOptions | None = None
-) -> Iterator[Coordinates]:
+) -> Iterator[Comparison]:
     """A place to compare in; everything that was put there is removed again."""
     import duckdb
 
@@ -338,7 +338,7 @@ def coordinates(
         settings: dict[str, Any] = {**_SETTINGS, "temp_directory": folder}
         engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=settings)
         try:
-            yield Coordinates(ledger, tables, options, engine)
+            yield Comparison(ledger, tables, options, engine)
         except duckdb.Error as error:
             raise LakeUnavailableError(
                 "the rows of the lake cannot be compared",

@@ -61,13 +61,11 @@ _BEAT_SECONDS = 15.0
 _MOST_LISTENERS = 100
 _RETRY_SECONDS = "60"
 
-Stamp = Callable[[], dict[str, str]]
-
 
 class Live:
     """Tells every open page when a stamp is no longer what it was."""
 
-    def __init__(self, stamp: Stamp) -> None:
+    def __init__(self, stamp: Callable[[], dict[str, str]]) -> None:
         self._stamp = stamp
         self._listeners = 0
         self.closing = False

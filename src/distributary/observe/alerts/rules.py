@@ -106,9 +106,6 @@ def _are_counts(codes: dict[Any, Any]) -> bool:
 
 # What is said about each thing: what, where, the evidence, and the command to type next.
 
-STOPPED = "stopped"
-"""The subject of the failure that ended a pipeline."""
-
 
 class Wording:
     """Notices of one pipeline."""
@@ -124,7 +121,7 @@ class Wording:
         what, again = event.error.what, event.retry_in
         if again is None:
             what = f"stopped: {what}"
-            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject=STOPPED)
+            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="stopped")
         what, subject = f"{what}, tried again in {again:.0f} s", str(event.error.code)
         return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
