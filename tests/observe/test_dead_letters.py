@@ -44,7 +44,6 @@ def test_reasons_are_grouped_with_counts_and_an_example(letters, noon):
     assert (first.first_seen, first.last_seen) == (noon, noon + timedelta(hours=2))
     assert (second.code, second.count, dict(second.types)) == ("BAD_MAGIC", 3, {"": 3})
     assert letters.get(second.example)["error_code"] == "BAD_MAGIC"
-    assert sum(r.count for r in letters.reasons(since=noon + timedelta(minutes=1))) == 6
     assert letters.reasons(status="replayed") == ()
     assert letters.reasons(pipeline="other") == ()
 
@@ -85,12 +84,11 @@ def test_an_ambiguous_id_names_the_candidates(lake):
 
 def test_replayed_letters_are_closed_once(letters, noon):
     chosen = letters.select(reason="BAD_MAGIC")["id"].to_pylist()
-    later = noon + timedelta(days=1)
-    assert letters.mark_replayed(chosen, replay=3, note="fixed", at=later) == 3
-    assert letters.mark_replayed(chosen, replay=4, note="again") == 0
+    assert letters.mark_replayed(chosen, replay=3) == 3
+    assert letters.mark_replayed(chosen, replay=4) == 0
     row = letters.get(chosen[0])
-    assert (row["status"], row["note"], row["attempts"]) == ("replayed", "replay 3: fixed", 2)
-    assert row["last_seen"] == later
+    assert (row["status"], row["note"], row["attempts"]) == ("replayed", "replay 3", 2)
+    assert row["last_seen"] > noon
     assert (row["value"], row["headers"]) == (b"\x00\x01\xff", [{"key": "h", "value": b"v"}])
     assert letters.count_by_status() == {"open": 6, "replayed": 3, "discarded": 0}
     assert len(letters.select(reason="BAD_MAGIC")) == 0

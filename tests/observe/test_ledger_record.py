@@ -15,10 +15,9 @@ from distributary.model import layout
 from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, SchemaUse, SourceRange
 from distributary.model.table import Change, ChangeKind
-from distributary.observe import store
-from distributary.observe.ledger import Ledger
+from distributary.observe import ledger as module
+from distributary.observe.ledger import Ledger, Store
 from distributary.observe.recording import BatchTimes
-from distributary.observe.store import Store
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e %s {0} `'
 
@@ -218,7 +217,7 @@ def test_hostile_names_are_only_text(lake):
 
 
 def test_small_files_are_compacted_and_nothing_is_lost(lake, monkeypatch):
-    monkeypatch.setattr(store, "UPKEEP_EVERY", 5)
+    monkeypatch.setattr(module, "UPKEEP_EVERY", 5)
     ledger = Ledger(lake.path)
     for batch in range(23):
         lake.settle(lake.manifest(batch), ledger=ledger)
@@ -229,7 +228,7 @@ def test_small_files_are_compacted_and_nothing_is_lost(lake, monkeypatch):
 
 
 def test_upkeep_that_fails_does_not_fail_the_batch(lake, monkeypatch):
-    monkeypatch.setattr(store, "UPKEEP_EVERY", 1)
+    monkeypatch.setattr(module, "UPKEEP_EVERY", 1)
 
     def broken(*args, **kwargs):
         raise OSError("no space left")
@@ -242,7 +241,7 @@ def test_upkeep_that_fails_does_not_fail_the_batch(lake, monkeypatch):
 
 def test_marks_outlive_the_log_and_the_log_stays_short(lake, monkeypatch):
     short = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "4"}
-    monkeypatch.setattr(store, "PROPERTIES", {**store.PROPERTIES, **short})
+    monkeypatch.setattr(module, "PROPERTIES", {**module.PROPERTIES, **short})
     ledger, idle = lake.ledger, lake.ledger
     lake.settle(lake.manifest(0, pipeline="idle"), ledger=idle)
     for batch in range(20):

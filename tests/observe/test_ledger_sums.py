@@ -10,9 +10,8 @@ from deltalake import DeltaTable
 from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.table import Role
-from distributary.observe import store
-from distributary.observe.ledger import Ledger
-from distributary.observe.store import Store
+from distributary.observe import ledger as module
+from distributary.observe.ledger import Ledger, Store
 
 
 def test_a_table_is_summed_over_its_batches(lake, noon):
@@ -182,7 +181,7 @@ def test_a_crash_in_the_middle_of_expiry_changes_no_sum(history, noon, monkeypat
 
 def test_rows_that_arrive_during_expiry_are_not_lost(history, noon, monkeypatch):
     late = iter([20, 21])
-    whole = store.write_deltalake
+    whole = module.write_deltalake
 
     def overtaken(*args, **kwargs):
         for batch in late:
@@ -191,7 +190,7 @@ def test_rows_that_arrive_during_expiry_are_not_lost(history, noon, monkeypatch)
         whole(*args, **kwargs)
 
     before = _facts(history)[0]
-    monkeypatch.setattr(store, "write_deltalake", overtaken)
+    monkeypatch.setattr(module, "write_deltalake", overtaken)
     expired = history.ledger.expire(noon + timedelta(days=1))
     assert history.ledger.totals("games") == before
     assert history.ledger.totals("late") == Counts(20, 20)

@@ -20,11 +20,11 @@ from distributary.observe.events import BatchSettled, TableWritten
 from distributary.observe.lineage import (
     Dataset,
     Fields,
-    FileSink,
-    HttpSink,
     LineageRun,
     RunFacts,
     Sink,
+    file_sink,
+    http_sink,
     place,
     sinks,
     topic,
@@ -283,7 +283,7 @@ def test_a_table_that_cannot_be_described_does_not_end_the_story(
 def test_a_server_gets_every_event_with_the_token() -> None:
     with serving(lambda asked: Says(201)) as server:
         config = Lineage(url=f"{server.url}/base/", token=SECRET, endpoint="/api/v1/lineage")
-        run = began(HttpSink(config))
+        run = began(http_sink(config))
         tell(run, batch(0, "chess"), {"chess": plan()})
         run.end("COMPLETE", patience=10)
         asked = list(server.asked)
@@ -313,7 +313,7 @@ def test_a_server_that_fails_is_counted_and_warned_of_once(
 ) -> None:
     with serving(lambda asked: answer) as server:
         config = Lineage(url=server.url, token=SECRET, timeout=timedelta(milliseconds=200))
-        run = began(HttpSink(config))
+        run = began(http_sink(config))
         for number in range(10):
             tell(run, batch(number, "chess"), {"chess": plan()})
         run.end("COMPLETE", patience=10)
@@ -323,14 +323,14 @@ def test_a_server_that_fails_is_counted_and_warned_of_once(
 
 
 def test_nobody_there_is_an_error_without_the_token() -> None:
-    sink = HttpSink(Lineage(url="http://127.0.0.1:9", token=SECRET))
+    sink = http_sink(Lineage(url="http://127.0.0.1:9", token=SECRET))
     with pytest.raises(OSError) as error:
         sink("{}")
     assert SECRET not in str(error.value)
 
 
 def test_a_token_that_no_header_can_hold_is_not_shown() -> None:
-    sink = HttpSink(Lineage(url="http://127.0.0.1:9", token=f"{SECRET}\n\x00"))
+    sink = http_sink(Lineage(url="http://127.0.0.1:9", token=f"{SECRET}\n\x00"))
     with pytest.raises(OSError) as error:
         sink("{}")
     assert SECRET not in str(error.value)
@@ -338,7 +338,7 @@ def test_a_token_that_no_header_can_hold_is_not_shown() -> None:
 
 def test_a_file_gets_one_line_an_event(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lineage.jsonl"
-    run = began(FileSink(path))
+    run = began(file_sink(path))
     tell(run, batch(0, "a\nb"), {"a\nb": plan("a\nb")})
     run.end("COMPLETE", patience=10)
     events = [json.loads(line) for line in path.read_text().splitlines()]
@@ -349,7 +349,7 @@ def test_a_file_gets_one_line_an_event(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    run = began(FileSink(tmp_path / "file" / "lineage.jsonl"))
+    run = began(file_sink(tmp_path / "file" / "lineage.jsonl"))
     tell(run, batch(0, "chess"), {"chess": plan()})
     run.end("COMPLETE", patience=10)
     assert run.lost

@@ -8,7 +8,7 @@ import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.observe.pipelines import Registration, register, registration, registrations
+from distributary.observe.pipelines import Registration, register, registrations
 
 GAMES = Registration(
     "games", "games.yaml", "lake/_checkpoints", {"password": "***"}, {"chess": "lake/chess"}
@@ -21,8 +21,6 @@ def test_what_is_registered_is_read_back(tmp_path):
     register(lake, GAMES)
     register(lake, other)
     assert registrations(lake) == (other, GAMES)
-    assert registration(lake, "games") == GAMES
-    assert registration(lake, "none") is None
     assert Path(layout.pipeline_file(lake, "games")).is_file()
 
 

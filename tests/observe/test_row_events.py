@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.trace_changes import RowStory, trace_key
+from distributary.observe.trace import RowStory, trace_key
 from tests.changes.logs import event
 from tests.cli.change_lake import LOG, MERGED, ChangeLake
 

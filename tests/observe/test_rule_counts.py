@@ -11,9 +11,8 @@ from distributary.model import layout
 from distributary.model.expectation import Action, RuleCount
 from distributary.model.ledger import TABLES
 from distributary.model.manifest import Manifest
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger import Ledger, Store
 from distributary.observe.status import status
-from distributary.observe.store import Store
 
 
 def ruled(lake, name, *counts, records=10):

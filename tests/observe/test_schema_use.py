@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.observe.rows import SchemaRow
-from distributary.observe.summary import uses_of, with_rows
+from distributary.observe.rows import SchemaRow, uses_of, with_rows
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

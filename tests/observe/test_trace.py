@@ -16,8 +16,14 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.trace import Coordinates, Verdict, trace_offset, trace_row
-from distributary.observe.trace_changes import below, trace_file
+from distributary.observe.trace import (
+    Coordinates,
+    Verdict,
+    below,
+    trace_file,
+    trace_offset,
+    trace_row,
+)
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e'
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import Event, EventBus, Idle
 from distributary.observe.log_format import LogLine
-from distributary.supervise.supervisor import Listening, Relay, listeners_of
+from distributary.supervise.supervisor import Relay, Render, listeners_of
 
 
 def test_events_and_lines_arrive_in_order() -> None:
@@ -49,19 +49,21 @@ def test_listeners_are_attached_for_a_while() -> None:
     bus, heard, order = EventBus(), list[Event](), list[str]()
 
     @contextmanager
-    def opened(configs: object) -> Iterator[Listening | None]:
+    def opened(configs: object, bus: EventBus) -> Iterator[Render]:
         order.append("opened")
-        yield Listening(heard.append, metrics=lambda accept: ("text/plain", b"numbers"))
-        bus.publish(Idle(pipeline="late"))
+        detach = bus.subscribe(heard.append)
+        yield lambda accept: ("text/plain", b"numbers")
+        detach()
         order.append("closed")
 
     @contextmanager
-    def unwanted(configs: object) -> Iterator[Listening | None]:
-        yield None
+    def silent(configs: object, bus: EventBus) -> Iterator[None]:
+        yield
 
     configs: list[PipelineConfig] = []
-    with listeners_of(configs, bus, openers=(opened, unwanted)) as metrics:
+    with listeners_of(configs, bus, openers=(silent, opened)) as metrics:
         assert metrics is not None and metrics("")[1] == b"numbers"
         bus.publish(Idle(pipeline="p"))
+    bus.publish(Idle(pipeline="late"))
     assert [e.pipeline for e in heard] == ["p"]
     assert order == ["opened", "closed"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,8 +29,8 @@ from distributary.model.deadletter import (
 )
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Role
-from distributary.observe.ledger import Ledger
-from distributary.observe.summary import both, same, text
+from distributary.observe.ledger import Ledger, delete_pipeline
+from distributary.observe.rows import both, same, text
 
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
@@ -69,15 +69,11 @@ class DeadLetters:
         self._options = storage_options
 
     def reasons(
-        self,
-        *,
-        status: str | None = DeadLetterStatus.OPEN,
-        pipeline: str | None = None,
-        since: datetime | None = None,
+        self, *, status: str | None = DeadLetterStatus.OPEN, pipeline: str | None = None
     ) -> tuple[Reason, ...]:
         """Dead letters grouped by error code, the largest group first."""
-        where = both(same(status=_text(status), pipeline=pipeline), _from(since))
-        rows = self._read(["id", "error_code", "type", "first_seen", "last_seen"], where)
+        names = ["id", "error_code", "type", "first_seen", "last_seen"]
+        rows = self._read(names, same(status=status, pipeline=pipeline))
         grouped = rows.group_by(["error_code", "type"]).aggregate(
             [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
         )
@@ -117,6 +113,7 @@ class DeadLetters:
         is one offset, or the first and the last of a stretch. A record appears once, even if a
         reset has made it a dead letter twice.
         """
+        first_seen = pc.field("first_seen")
         where = both(
             same(
                 error_code=reason,
@@ -125,10 +122,10 @@ class DeadLetters:
                 partition=partition,
                 id=id,
                 pipeline=pipeline,
-                status=_text(status),
+                status=status,
             ),
-            _from(since),
-            None if until is None else pc.field("first_seen") < pc.scalar(_utc(until)),
+            None if since is None else first_seen >= pc.scalar(since.astimezone(UTC)),
+            None if until is None else first_seen < pc.scalar(until.astimezone(UTC)),
             _within(offsets),
         )
         names = list(columns or DEAD_LETTER_SCHEMA.names)
@@ -162,18 +159,15 @@ class DeadLetters:
             next_step="give more digits of the id" if found else "list them: `dlq list`",
         )
 
-    def mark_replayed(
-        self, ids: Iterable[str], *, replay: int, note: str = "", at: datetime | None = None
-    ) -> int:
+    def mark_replayed(self, ids: Iterable[str], *, replay: int) -> int:
         """Open dead letters that a replay has brought into their tables. Returns how many."""
-        text = f"replay {replay}" + (f": {note}" if note else "")
-        rows = _same_for_all(ids, note=text, status=str(DeadLetterStatus.REPLAYED), at=at)
+        rows = _same_for_all(ids, note=f"replay {replay}", status=DeadLetterStatus.REPLAYED)
         updates = {"status": "s.status", "note": "s.note", "last_seen": "s.at"}
         return self._mark(rows, {**updates, "attempts": "t.attempts + 1"})
 
-    def discard(self, ids: Iterable[str], *, note: str, at: datetime | None = None) -> int:
+    def discard(self, ids: Iterable[str], *, note: str) -> int:
         """Gives up open dead letters, and says why. Returns how many."""
-        rows = _same_for_all(ids, note=note, status=str(DeadLetterStatus.DISCARDED), at=at)
+        rows = _same_for_all(ids, note=note, status=DeadLetterStatus.DISCARDED)
         return self._mark(rows, {"status": "s.status", "note": "s.note"})
 
     def mark_failed_again(self, failures: Mapping[str, Failure], *, at: datetime) -> int:
@@ -187,7 +181,7 @@ class DeadLetters:
                 "id": pa.array(failures.keys(), pa.string()),
                 "code": pa.array([f.code for f in failures.values()], pa.string()),
                 "message": pa.array([f.message for f in failures.values()], pa.string()),
-                "at": pa.repeat(pa.scalar(_utc(at), TIMESTAMP), len(failures)),
+                "at": pa.repeat(pa.scalar(at.astimezone(UTC), TIMESTAMP), len(failures)),
             }
         )
         updates = {
@@ -196,7 +190,7 @@ class DeadLetters:
             "last_seen": "s.at",
             "attempts": "t.attempts + 1",
         }
-        return self._mark(rows, updates, unless_tried_since=_utc(at))
+        return self._mark(rows, updates, unless_tried_since=at.astimezone(UTC))
 
     def forget(self, pipeline: str) -> None:
         """Removes every dead letter of a pipeline, as `clean` does with its tables."""
@@ -205,18 +199,10 @@ class DeadLetters:
                 with attempt:
                     table = open_table(self.path, self._options)
                     if table is not None:
-                        one = pa.table({"pipeline": [pipeline]})
-                        merge = table.merge(
-                            one, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
-                        )
-                        merge.when_matched_delete().execute()
+                        delete_pipeline(table, pipeline)
 
     def _mark(
-        self,
-        rows: pa.Table,
-        updates: dict[str, str],
-        *,
-        unless_tried_since: datetime | None = None,
+        self, rows: pa.Table, updates: dict[str, str], *, unless_tried_since: datetime | None = None
     ) -> int:
         """One commit for any number of ids; tried again while others commit first."""
         with reaching(self.path):
@@ -225,7 +211,7 @@ class DeadLetters:
                     table = open_table(self.path, self._options)
                     if table is None:
                         return 0
-                    where = same(status=str(DeadLetterStatus.OPEN))
+                    where = same(status=DeadLetterStatus.OPEN)
                     if unless_tried_since is not None:
                         where = both(where, pc.field("last_seen") < pc.scalar(unless_tried_since))
                     where = both(where, text("id").isin(rows["id"].combine_chunks()))
@@ -268,17 +254,11 @@ def _bounds(batches: pa.ChunkedArray) -> str:
     return f" AND t.batch >= {int(ends['min'])} AND t.batch <= {int(ends['max'])}"
 
 
-def _same_for_all(ids: Iterable[str], *, note: str, status: str, at: datetime | None) -> pa.Table:
+def _same_for_all(ids: Iterable[str], *, note: str, status: DeadLetterStatus) -> pa.Table:
     unique = pc.unique(pa.array(list(ids), pa.string()))
-    moment = _utc(at or datetime.now(UTC))
-    return pa.table(
-        {
-            "id": unique,
-            "note": pa.repeat(pa.scalar(note), len(unique)),
-            "status": pa.repeat(pa.scalar(status), len(unique)),
-            "at": pa.repeat(pa.scalar(moment, TIMESTAMP), len(unique)),
-        }
-    )
+    moment = pa.scalar(datetime.now(UTC), TIMESTAMP)
+    values = {"note": pa.scalar(note), "status": pa.scalar(str(status)), "at": moment}
+    return pa.table({"id": unique} | {n: pa.repeat(v, len(unique)) for n, v in values.items()})
 
 
 def _any_twice(rows: pa.Table) -> bool:
@@ -295,12 +275,12 @@ def _once_each(rows: pa.Table) -> pa.Table:
 
 
 def _reason(code: str, group: list[dict[str, Any]]) -> Reason:
-    types: dict[str, int] = defaultdict(int)
+    types: Counter[str] = Counter()
     for row in group:
         types[row["type"] or ""] += row["id_count"]
     return Reason(
         code=code,
-        count=sum(types.values()),
+        count=types.total(),
         first_seen=min(row["first_seen_min"] for row in group),
         last_seen=max(row["last_seen_max"] for row in group),
         example=min(row["id_min"] for row in group),
@@ -315,18 +295,6 @@ def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
     return (pc.field("offset") >= first) & (pc.field("offset") <= last)
 
 
-def _from(since: datetime | None) -> pc.Expression | None:
-    return None if since is None else pc.field("first_seen") >= pc.scalar(_utc(since))
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
-
-
-def _text(status: str | None) -> str | None:
-    return None if status is None else str(status)
-
-
 # The dead letters of a whole lake: every pipeline has a table of them, or shares one.
 
 
@@ -334,13 +302,12 @@ def letter_tables(
     lake: str, *, pipeline: str | None = None, storage_options: StorageOptions | None = None
 ) -> dict[str, DeadLetters]:
     """The dead letters of each pipeline of a lake; two pipelines may share a table."""
-    ledger = Ledger(lake, storage_options=storage_options)
-    found = {}
-    for table in ledger.tables(pipeline, schema_ids=False):
-        if table.role == Role.DEAD_LETTERS:
-            path = layout.place(lake, table.path)
-            found[table.pipeline] = DeadLetters(path, storage_options=storage_options)
-    return found
+    tables = Ledger(lake, storage_options=storage_options).tables(pipeline, schema_ids=False)
+    return {
+        t.pipeline: DeadLetters(layout.place(lake, t.path), storage_options=storage_options)
+        for t in tables
+        if t.role == Role.DEAD_LETTERS
+    }
 
 
 def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[str, Any]:
@@ -379,22 +346,14 @@ def hexdump(
         if skipped:
             yield f"... {skipped * _PER_LINE:,} bytes"
             skipped = 0
-        yield _line(data, line)
+        start = line * _PER_LINE
+        row, half = data[start : start + _PER_LINE], _PER_LINE // 2
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{start:08x}  {row[:half].hex(' '):23}  {row[half:].hex(' '):23}  |{text}|"
         if mark is not None and line == marked:
-            yield f"{'':{_column(mark % _PER_LINE)}}^^ {label}".rstrip()
+            at = mark % _PER_LINE
+            yield f"{'':{10 + at * 3 + (at >= half)}}^^ {label}".rstrip()
     if skipped:
         yield f"... {len(data) - (total - skipped) * _PER_LINE:,} bytes more"
-    if marked is not None and mark is not None and mark >= len(data):
+    if mark is not None and mark >= len(data):
         yield f"the data ends before byte {mark}"
-
-
-def _line(data: bytes, line: int) -> str:
-    start = line * _PER_LINE
-    row = data[start : start + _PER_LINE]
-    halves = row[: _PER_LINE // 2].hex(" "), row[_PER_LINE // 2 :].hex(" ")
-    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-    return f"{start:08x}  {halves[0]:23}  {halves[1]:23}  |{text}|"
-
-
-def _column(index: int) -> int:
-    return 10 + index * 3 + (1 if index >= _PER_LINE // 2 else 0)

@@ -258,7 +258,6 @@ class EventBus:
 # know, so that the two sides need not be of one version.
 
 _KIND = "event"
-_PLAIN = frozenset({str, int, float, bool, type(None)})
 _Reader = Callable[[Any], Any]
 _EVENTS: Mapping[str, type[Event]] = {
     name: each
@@ -274,50 +273,42 @@ _ERRORS: Mapping[str, type[DistributaryError]] = {
 
 def encode(event: Event) -> str:
     """One line, without its end."""
-    return json.dumps({_KIND: type(event).__name__} | _plain_fields(event), separators=(",", ":"))
+    document = {_KIND: type(event).__name__} | _fields(event)
+    return json.dumps(document, default=_plain, separators=(",", ":"))
 
 
 def decode(line: str) -> Event | None:
     """The event of a line; None for what is no event, or one that is not known here."""
     try:
         document = json.loads(line)
-        kind = _EVENTS[document.pop(_KIND)]
-        event = _made(kind, document)
+        event = _made(_EVENTS[document.pop(_KIND)], document)
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         return None
     return event if isinstance(event, Event) else None
 
 
 def _plain(value: Any) -> Any:
-    # most values are: a batch of many tables is quickly told
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, DistributaryError):
-        return _plain_error(value)
+    """What JSON has no word for, in its words."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return _plain_fields(value) if is_dataclass(value) else value
+        return dict(value)
+    if isinstance(value, DistributaryError):
+        # a class of another module is told as the nearest one of the tree
+        names = (each.__name__ for each in type(value).__mro__)
+        known = next(name for name in names if name in _ERRORS)
+        return value.as_dict() | {"class": known, "exit_code": value.exit_code}
+    return _fields(value)
 
 
-def _plain_fields(value: Any) -> dict[str, Any]:
+def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
-    return {name: _plain(getattr(value, name)) for name in _names(kind)}
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
-
-
-def _plain_error(error: DistributaryError) -> dict[str, Any]:
-    # a class of another module is told as the nearest one of the tree
-    names = (each.__name__ for each in type(error).__mro__)
-    known = next(name for name in names if name in _ERRORS)
-    return error.as_dict() | {"class": known, "exit_code": error.exit_code}
 
 
 def _error(document: Mapping[str, Any]) -> DistributaryError:

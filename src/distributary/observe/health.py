@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -86,10 +87,8 @@ def assess(table: TableSummary, *, as_of: datetime, loss: Loss | None = None) ->
     `as_of` is the pipeline's last batch: while it is stopped, its tables do not all turn stale.
     """
     freshness = table.freshness(as_of)
-    if loss is not None:
-        return TableHealth(table, Health(loss), freshness)
-    if table.parked_batches:
-        return TableHealth(table, Health.PARKED, freshness)
+    if loss is not None or table.parked_batches:
+        return TableHealth(table, Health(loss or Health.PARKED), freshness)
     if freshness is None or table.last_commit is None or table.batches < _ENOUGH_BATCHES:
         return TableHealth(table, Health.HEALTHY, freshness)
     lived = (table.last_commit - table.first_seen).total_seconds()
@@ -108,40 +107,27 @@ def rank(
 ) -> Ranking:
     """The worst tables first; `losses` by the tables' names."""
     assessed = sorted(
-        (assess(table, as_of=as_of, loss=losses.get(table.table)) for table in tables),
-        key=_badness,
+        (assess(table, as_of=as_of, loss=losses.get(table.table)) for table in tables), key=_badness
     )
-    counts = {health: sum(t.health is health for t in assessed) for health in Health}
     return Ranking(
         shown=tuple(assessed[:shown]),
         total=len(assessed),
-        missing=counts[Health.MISSING],
-        behind=counts[Health.BEHIND],
-        parked=counts[Health.PARKED],
-        stale=counts[Health.STALE],
-        healthy=counts[Health.HEALTHY],
+        **{str(health): sum(t.health is health for t in assessed) for health in Health},
         healthy_not_shown=sum(t.health is Health.HEALTHY for t in assessed[shown:]),
     )
 
 
 def losses_of(lake: str, tables: Iterable[TableSummary]) -> dict[str, Loss]:
     """Tables of a lake on this machine that are gone or behind, seen by names of files only."""
-    found = {}
-    for table in tables:
-        path = layout.place(lake, table.path)
-        loss = loss_at_a_glance(path, table.version)
-        if loss is not None:
-            found[table.table] = loss
-    return found
+    seen = ((t.table, loss_at_a_glance(layout.place(lake, t.path), t.version)) for t in tables)
+    return {name: loss for name, loss in seen if loss is not None}
 
 
 def _badness(item: TableHealth) -> tuple[int, float, float, str]:
-    order = list(Health).index(item.health)
     freshness = item.freshness_seconds if item.freshness_seconds is not None else float("inf")
-    weight = float(item.table.parked_records) if item.health is Health.PARKED else item.overdue
-    if item.health is Health.HEALTHY:
-        weight = 0.0
-    return (order, -weight, -freshness, item.table.table)
+    weights = {Health.PARKED: float(item.table.parked_records), Health.HEALTHY: 0.0}
+    weight = weights.get(item.health, item.overdue)
+    return (list(Health).index(item.health), -weight, -freshness, item.table.table)
 
 
 # Rows and bytes of tables that are made of a log: a merge rewrites them, so they tell themselves.
@@ -153,33 +139,6 @@ DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY)})
 _THREADS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a table holds now."""
-
-    rows: int | None
-    """None where its writer did not count."""
-    bytes: int
-    columns: int
-
-
-def measure(
-    lake: str, path: str, *, storage_options: StorageOptions | None = None
-) -> Measured | None:
-    """A table by the statistics in its log; None where there is no table."""
-    table = open_table(layout.place(lake, path), storage_options)
-    if table is None:
-        return None
-    with reaching(table.table_uri):
-        files = pa.table(table.get_add_actions())
-    counts = files.column("num_records")
-    return Measured(
-        rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-        bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
-        columns=len(table.schema().fields),
-    )
-
-
 def with_measures(
     lake: str, tables: Sequence[TableSummary], *, storage_options: StorageOptions | None = None
 ) -> tuple[TableSummary, ...]:
@@ -189,13 +148,22 @@ def with_measures(
         if table.role not in DERIVED:
             return table
         try:
-            found = measure(lake, table.path, storage_options=storage_options)
+            found = open_table(layout.place(lake, table.path), storage_options)
+            if found is None:
+                return replace(table, rows=None, columns=0)
+            with reaching(found.table_uri):
+                files = pa.table(found.get_add_actions())
         except LakeUnavailableError:
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
-        if found is None:
-            return replace(table, rows=None, columns=0)
-        return replace(table, rows=found.rows, bytes=found.bytes, columns=found.columns)
+        counts = files.column("num_records")
+        return replace(
+            table,
+            # None where its writer did not count
+            rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
+            bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
+            columns=len(found.schema().fields),
+        )
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(one, tables))
@@ -241,7 +209,10 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
     found = open_parquet(path)
     if found is not None:
         table, record = found
-        fields = [pa.field(c.name, c.type, metadata=_comment(c.comment)) for c in record.columns]
+        fields = [
+            pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
+            for c in record.columns
+        ]
         rows = table.dataset(record)
         only_below(table.folder, rows.files)
         return Readable(path, table.log().version, pa.schema(fields), rows)
@@ -266,5 +237,18 @@ def files_of(path: str, row: TableRow) -> tuple[str, ...]:
     return tuple(file["path"] for file in found[0].commit(version, log).get("files", ()))
 
 
-def _comment(text: str) -> dict[str, str] | None:
-    return {"comment": text} if text else None
+def count_rows(table: Readable, role: str, topic: str | None = None) -> Counter[int] | None:
+    """Rows by schema id, from the table itself; None where its rows do not say it."""
+    name = "schema_id" if role == Role.BRONZE else "_schema_id"
+    files = table.files
+    needed = {name} if topic is None else {name, "_topic"}
+    if files is None or not needed <= set(table.schema.names):
+        return None
+    where = None if topic is None else pc.field("_topic") == topic
+    counts: Counter[int] = Counter()
+    with reaching(table.path):
+        for batch in files.scanner(columns=[name], filter=where).to_batches():
+            for pair in pc.value_counts(batch.column(0)).to_pylist():
+                if pair["values"] is not None:
+                    counts[pair["values"]] += pair["counts"]
+    return counts

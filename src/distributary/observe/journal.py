@@ -6,25 +6,12 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from distributary.errors import DistributaryError
-from distributary.observe.events import (
-    BatchSettled,
-    BatchStarted,
-    Event,
-    Failed,
-    Idle,
-    ProcessStarted,
-    RegistryAsked,
-    SchemaSeen,
-    StepFinished,
-    Stopped,
-    TableParked,
-    TableResumed,
-    TaskFailed,
-)
+from distributary.observe import events
 from distributary.observe.log_format import LogFormat, LogLine, spell
 
 # What the log says about each event.
@@ -33,9 +20,9 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 
 
-def line_of(event: Event) -> LogLine:
+def line_of(event: events.Event) -> LogLine:
     """The line of an event."""
-    level, message, more = _told(event)
+    level, message, more = _content(event)
     return LogLine(
         message=message,
         event=_WORD.sub("_", type(event).__name__).lower(),
@@ -48,71 +35,50 @@ def line_of(event: Event) -> LogLine:
     )
 
 
-def _told(event: Event) -> tuple[str, str, dict[str, Any]]:
+def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
+    """Level, message, and what else is said."""
     match event:
-        case BatchStarted():
+        case events.BatchStarted():
             size = "" if event.records is None else f" of {event.records:,} records"
             return INFO, f"batch {event.batch}{size} begins", {"lane": event.lane}
-        case StepFinished():
-            more = {"step": event.step, "seconds": event.seconds}
-            return INFO, f"{event.step} took {event.seconds:.2f} s", more
-        case SchemaSeen():
+        case events.StepFinished():
+            return INFO, f"{event.step} took {event.seconds:.2f} s", _some(event, "step", "seconds")
+        case events.SchemaSeen():
             changes = ", ".join(event.changes) or "no change"
             return INFO, f"{event.label}: {changes}", {"schema_id": event.schema_id}
-        case TableParked():
-            more = {"records": event.records}
-            return ERROR, f"parked, {event.records:,} records wait: {event.error}", more
-        case BatchSettled():
-            return _settled(event)
-        case Failed():
-            return _failed(event)
-        case TaskFailed():
+        case events.TableParked():
+            message = f"parked, {event.records:,} records wait: {event.error}"
+            return ERROR, message, {"records": event.records}
+        case events.BatchSettled():
+            counts = event.counts
+            message = f"{counts.equation()} in {event.seconds:.2f} s, {event.tables:,} tables"
+            more = asdict(counts) | _some(event, "tables", "seconds", "lag_records", "lag_seconds")
+            return WARNING if counts.dead_lettered or counts.parked else INFO, message, more
+        case events.Failed():
+            again = "" if event.retry_in is None else f"; again in {event.retry_in:.1f} s"
+            more = _facts(event.error) | {"retry_in": event.retry_in}
+            level = ERROR if event.retry_in is None else WARNING
+            return level, f"{event.error.what}{again}", more
+        case events.TaskFailed():
             return ERROR, f"{event.task}: {event.error.what}", _facts(event.error)
-        case _:
-            return INFO, *_plain(event)
-
-
-def _plain(event: Event) -> tuple[str, dict[str, Any]]:
-    match event:
-        case Idle():
-            return "nothing new at the source", {}
-        case TableResumed():
-            return "still parked" if event.parked else "resumed", {}
-        case RegistryAsked():
+        case events.Idle():
+            return INFO, "nothing new at the source", {}
+        case events.TableResumed():
+            return INFO, "still parked" if event.parked else "resumed", {}
+        case events.RegistryAsked():
             asked = sum(each.count for each in event.calls)
-            return f"{asked:,} questions to the registry", {"calls": event.calls}
-        case ProcessStarted():
-            facts = {"pid": event.pid, "restarts": event.restarts}
-            return f"process {event.pid} started", facts
-        case Stopped():
-            more = {"batches": event.batches, "seconds": event.seconds, "reason": event.reason}
+            return INFO, f"{asked:,} questions to the registry", {"calls": event.calls}
+        case events.ProcessStarted():
+            return INFO, f"process {event.pid} started", _some(event, "pid", "restarts")
+        case events.Stopped():
             ended = event.reason or "ended"
-            return f"{ended} after {event.batches:,} batches; {event.counts.equation()}", more
-    return "", {}
+            message = f"{ended} after {event.batches:,} batches; {event.counts.equation()}"
+            return INFO, message, _some(event, "batches", "seconds", "reason")
+    return INFO, "", {}
 
 
-def _settled(event: BatchSettled) -> tuple[str, str, dict[str, Any]]:
-    counts = event.counts
-    more = {
-        "read": counts.read,
-        "written": counts.written,
-        "dead_lettered": counts.dead_lettered,
-        "parked": counts.parked,
-        "skipped": counts.skipped,
-        "tables": event.tables,
-        "seconds": event.seconds,
-        "lag_records": event.lag_records,
-        "lag_seconds": event.lag_seconds,
-    }
-    message = f"{counts.equation()} in {event.seconds:.2f} s, {event.tables:,} tables"
-    return WARNING if counts.dead_lettered or counts.parked else INFO, message, more
-
-
-def _failed(event: Failed) -> tuple[str, str, dict[str, Any]]:
-    again = "" if event.retry_in is None else f"; again in {event.retry_in:.1f} s"
-    more = _facts(event.error) | {"retry_in": event.retry_in}
-    level = ERROR if event.retry_in is None else WARNING
-    return level, f"{event.error.what}{again}", more
+def _some(event: events.Event, *names: str) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in names}
 
 
 def _facts(error: DistributaryError) -> dict[str, Any]:
@@ -121,10 +87,8 @@ def _facts(error: DistributaryError) -> dict[str, Any]:
     return {name: facts[name] for name in names if facts[name]}
 
 
-_PACKAGE = "distributary"
-_DETAILS = (StepFinished, RegistryAsked)
+_DETAILS = (events.StepFinished, events.RegistryAsked)
 """What is told with `-v` only."""
-_ERRORS = frozenset({"ERROR", "CRITICAL"})
 
 
 class Journal:
@@ -146,37 +110,26 @@ class Journal:
 
     def write(self, line: LogLine) -> None:
         """One line; a reader that has gone must not hurt whoever writes."""
-        if self._quiet and line.level not in _ERRORS:
+        if self._quiet and line.level not in (ERROR, "CRITICAL"):
             return
         text = spell(line.masked(self.mask), self._form)
-        with self._lock:
-            try:
-                self._stream.write(f"{text}\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                return
+        with self._lock, suppress(OSError, ValueError):
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
 
     def say(self, message: str, *, event: str = "note", level: str = "INFO", **more: Any) -> None:
         """A line about the process itself."""
-        self.write(
-            LogLine(
-                message=message,
-                event=event,
-                level=level,
-                pipeline=self.pipeline,
-                batch=self._batch,
-                more=more,
-            )
-        )
+        known: dict[str, Any] = {"pipeline": self.pipeline, "batch": self._batch, "more": more}
+        self.write(LogLine(message=message, event=event, level=level, **known))
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: events.Event) -> None:
         """Remember which batch is under way; listens to the one pipeline of a process."""
-        if isinstance(event, BatchStarted):
+        if isinstance(event, events.BatchStarted):
             self._batch = event.batch
-        elif isinstance(event, BatchSettled | Failed):
+        elif isinstance(event, events.BatchSettled | events.Failed):
             self._batch = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """The line of an event."""
         if self._steps or not isinstance(event, _DETAILS):
             self.write(line_of(event))
@@ -187,17 +140,13 @@ class Journal:
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             message = f"{message}: {type(error).__name__}: {error}"
-        self.write(
-            LogLine(
-                message=message,
-                event="log",
-                level=record.levelname,
-                pipeline=getattr(record, "pipeline", self.pipeline),
-                batch=getattr(record, "batch", self._batch),
-                table=getattr(record, "table", None),
-                more={"logger": record.name},
-            )
-        )
+        known: dict[str, Any] = {
+            "pipeline": getattr(record, "pipeline", self.pipeline),
+            "batch": getattr(record, "batch", self._batch),
+            "table": getattr(record, "table", None),
+            "more": {"logger": record.name},
+        }
+        self.write(LogLine(message=message, event="log", level=record.levelname, **known))
 
 
 class _Records(logging.Handler):
@@ -218,7 +167,11 @@ class _Records(logging.Handler):
 @contextmanager
 def keeping(journal: Journal) -> Iterator[Journal]:
     """While this lasts, log records are lines of the journal."""
-    root, package, handler = logging.getLogger(), logging.getLogger(_PACKAGE), _Records(journal)
+    root, package, handler = (
+        logging.getLogger(),
+        logging.getLogger("distributary"),
+        _Records(journal),
+    )
     before = package.level
     root.addHandler(handler)
     package.setLevel(logging.INFO)

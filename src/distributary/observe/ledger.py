@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
-from distributary.delta.tables import StorageOptions
+from distributary.delta.tables import (
+    Storage,
+    StorageOptions,
+    conflict_attempts,
+    open_table,
+    reaching,
+    read_rows,
+)
 from distributary.model import layout
-from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
+from distributary.model.ledger import BATCHES, RULE, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
+from distributary.model.record import TIMESTAMP
 from distributary.observe.recording import (
+    ROLLED_TABLES_SQL,
     Accepted,
     BatchCounts,
     BatchTimes,
-    TableOutcome,
     accepted_row,
     batch_key,
     batch_row,
     check_balance,
     outcomes,
+    roll_batches,
+    roll_tables,
     schema_rows,
     still_parked,
     table_rows,
@@ -32,40 +59,241 @@ from distributary.observe.recording import (
 )
 from distributary.observe.rows import (
     ACCEPTED,
+    BATCH_KEY,
+    BY_LANE,
+    BY_TABLE,
+    LAST_COMMITS_SQL,
     PARKED,
     RESUMED,
+    SCHEMA_USE_SQL,
+    SUMMARY_SQL,
+    BatchKey,
     BatchRow,
     FoundBatch,
     LastCommit,
     SchemaRow,
     TableRow,
+    TableRule,
     TableSummary,
     batches_of,
-    schemas_of,
-    tables_of,
-)
-from distributary.observe.store import RULES_SQL as RULES_BEFORE_SQL
-from distributary.observe.store import SCHEMA_IDS_SQL as IDS_BEFORE_SQL
-from distributary.observe.store import TABLES_SQL, Store, for_rows_before, roll_batches, roll_tables
-from distributary.observe.summary import (
-    LAST_COMMITS_SQL,
-    RULES_SQL,
-    SCHEMA_IDS_SQL,
-    SCHEMA_USE_SQL,
-    SUMMARY_SQL,
-    TableRule,
     both,
     covering,
+    flat_ranges,
     may_hold,
+    rules_sql,
     same,
-    same_batch,
+    schema_ids_sql,
+    schemas_of,
     summaries,
     table_rules,
+    tables_of,
     text,
 )
+from distributary.publish.base import Published
 
-_COUNTS = ("read", "written", "dead_lettered", "parked", "skipped")
-_KEY = ("pipeline", "life", "lane", "batch")
+_log = logging.getLogger(__name__)
+
+UPKEEP_EVERY = 50
+"""Commits between two compactions."""
+TARGET_FILE_SIZE = 4 << 20
+"""Small enough that compacting again and again rewrites little, large enough to read fast."""
+
+_WHOLE = "arrow_cast(NULL, 'Int64')"
+_NULLS = {
+    pa.int64(): _WHOLE,
+    TIMESTAMP: """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')""",
+    pa.list_(RULE): "CASE WHEN false THEN make_array(named_struct("
+    f"'rule', '', 'action', '', 'checked', {_WHOLE}, 'violated', {_WHOLE}, "
+    "'unfit', '', 'example', '')) END",
+}
+"""Null, in the engine's words, of the types of columns that were added to the ledger later."""
+
+PROPERTIES = {
+    # opening a table costs as much as there are commits after its newest checkpoint, and a
+    # commit as much as there are files in its log (2,000 of them: 20 ms). Readers of the ledger
+    # hold a version for seconds, and nobody asks for its past: neither has to be kept for long
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.deletedFileRetentionDuration": "interval 1 hour",
+}
+
+
+class Store:
+    """A table that only Distributary writes. Thread-safe."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        schema: pa.Schema,
+        indexed: Sequence[str],
+        description: str,
+        storage_options: StorageOptions | None = None,
+    ) -> None:
+        """`indexed` are texts and numbers by which files can be skipped when reading."""
+        self.path = path
+        self.schema = schema
+        self._indexed = tuple(indexed)
+        self._description = description
+        self._options = storage_options
+        self._lock = threading.Lock()
+        self._table: DeltaTable | None = None
+        self._storage: Storage | None = None
+
+    def append_once(self, rows: pa.Table, *, app_id: str, version: int) -> bool:
+        """Appends the rows in one commit marked (app_id, version), unless that mark is there.
+
+        A commit whose answer was lost, a second call after a crash, and a second process with
+        the same mark all end with the rows in the table once. False: they were there before.
+        """
+        with self._writing():
+            for attempt in conflict_attempts():
+                with attempt:
+                    table = self._newest()
+                    mark = table.transaction_version(app_id)
+                    if mark is not None and mark >= version:
+                        return False
+                    marks = CommitProperties(app_transactions=[Transaction(app_id, version)])
+                    table.create_write_transaction(
+                        [self._file_of(rows)], "append", table.schema(), commit_properties=marks
+                    )
+            if (table.version() + 1) % UPKEEP_EVERY == 0:
+                self._upkeep()
+            return True
+
+    def replace_before(
+        self, column: str, moment: datetime, rows: Callable[[], pa.Table | None]
+    ) -> None:
+        """Replaces every row whose `column` is before the moment, in one commit.
+
+        `rows` reads the table and says what to put there (None: leave it). It is asked again when
+        somebody else has added such rows meanwhile, so that none is lost.
+        """
+        with self._writing():
+            for attempt in conflict_attempts():
+                with attempt:
+                    # the handle first: what is added after it, read or not, is a conflict
+                    table = self._newest()
+                    replacement = rows()
+                    if replacement is None:
+                        return
+                    write_deltalake(
+                        table,
+                        replacement,
+                        mode="overwrite",
+                        # a name from our own schema and a time: nothing from outside
+                        predicate=f"{column} < '{moment.isoformat()}'",
+                    )
+
+    def forget(self, pipeline: str) -> None:
+        """Deletes the rows of a pipeline."""
+        if open_table(self.path, self._options) is None:
+            return
+        with self._writing():
+            for attempt in conflict_attempts():
+                with attempt:
+                    delete_pipeline(self._newest(), pipeline)
+
+    def read(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """Rows at the newest version; none where the table was never written."""
+        table = open_table(self.path, self._options)
+        if table is None:
+            return self.schema.empty_table().select(list(columns or self.schema.names))
+        return read_rows(table, columns=columns, where=where)
+
+    def query(self, sql: str) -> pa.Table | None:
+        """A fixed query over the table `ledger`, by the engine inside deltalake.
+
+        For sums over millions of rows. Never put a value from outside into `sql`.
+        """
+        table = open_table(self.path, self._options)
+        if table is None:
+            return None
+        if missing := self._missing(table):
+            # with nulls for what the stored table has no columns for
+            nulls = ", ".join(f"{_NULLS[field.type]} AS {field.name}" for field in missing)
+            sql = f"WITH ledger AS (SELECT *, {nulls} FROM stored) {sql}"  # noqa: S608
+        with reaching(self.path):
+            query = QueryBuilder().register("stored" if missing else "ledger", table)
+            return pa.table(query.execute(sql).read_all())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock, reaching(self.path):
+            try:
+                yield
+            except BaseException:
+                # what this handle believes about the table may be wrong now
+                self._table = None
+                raise
+
+    def _newest(self) -> DeltaTable:
+        if self._table is None:
+            self._table = open_table(self.path, self._options) or self._create()
+            missing = self._missing(self._table)
+            if missing:
+                # a lake from before these columns: its rows have nothing to say about them
+                self._table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+        else:
+            self._table.update_incremental()
+        return self._table
+
+    def _missing(self, table: DeltaTable) -> list[pa.Field]:
+        """Columns that the table does not have yet."""
+        known = {field.name for field in table.schema().fields}
+        return [field for field in self.schema if field.name not in known]
+
+    def _create(self) -> DeltaTable:
+        return DeltaTable.create(
+            self.path,
+            self.schema,
+            # of two processes that create it at once, the second takes the first's
+            mode="ignore",
+            description=self._description,
+            configuration=PROPERTIES | {"delta.dataSkippingStatsColumns": ",".join(self._indexed)},
+            storage_options=self._options,
+        )
+
+    def _file_of(self, rows: pa.Table) -> AddAction:
+        # writing the file here and only committing it is twice as fast as the general writer,
+        # whose cost grows with the number of files in the table
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd")
+        data = sink.getvalue().to_pybytes()
+        name = f"part-{uuid4().hex}.parquet"
+        self._storage = self._storage or Storage(self.path, self._options)
+        self._storage.put(name, data)
+        now = time.time_ns() // 1_000_000
+        ends = {name: pc.min_max(rows[name]).as_py() for name in self._indexed}
+        statistics = {
+            "numRecords": len(rows),
+            "minValues": {name: end["min"] for name, end in ends.items()},
+            "maxValues": {name: end["max"] for name, end in ends.items()},
+            "nullCount": {name: rows[name].null_count for name in self._indexed},
+        }
+        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+        bounds = json.dumps(statistics, ensure_ascii=False)
+        return AddAction(name, len(data), {}, now, True, bounds)
+
+    def _upkeep(self) -> None:
+        table = self._newest()
+        try:
+            table.optimize.compact(target_size=TARGET_FILE_SIZE)
+            table.create_checkpoint()
+            table.vacuum(dry_run=False, full=True)
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            # another process tidies up at the same moment: the next turn makes good for it
+            _log.info("ledger not compacted this time: %s", error)
+
+
+def delete_pipeline(table: DeltaTable, pipeline: str) -> None:
+    """Delete the rows of a pipeline, whose name never becomes part of a text."""
+    wanted, same_name = pa.table({"pipeline": [pipeline]}), "t.pipeline = s.pipeline"
+    merge = table.merge(wanted, same_name, source_alias="s", target_alias="t")
+    merge.when_matched_delete().execute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +309,24 @@ class Ledger:
 
     def __init__(self, lake: str, *, storage_options: StorageOptions | None = None) -> None:
         self.lake = lake
-        self._batches = Store(
-            layout.ledger_table(lake, "batches"),
-            schema=BATCHES,
-            indexed=("pipeline", "batch"),
-            description="one row per settled batch",
-            storage_options=storage_options,
-        )
-        self._tables = Store(
-            layout.ledger_table(lake, "tables"),
-            schema=TABLES,
-            indexed=("pipeline", "batch", "outcome"),
-            description="one row per batch and table",
-            storage_options=storage_options,
-        )
-        self._schemas = Store(
-            layout.ledger_table(lake, "schemas"),
-            schema=SCHEMAS,
-            indexed=("pipeline", "batch"),
-            description="one row per change that a schema brought",
-            storage_options=storage_options,
-        )
+
+        def store(name: str, schema: pa.Schema, description: str, *indexed: str) -> Store:
+            return Store(
+                layout.ledger_table(lake, name),
+                schema=schema,
+                indexed=("pipeline", "batch", *indexed),
+                description=description,
+                storage_options=storage_options,
+            )
+
+        self._batches = store("batches", BATCHES, "one row per settled batch")
+        self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
+        self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
 
     def record(
         self,
         manifest: Manifest,
-        published: Sequence[TableOutcome],
+        published: Sequence[Published],
         *,
         times: BatchTimes,
         counts: Counts,
@@ -127,20 +347,14 @@ class Ledger:
                 batch_key(app_id, number), results, at=at, counted=manifest.primary_role
             )
             self._tables.append_once(rows, app_id=app_id, version=number)
-        row = batch_row(
-            manifest,
-            results,
-            times=times,
-            finished_at=at,
-            counts=counts,
-            lag_records=lag_records,
-            lag_seconds=lag_seconds,
-            stages=stages,
-        )
-        self._batches.append_once(row, app_id=app_id, version=number)
+        lag = {"lag_records": lag_records, "lag_seconds": lag_seconds}
+        row = batch_row(manifest, results, times=times, finished_at=at)
+        row |= asdict(counts) | lag | {"stages": stages}
+        batch = pa.Table.from_pylist([row], schema=BATCHES)
+        self._batches.append_once(batch, app_id=app_id, version=number)
 
     def record_resumed(
-        self, app_id: str, entry: TableEntry, result: TableOutcome, *, batch: int
+        self, app_id: str, entry: TableEntry, result: Published, *, batch: int
     ) -> None:
         """Says of a table that was parked in a settled batch that it has the batch after all.
 
@@ -156,7 +370,7 @@ class Ledger:
 
     def settled(self, pipeline: str, life: str, lane: str, batch: int) -> str | None:
         """The fingerprint of a settled batch's source ranges, or None if it is not settled."""
-        where = same(pipeline=pipeline, life=life, lane=lane, batch=batch)
+        where = _of((pipeline, life, lane, batch))
         hashes = self._batches.read(["source_hash"], where)["source_hash"]
         return str(hashes[0].as_py()) if len(hashes) else None
 
@@ -164,7 +378,7 @@ class Ledger:
         self, pipeline: str, life: str, lane: str, batch: int
     ) -> tuple[SourceRange, ...] | None:
         """What a settled batch covered, or None if it is not settled."""
-        where = same(pipeline=pipeline, life=life, lane=lane, batch=batch)
+        where = _of((pipeline, life, lane, batch))
         found = self._batches.read(["ranges"], where)["ranges"].to_pylist()
         return tuple(SourceRange(**one) for one in found[0] or ()) if found else None
 
@@ -193,7 +407,7 @@ class Ledger:
         sums = self._tables.query(SUMMARY_SQL)
         if sums is None:
             return ()
-        ids = self._tables.query(SCHEMA_IDS_SQL) if schema_ids else None
+        ids = self._tables.query(schema_ids_sql(BY_TABLE)) if schema_ids else None
         parked = self.parked(pipeline) if pc.sum(sums["parked"]).as_py() else ()
         return summaries(sums, ids, parked, pipeline=pipeline)
 
@@ -209,9 +423,9 @@ class Ledger:
         columns = ["batch", "rows", "version", "outcome", "batches"]
         return self._tables.read(columns, same(**key, table=commit.table)).sort_by("batch")
 
-    def accept(self, taken: Sequence[Accepted], *, at: datetime | None = None) -> None:
+    def accept(self, taken: Sequence[Accepted]) -> None:
         """Says of tables that they count as they are now, whatever was written to them before."""
-        moment = at or datetime.now(UTC)
+        moment = datetime.now(UTC)
         for one in taken:
             app = f"{one.commit.app_id}/{ACCEPTED}/{one.commit.table}"
             # there may be several in the time between two batches
@@ -236,7 +450,7 @@ class Ledger:
 
     def batch_tables(self, batch: BatchRow) -> tuple[TableRow, ...]:
         """What one batch did to each of its tables."""
-        where = both(same_batch(batch.key), text("outcome") != ACCEPTED)
+        where = both(_of(batch.key), text("outcome") != ACCEPTED)
         return tables_of(self._tables.read(where=where))
 
     def parked(self, pipeline: str | None = None) -> tuple[TableRow, ...]:
@@ -257,11 +471,12 @@ class Ledger:
 
     def totals(self, pipeline: str) -> Counts:
         """The equation over everything this pipeline ever did, as it stands now."""
-        rows = self._batches.read([*_KEY, *_COUNTS], same(pipeline=pipeline)).to_pylist()
+        counts = [each.name for each in fields(Counts)]
+        rows = self._batches.read([*BATCH_KEY, *counts], same(pipeline=pipeline)).to_pylist()
         batches = [
             BatchCounts(
                 (row["pipeline"], row["life"], row["lane"], row["batch"]),
-                Counts(*(row[name] for name in _COUNTS)),
+                Counts(*(row[name] for name in counts)),
             )
             for row in rows
         ]
@@ -292,18 +507,17 @@ class Ledger:
 
     def rules(self, pipeline: str | None = None) -> tuple[TableRule, ...]:
         """What every rule has found in every table, over all batches."""
-        found = self._tables.query(RULES_SQL)
+        found = self._tables.query(rules_sql(BY_TABLE))
         rows = () if found is None else table_rules(found)
         return tuple(row for row in rows if pipeline in (None, row.pipeline))
 
     def read_ranges(self, pipeline: str | None = None, *, life: str | None = None) -> pa.Table:
         """How far each partition was read: topic, partition, first, end, records."""
         rows = self._batches.read(["ranges"], same(lane="stream", pipeline=pipeline, life=life))
-        ranges = rows["ranges"].combine_chunks()
-        flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
         sums = [("start", "min"), ("end", "max"), ("records", "sum")]
         return (
-            flat.group_by(["topic", "partition"])
+            flat_ranges(rows)
+            .group_by(["topic", "partition"])
             .aggregate(sums)
             .select(["topic", "partition", "start_min", "end_max", "records_sum"])
             .rename_columns(["topic", "partition", "first", "end", "records"])
@@ -312,11 +526,9 @@ class Ledger:
     def covered(self) -> pa.Table:
         """What each life of each pipeline has read: its topics, partitions, starts and ends."""
         rows = self._batches.read(["pipeline", "life", "ranges"], same(lane="stream"))
-        ranges = rows["ranges"].combine_chunks()
-        flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
-        whose = rows.select(["pipeline", "life"]).take(pc.list_parent_indices(ranges))
-        for name in whose.column_names:
-            flat = flat.append_column(name, whose[name])
+        flat = flat_ranges(rows)
+        for name in ("pipeline", "life"):
+            flat = flat.append_column(name, rows[name].take(flat["row"]))
         ends = flat.group_by(["pipeline", "life", "topic", "partition"]).aggregate(
             [("start", "min"), ("end", "max")]
         )
@@ -333,9 +545,10 @@ class Ledger:
         summed = {"batches": 0, "tables": 0}
 
         def tables() -> pa.Table | None:
-            sums = self._tables.query(for_rows_before(moment, TABLES_SQL))
-            ids = self._tables.query(for_rows_before(moment, IDS_BEFORE_SQL))
-            rules = self._tables.query(for_rows_before(moment, RULES_BEFORE_SQL))
+            old = f"outcome <> 'parked' AND at < '{moment.isoformat()}'"
+            sums = self._tables.query(ROLLED_TABLES_SQL.replace("{where}", old))
+            ids = self._tables.query(schema_ids_sql(BY_LANE, old))
+            rules = self._tables.query(rules_sql(BY_LANE, old))
             if sums is None or ids is None or rules is None or not len(sums):
                 return None
             summed["tables"] = pc.sum(sums["summed"]).as_py()
@@ -355,7 +568,7 @@ class Ledger:
     def forget(self, pipeline: str) -> None:
         """Removes everything the ledger says about a pipeline, as `clean` does with its tables."""
         for store in (self._batches, self._tables, self._schemas):
-            store.forget("pipeline", pipeline)
+            store.forget(pipeline)
 
     def _newest(self, count: int, where: pc.Expression | None) -> pc.Expression | None:
         """A condition that lets (at least) the newest batches through, from one narrow column."""
@@ -366,9 +579,15 @@ class Ledger:
         return pc.field("finished_at") >= oldest
 
     def _tables_at(self, batch: BatchRow, offset: int) -> tuple[TableRow, ...]:
-        where = same_batch(batch.key)
+        where = _of(batch.key)
         if batch.batches > 1:
             # in a sum, each table stands with the last batch that touched it
             lane = same(pipeline=batch.pipeline, life=batch.life, lane=batch.lane)
             where = both(lane, pc.field("batch") <= batch.batch)
         return tables_of(self._tables.read(where=both(where, may_hold(offset))))
+
+
+def _of(key: BatchKey) -> pc.Expression | None:
+    """Rows of one batch."""
+    pipeline, life, lane, batch = key
+    return same(pipeline=pipeline, life=life, lane=lane, batch=batch)

@@ -11,11 +11,13 @@ import json
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -113,22 +115,17 @@ Fields = Mapping[str, tuple[Origin, ...]]
 """By column: the fields whose values it holds."""
 
 
-def schema_facet(columns: Sequence[Column], clean: Clean) -> schema_dataset.SchemaDatasetFacet:
-    """Names, types and comments."""
+def _schema(columns: Sequence[Column], clean: Clean) -> schema_dataset.SchemaDatasetFacet:
     fields = [
         schema_dataset.SchemaDatasetFacetFields(
-            column.name,
-            sql_name(column.type),
-            clean(column.comment) or None,
-            position,
-            _inside(column.type),
+            c.name, sql_name(c.type), clean(c.comment) or None, position, _inside(c.type)
         )
-        for position, column in enumerate(columns, 1)
+        for position, c in enumerate(columns, 1)
     ]
     return schema_dataset.SchemaDatasetFacet(fields)
 
 
-def column_lineage(
+def _column_lineage(
     columns: Sequence[Column], origins: Fields, inputs: Mapping[str, Dataset]
 ) -> column_lineage_dataset.ColumnLineageDatasetFacet:
     """Which fields of which topics each column holds; the engine's own columns hold none."""
@@ -147,16 +144,14 @@ def column_lineage(
     return column_lineage_dataset.ColumnLineageDatasetFacet(fields)
 
 
-def fields_by_topic(
+def _fields_by_topic(
     every: Iterable[Fields], inputs: Mapping[str, Dataset]
 ) -> dict[str, tuple[str, ...]]:
     """Every field that some column holds; nothing of a topic that has too many to be told."""
-    found: dict[str, dict[str, None]] = {}
-    for each in every:
-        for origins in each.values():
-            for origin in origins:
-                for name in _topics(origin, inputs):
-                    found.setdefault(name, {})[origin.field] = None
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for origin in (o for each in every for origins in each.values() for o in origins):
+        for name in _topics(origin, inputs):
+            found[name][origin.field] = None
     return {name: tuple(f) for name, f in found.items() if len(f) <= _MOST_SCHEMA_FIELDS}
 
 
@@ -183,7 +178,7 @@ PRODUCER = f"urn:distributary:{VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class _TableProgress:
     """What a run has done to one table."""
 
     table: TablePlan
@@ -196,7 +191,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class _RunProgress:
     """What a run has done so far."""
 
     counts: Counts = field(default_factory=Counts)
@@ -218,77 +213,34 @@ class RunFacts:
     clean: Clean
 
 
-def run_event(
-    facts: RunFacts,
-    state: str,
-    *,
-    progress: Progress,
-    inputs: Mapping[str, Dataset],
-    outputs: Iterable[OutputDataset] = (),
-    fields: Mapping[str, Sequence[str]] | None = None,
-    error: str = "",
-) -> str:
-    """One event as JSON. `fields` are the fields of each topic, where they are to be told."""
-    facets: dict[str, Any] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
-            version=facts.engine, name="spark", openlineageAdapterVersion=VERSION
-        ),
-        "distributary": _counts(progress),
-    }
-    if error:
-        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-            message=facts.clean(error), programmingLanguage="PYTHON"
-        )
-    event = RunEvent(
-        eventType=RunState[state],
-        eventTime=datetime.now(UTC).isoformat(),
-        run=Run(runId=facts.run_id, facets=facets),
-        job=Job(namespace=facts.namespace, name=facts.pipeline, facets={"jobType": _job(facts)}),
-        inputs=list(_inputs(inputs, progress, fields or {})),
-        outputs=list(outputs),
-        producer=PRODUCER,
-    )
-    return _signed(event)
-
-
-def output(
-    told: Told, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
+def _output(
+    told: _TableProgress, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
 ) -> OutputDataset:
     """A table as it is now; with its columns and their fields when it is told `whole`."""
-    dataset = place(told.table.path)
+    table, dataset = told.table, place(told.table.path)
     facets: dict[str, Any] = {}
     if told.version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(told.version))
+    if whole:
+        kind = dataset_type_dataset.DatasetTypeDatasetFacet("TABLE", str(table.role))
+        comment = documentation_dataset.DocumentationDatasetFacet(clean(table.comment))
+        facets |= {"datasetType": kind, "documentation": comment}
+        facets["schema"] = _schema(table.columns, clean)
+        if table.format == "delta":
+            facets["storage"] = storage_dataset.StorageDatasetFacet("delta", "parquet")
+        lineage = _column_lineage(table.columns, told.origins, inputs)
+        if lineage.fields:
+            facets["columnLineage"] = lineage
+        if told.created:
+            created = lifecycle_state_change_dataset.LifecycleStateChange.CREATE
+            facets["lifecycleStateChange"] = (
+                lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(created)
+            )
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
         rowCount=told.rows, size=told.bytes, fileCount=told.files
     )
-    return OutputDataset(
-        dataset.namespace,
-        clean(dataset.name),
-        facets=facets | (_described(told, inputs, clean) if whole else {}),
-        outputFacets={"outputStatistics": statistics},
-    )
-
-
-def _described(told: Told, inputs: Mapping[str, Dataset], clean: Clean) -> dict[str, Any]:
-    table = told.table
-    facets: dict[str, Any] = {
-        "datasetType": dataset_type_dataset.DatasetTypeDatasetFacet("TABLE", str(table.role)),
-        "documentation": documentation_dataset.DocumentationDatasetFacet(clean(table.comment)),
-        "schema": schema_facet(table.columns, clean),
-    }
-    if table.format == "delta":
-        facets["storage"] = storage_dataset.StorageDatasetFacet("delta", "parquet")
-    lineage = column_lineage(table.columns, told.origins, inputs)
-    if lineage.fields:
-        facets["columnLineage"] = lineage
-    if told.created:
-        facets["lifecycleStateChange"] = (
-            lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
-                lifecycle_state_change_dataset.LifecycleStateChange.CREATE
-            )
-        )
-    return facets
+    own: dict[str, Any] = {"outputStatistics": statistics}
+    return OutputDataset(dataset.namespace, clean(dataset.name), facets=facets, outputFacets=own)
 
 
 def _job(facts: RunFacts) -> job_type_job.JobTypeJobFacet:
@@ -304,7 +256,7 @@ def _job(facts: RunFacts) -> job_type_job.JobTypeJobFacet:
     )
 
 
-def _counts(progress: Progress) -> BaseFacet:
+def _counts(progress: _RunProgress) -> BaseFacet:
     """The equation of a run, and how far it got: a facet of our own."""
     counts = progress.counts
     return RunFacet().with_additional_properties(
@@ -320,7 +272,7 @@ def _counts(progress: Progress) -> BaseFacet:
 
 
 def _inputs(
-    inputs: Mapping[str, Dataset], progress: Progress, fields: Mapping[str, Sequence[str]]
+    inputs: Mapping[str, Dataset], progress: _RunProgress, fields: Mapping[str, Sequence[str]]
 ) -> Iterator[InputDataset]:
     for name, dataset in inputs.items():
         facets: dict[str, Any] = {
@@ -331,11 +283,10 @@ def _inputs(
             facets["schema"] = schema_dataset.SchemaDatasetFacet(columns)
         own: dict[str, Any] = {}
         if len(inputs) == 1:
-            own["inputStatistics"] = (
-                input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-                    rowCount=progress.counts.read, size=progress.bytes_read
-                )
+            statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+                rowCount=progress.counts.read, size=progress.bytes_read
             )
+            own["inputStatistics"] = statistics
         yield InputDataset(dataset.namespace, dataset.name, facets=facets, inputFacets=own)
 
 
@@ -369,50 +320,42 @@ Sink = Callable[[str], None]
 
 def sinks(config: Lineage) -> list[Sink]:
     """All that the settings name."""
-    found: list[Sink] = []
-    if config.url is not None:
-        found.append(HttpSink(config))
-    if config.file is not None:
-        found.append(FileSink(Path(config.file)))
-    return found
+    found: list[Sink] = [] if config.url is None else [http_sink(config)]
+    return found if config.file is None else [*found, file_sink(Path(config.file))]
 
 
-class FileSink:
+def file_sink(file: Path) -> Sink:
     """One line an event, appended."""
+    path = file.absolute()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
+    def append(event: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as lines:
+            lines.write(event + "\n")
 
-    def __call__(self, event: str) -> None:
-        """Append."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(event + "\n")
+    return append
 
 
-class HttpSink:
+def http_sink(config: Lineage) -> Sink:
     """Posts events; redirects are not followed, the answer is not read."""
+    headers = {"Content-Type": "application/json"}
+    if config.token is not None:
+        headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
+    url = f"{(config.url or '').rstrip('/')}/{config.endpoint.lstrip('/')}"
+    seconds = config.timeout.total_seconds()
+    client = httpx2.Client(headers=headers, timeout=seconds, follow_redirects=False)
 
-    def __init__(self, config: Lineage) -> None:
-        token = config.token.get_secret_value() if config.token is not None else None
-        headers = {"Content-Type": "application/json"}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        self._url = f"{(config.url or '').rstrip('/')}/{config.endpoint.lstrip('/')}"
-        self._client = httpx2.Client(
-            headers=headers, timeout=config.timeout.total_seconds(), follow_redirects=False
-        )
-
-    def __call__(self, event: str) -> None:
-        """Post."""
+    def post(event: str) -> None:
         try:
-            with self._client.stream("POST", self._url, content=event.encode()) as answer:
+            with client.stream("POST", url, content=event.encode()) as answer:
                 status = answer.status_code
         except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
             # what such an error says may quote headers
-            raise OSError(f"{type(error).__name__} at {hide_credentials(self._url)}") from None
+            raise OSError(f"{type(error).__name__} at {hide_credentials(url)}") from None
         if not 200 <= status < 300:
-            raise OSError(f"status {status} from {hide_credentials(self._url)}")
+            raise OSError(f"status {status} from {hide_credentials(url)}")
+
+    return post
 
 
 _OUTPUTS_PER_EVENT = 100
@@ -425,16 +368,15 @@ Shape = tuple[TablePlan, Fields]
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _Update:
     """What is to be told now."""
 
     inputs: Mapping[str, Dataset]
-    progress: Progress
-    whole: tuple[Told, ...]
-    """Tables whose columns are new."""
-    counts: tuple[Told, ...]
-    """Tables of which only numbers are."""
-    all: tuple[Told, ...]
+    progress: _RunProgress
+    tables: tuple[tuple[_TableProgress, bool], ...]
+    """Each with whether its columns are new, or only numbers are."""
+    all: tuple[_TableProgress, ...]
+    """Every table, where columns of any are new."""
     end: tuple[str, str] | None
     """The state in which the run has ended, and why."""
 
@@ -447,10 +389,10 @@ class LineageRun:
         """Events that could not be delivered."""
         self._facts, self._sink, self._every = facts, sink, every
         self._inputs: dict[str, Dataset] = {}
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, _TableProgress] = {}
         self._whole: set[str] = set()
         self._counts: set[str] = set()
-        self._progress = Progress()
+        self._progress = _RunProgress()
         self._end: tuple[str, str] | None = None
         self._started = False
         self._due = self._quiet_until = time.monotonic()
@@ -471,7 +413,7 @@ class LineageRun:
         """A batch is done; quick, whatever becomes of the events."""
         with self._changed:
             self._inputs.update(inputs)
-            self._progress = Progress(
+            self._progress = _RunProgress(
                 counts=self._progress.counts + event.counts,
                 batches=self._progress.batches + 1,
                 last_batch=event.batch,
@@ -496,8 +438,8 @@ class LineageRun:
         known = self._told.get(name)
         if known is None or (known.table.columns, known.origins) != (table.columns, origins):
             self._whole.add(name)
-        before = known or Told(table, origins)
-        self._told[name] = Told(
+        before = known or _TableProgress(table, origins)
+        self._told[name] = _TableProgress(
             table,
             origins,
             rows=before.rows + written.rows,
@@ -514,20 +456,22 @@ class LineageRun:
             with self._changed:
                 while (wait := self._seconds_to_wait()) > 0:
                     self._changed.wait(wait)
-                news = self._take()
+                update = self._take()
             try:
-                delivered = self._tell(news)
+                delivered = self._tell(update)
             except Exception:
                 # a table that cannot be described must not end the others' story
                 _log.warning("a lineage event could not be made", exc_info=True)
-                delivered = news.end is None or self._send(news.end[0], news, error=news.end[1])
+                delivered = update.end is None or self._send(
+                    update.end[0], update, error=update.end[1]
+                )
             with self._changed:
                 self._due = time.monotonic() + self._every
                 if not delivered:
-                    self._whole |= {told.table.name for told in news.whole}
-                    self._counts |= {told.table.name for told in news.counts}
+                    self._whole |= {told.table.name for told, whole in update.tables if whole}
+                    self._counts |= {told.table.name for told, _ in update.tables}
                     self._quiet_until = time.monotonic() + _PATIENCE_SECONDS
-            if news.end is not None:
+            if update.end is not None:
                 return
 
     def _seconds_to_wait(self) -> float:
@@ -539,62 +483,69 @@ class LineageRun:
         due = self._due if self._started and not self._whole else now
         return max(due, self._quiet_until) - now
 
-    def _take(self) -> _News:
-        whole, self._whole = self._whole, set()
-        counts, self._counts = self._counts - whole, set()
-        return _News(
+    def _take(self) -> _Update:
+        whole, counts = self._whole, self._counts - self._whole
+        self._whole, self._counts = set(), set()
+        names = [*((name, True) for name in sorted(whole)), *((n, False) for n in sorted(counts))]
+        return _Update(
             inputs=dict(self._inputs),
             progress=self._progress,
-            whole=tuple(self._told[name] for name in sorted(whole)),
-            counts=tuple(self._told[name] for name in sorted(counts)),
+            tables=tuple((self._told[name], is_whole) for name, is_whole in names),
             all=tuple(self._told.values()) if whole else (),
             end=self._end,
         )
 
-    def _tell(self, news: _News) -> bool:
+    def _tell(self, update: _Update) -> bool:
         if not self._started:
-            self._started = self._send("START", news)
-            if not self._started and news.end is None:
+            self._started = self._send("START", update)
+            if not self._started and update.end is None:
                 return False
-        parts = [(told, True) for told in news.whole] + [(told, False) for told in news.counts]
-        fields = fields_by_topic((told.origins for told in news.all), news.inputs)
-        first, last = 0, max(0, len(parts) - 1) // _OUTPUTS_PER_EVENT * _OUTPUTS_PER_EVENT
-        for at in range(first, last + 1, _OUTPUTS_PER_EVENT):
-            ends = news.end is not None and at == last
-            if not parts and not ends:
+        parts, end = update.tables, update.end
+        fields = _fields_by_topic((told.origins for told in update.all), update.inputs)
+        last = max(0, len(parts) - 1) // _OUTPUTS_PER_EVENT * _OUTPUTS_PER_EVENT
+        for at in range(0, last + 1, _OUTPUTS_PER_EVENT):
+            state, error = end if end is not None and at == last else ("RUNNING", "")
+            if not parts and end is None:
                 break
-            delivered = self._send(
-                news.end[0] if news.end is not None and ends else "RUNNING",
-                news,
-                parts[at : at + _OUTPUTS_PER_EVENT],
-                fields=fields if at == first else {},
-                error=news.end[1] if news.end is not None and ends else "",
-            )
-            if not delivered and news.end is None:
+            portion = parts[at : at + _OUTPUTS_PER_EVENT]
+            told = {} if at else fields
+            if not self._send(state, update, portion, fields=told, error=error) and end is None:
                 return False
         return True
 
     def _send(
         self,
         state: str,
-        news: _News,
-        parts: Iterable[tuple[Told, bool]] = (),
+        update: _Update,
+        parts: Sequence[tuple[_TableProgress, bool]] = (),
         *,
-        fields: Mapping[str, tuple[str, ...]] | None = None,
+        fields: Mapping[str, Sequence[str]] = MappingProxyType({}),
         error: str = "",
     ) -> bool:
-        facts = self._facts
-        event = run_event(
-            facts,
-            state,
-            progress=news.progress,
-            inputs=news.inputs,
-            outputs=[output(told, news.inputs, facts.clean, whole=whole) for told, whole in parts],
-            fields=fields,
-            error=error,
+        """Whether an event was delivered; `fields` are those of each topic that are to be told."""
+        facts, inputs = self._facts, update.inputs
+        facets: dict[str, Any] = {
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                version=facts.engine, name="spark", openlineageAdapterVersion=VERSION
+            ),
+            "distributary": _counts(update.progress),
+        }
+        if error:
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+                message=facts.clean(error), programmingLanguage="PYTHON"
+            )
+        job = Job(facts.namespace, facts.pipeline, facets={"jobType": _job(facts)})
+        event = RunEvent(
+            eventType=RunState[state],
+            eventTime=datetime.now(UTC).isoformat(),
+            run=Run(runId=facts.run_id, facets=facets),
+            job=job,
+            inputs=list(_inputs(inputs, update.progress, fields)),
+            outputs=[_output(told, inputs, facts.clean, whole=whole) for told, whole in parts],
+            producer=PRODUCER,
         )
         try:
-            self._sink(event)
+            self._sink(_signed(event))
         except OSError as failure:
             self.lost += 1
             if self.lost == 1:

@@ -75,7 +75,6 @@ def _utc(value: datetime) -> str:
 
 
 _LONGEST = 8_000
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class LogFormat(StrEnum):
@@ -83,10 +82,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +97,7 @@ class LogLine:
     table: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     """What this kind of line says besides."""
-    at: datetime = field(default_factory=_now)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def masked(self, mask: Callable[[str], str]) -> LogLine:
         """The same without secrets."""
@@ -119,28 +114,24 @@ def read_json(text: str) -> LogLine | None:
     """A line that was spelled as JSON; None for anything else."""
     try:
         found = json.loads(text)
-        batch = found.pop("batch")
+        batch, pipeline, table = (found.pop(name) for name in ("batch", "pipeline", "table"))
         return LogLine(
             message=str(found.pop("message")),
             event=str(found.pop("event")),
             level=str(found.pop("level")),
             at=datetime.fromisoformat(found.pop("time")),
-            pipeline=_text_or_none(found.pop("pipeline")),
+            pipeline=pipeline if isinstance(pipeline, str) else None,
             batch=batch if isinstance(batch, int) else None,
-            table=_text_or_none(found.pop("table")),
+            table=table if isinstance(table, str) else None,
             more=found,
         )
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
 
 
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _json(line: LogLine) -> str:
     document = {
-        "time": _moment(line.at),
+        "time": _utc(line.at),
         "level": line.level,
         "pipeline": line.pipeline,
         "batch": line.batch,
@@ -154,28 +145,21 @@ def _json(line: LogLine) -> str:
 
 def _text(line: LogLine) -> str:
     about = [
-        f"{name}={_printable(str(value))}"
+        f"{name}={one_line(str(value))}"
         for name, value in (("batch", line.batch), ("table", line.table))
         if value is not None
     ]
-    words = [_moment(line.at), f"{line.level:7}", _printable(line.pipeline or "-"), *about]
-    return " ".join([*words, f"{line.event}: {_printable(_cut(line.message))}"])
-
-
-def _moment(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    words = [_utc(line.at), f"{line.level:7}", one_line(line.pipeline or "-"), *about]
+    return " ".join([*words, f"{line.event}: {one_line(_cut(line.message))}"])
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _printable(text: str) -> str:
+def one_line(text: str) -> str:
+    """Text from outside without anything that ends a line or moves a cursor."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    known = _ESCAPES.get(character)
-    return known or character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    escaped = (c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else e for c, e in zip(text, escaped, strict=True))

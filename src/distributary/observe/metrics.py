@@ -10,37 +10,24 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import accumulate
 
 import psutil
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from distributary.errors import ErrorCode
 from distributary.model.table import Role
-from distributary.observe.events import (
-    BatchSettled,
-    Event,
-    EventBus,
-    Failed,
-    Idle,
-    RegistryAsked,
-    SchemaSeen,
-    Stopped,
-    TableResumed,
-    TableWritten,
-)
+from distributary.observe import events
 from distributary.observe.rows import TableSummary
 
 # Every metric, declared once: what is served, the docs page and the tests come from here.
@@ -177,17 +164,8 @@ MEMORY = _gauge(
 )
 BUILD = _gauge("build_info", "1, with the version as a label.", ("version",))
 
-CATALOGUE: tuple[Metric, ...] = (
-    *(READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, DIFFERENCE, DEAD_LETTERS),
-    *(RULE_VIOLATIONS, READ_BYTES),
-    *(BATCHES, BATCH_SECONDS, STEP_SECONDS, LAST_BATCH, LAST_BATCH_TIME),
-    *(LAG, DELAY, NEWEST_RECORD),
-    *(TABLE_ROWS, TABLE_BYTES, TABLE_FILES, TABLE_COMMITS, TABLE_TIME),
-    *(TABLES_CREATED, TABLES_PARKED, TABLES_OTHER, SCHEMAS),
-    *(RUNNING, FAILING, FAILURES, LAST_EVENT),
-    *(REGISTRY_REQUESTS, REGISTRY_SECONDS, MEMORY, BUILD),
-)
-"""In the order of the docs page."""
+CATALOGUE: tuple[Metric, ...] = tuple(m for m in list(globals().values()) if type(m) is Metric)
+"""All of the above, in the order of the docs page."""
 
 
 def reference() -> str:
@@ -207,23 +185,19 @@ class MemoryCollector(Collector):
 
     def collect(self) -> Iterable[Family]:
         """For `prometheus_client`."""
-        me = psutil.Process()
-        total = sum(map(_resident, [me, *me.children(recursive=True)]))
+        me, total = psutil.Process(), 0
+        for process in (me, *me.children(recursive=True)):
+            # it may have ended meanwhile
+            with suppress(psutil.Error):
+                total += process.memory_info().rss
         return [GaugeMetricFamily(MEMORY.name, MEMORY.help, value=total)]
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        # it has ended meanwhile
-        return 0
 
 
 # The numbers behind the metrics: written by one listener, read by whoever scrapes.
 #
-# All changes of one event are made under one lock, and a scrape takes the same lock: nobody ever
-# sees half a batch. (The instruments of `prometheus_client` change one by one.)
+# All changes of one event are made under one lock, which `Metrics` takes, and a scrape takes the
+# same lock: nobody ever sees half a batch. (The instruments of `prometheus_client` change one by
+# one.)
 
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 """Of the histograms, in seconds."""
@@ -239,69 +213,55 @@ class _Spread:
     sum: float = 0.0
 
 
-class Values(Collector):
+class _Series(Collector):
     """Every series and its value."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self._lock = threading.Lock()
         self._numbers: dict[Metric, dict[Labels, float]] = {m: {} for m in CATALOGUE}
         self._spreads: dict[Metric, dict[Labels, _Spread]] = {m: {} for m in CATALOGUE}
 
-    def add(self, metric: Metric, *labels: str, amount: float = 0.0) -> None:
+    def _add(self, metric: Metric, *labels: str, amount: float = 0.0) -> None:
         """Count; an amount of 0 makes the series known, so that its first step is a step."""
-        with self.lock:
-            key = _key(metric, labels)
-            self._numbers[metric][key] = self._numbers[metric].get(key, 0.0) + amount
+        self._add_all(labels, [(metric, amount)])
 
-    def add_all(self, labels: Labels, amounts: Iterable[tuple[Metric, float]]) -> None:
+    def _add_all(self, labels: Labels, amounts: Sequence[tuple[Metric, float]]) -> None:
         """Count several metrics that have the same labels: there may be a thousand tables."""
-        with self.lock:
-            key: Labels | None = None
-            for metric, amount in amounts:
-                key = _key(metric, labels) if key is None else key
-                numbers = self._numbers[metric]
-                numbers[key] = numbers.get(key, 0.0) + amount
+        key = _key(amounts[0][0], labels)
+        for metric, amount in amounts:
+            numbers = self._numbers[metric]
+            numbers[key] = numbers.get(key, 0.0) + amount
 
-    def set(self, metric: Metric, *labels: str, value: float) -> None:
-        """What a gauge says now."""
-        with self.lock:
-            self._numbers[metric][_key(metric, labels)] = value
+    def _set(self, metric: Metric, *labels: str, value: float) -> None:
+        self._numbers[metric][_key(metric, labels)] = value
 
-    def raise_to(self, metric: Metric, *labels: str, value: float) -> None:
+    def _raise_to(self, metric: Metric, *labels: str, value: float) -> None:
         """What a gauge says now, unless it says more already."""
-        with self.lock:
-            known = self._numbers[metric].get(_key(metric, labels), value)
-            self.set(metric, *labels, value=max(known, value))
+        numbers, key = self._numbers[metric], _key(metric, labels)
+        numbers[key] = max(numbers.get(key, value), value)
 
-    def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
-        """One more duration."""
-        with self.lock:
-            spread = self._spreads[metric].setdefault(_key(metric, labels), _Spread())
-            spread.counts[bisect_left(BOUNDS, seconds)] += 1
-            spread.sum += seconds
+    def _observe(self, metric: Metric, *labels: str, seconds: float) -> None:
+        spread = self._spreads[metric].setdefault(_key(metric, labels), _Spread())
+        spread.counts[bisect_left(BOUNDS, seconds)] += 1
+        spread.sum += seconds
 
-    def forget(self, metric: Metric, pipeline: str) -> None:
+    def _forget(self, metric: Metric, pipeline: str) -> None:
         """Drop the series of a pipeline, before those that are there now are set."""
-        with self.lock:
-            known = self._numbers[metric]
-            for labels in [key for key in known if key[0] == pipeline]:
-                del known[labels]
-
-    def get(self, metric: Metric, *labels: str) -> float | None:
-        """The value of a series; None if there is none."""
-        with self.lock:
-            return self._numbers[metric].get(_key(metric, labels))
+        known = self._numbers[metric]
+        self._numbers[metric] = {key: n for key, n in known.items() if key[0] != pipeline}
 
     def collect(self) -> Iterable[Family]:
         """For `prometheus_client`."""
-        with self.lock:
+        with self._lock:
             return [family for metric in CATALOGUE for family in self._family(metric)]
 
     def _family(self, metric: Metric) -> Iterator[Family]:
         if metric.kind is Kind.HISTOGRAM:
             spreads = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            bounds = (*map(str, BOUNDS), "+Inf")
             for labels, spread in self._spreads[metric].items():
-                spreads.add_metric(labels, _cumulated(spread.counts), spread.sum)
+                totals = map(float, accumulate(spread.counts))
+                spreads.add_metric(labels, [*zip(bounds, totals, strict=True)], spread.sum)
             family: Family = spreads
         else:
             made = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
@@ -316,39 +276,30 @@ class Values(Collector):
 def _key(metric: Metric, labels: Labels) -> Labels:
     if len(labels) != len(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}")
-    return tuple([label if label.isascii() else _encodable(label) for label in labels])
+    # a name from outside that cannot be encoded would end every scrape
+    return tuple(
+        [x if x.isascii() else x.encode("utf-8", "backslashreplace").decode() for x in labels]
+    )
 
 
-def _encodable(label: str) -> str:
-    """A name from outside, fit for the wire: one that cannot be encoded would end every scrape."""
-    return label.encode("utf-8", "backslashreplace").decode()
-
-
-def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
-    total, buckets = 0, []
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
-
-
+_EQUATION = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED)
 MOST_TABLES = 200
 _MOST_PARTITIONS = 1000
 _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))
 """There is one of each in a pipeline: they always have series of their own."""
 
 
-class Metrics:
+class Metrics(_Series):
     """A listener that counts; safe to be called and read from several threads."""
 
     def __init__(self, *, max_tables: int = MOST_TABLES, process: bool = True) -> None:
+        super().__init__()
         self.registry = CollectorRegistry(auto_describe=False)
-        self._values = Values()
-        self.registry.register(self._values)
+        self.registry.register(self)
         if process:
             ProcessCollector(registry=self.registry)
             self.registry.register(MemoryCollector())
-        self._values.set(BUILD, version("distributary"), value=1)
+        self._set(BUILD, version("distributary"), value=1)
         self._most_tables = max_tables
         self._limits: dict[str, int] = {}
         self._named: dict[str, set[str]] = {}
@@ -357,7 +308,7 @@ class Metrics:
         self._settled: dict[tuple[str, str, str], int] = {}
         self._known: set[str] = set()
 
-    def attach(self, bus: EventBus) -> Callable[[], None]:
+    def attach(self, bus: events.EventBus) -> Callable[[], None]:
         """Listen to a bus; the answer ends it. The numbers stay."""
         return bus.subscribe(self.listen)
 
@@ -372,7 +323,7 @@ class Metrics:
 
     def remember(self, pipeline: str, tables: Iterable[TableSummary]) -> None:
         """Begin with what the ledger knows, so that a table that is written no more is seen."""
-        with self._values.lock:
+        with self._lock:
             self._meet(pipeline)
             known = [table for table in tables if table.pipeline == pipeline]
             self._wait(pipeline, {table.table for table in known if table.parked_batches})
@@ -380,23 +331,29 @@ class Metrics:
                 if table.last_commit is not None:
                     name, role = self._label(pipeline, table.table, table.role)
                     moment = table.last_commit.timestamp()
-                    self._values.raise_to(TABLE_TIME, pipeline, name, role, value=moment)
+                    self._raise_to(TABLE_TIME, pipeline, name, role, value=moment)
 
-    def listen(self, event: Event) -> None:
+    def listen(self, event: events.Event) -> None:
         """Take in one event."""
-        with self._values.lock:
+        with self._lock:
             self._meet(event.pipeline)
             self._alive(event)
             match event:
-                case BatchSettled():
+                case events.BatchSettled():
                     self._batch(event)
-                case Failed():
-                    self._failed(event)
-                case RegistryAsked():
-                    self._asked(event)
-                case SchemaSeen():
-                    self._values.add(SCHEMAS, event.pipeline, amount=1)
-                case TableResumed() if not event.parked:
+                case events.Failed():
+                    retried = "false" if event.retry_in is None else "true"
+                    labels = (event.pipeline, str(event.error.code), retried)
+                    self._add(FAILURES, *labels, amount=1)
+                    self._set(FAILING, event.pipeline, value=1)
+                case events.RegistryAsked():
+                    for call in event.calls:
+                        labels = (event.pipeline, call.endpoint, call.outcome)
+                        spent = (REGISTRY_REQUESTS, call.count), (REGISTRY_SECONDS, call.seconds)
+                        self._add_all(labels, spent)
+                case events.SchemaSeen():
+                    self._add(SCHEMAS, event.pipeline, amount=1)
+                case events.TableResumed() if not event.parked:
                     waiting = self._parked.get(event.pipeline, set()) - {event.table}
                     self._wait(event.pipeline, waiting)
 
@@ -405,76 +362,68 @@ class Metrics:
         if pipeline in self._known:
             return
         self._known.add(pipeline)
-        counted = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, READ_BYTES, BATCHES)
-        for metric in counted:
-            self._values.add(metric, pipeline, "stream")
+        for metric in (*_EQUATION, READ_BYTES, BATCHES):
+            self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
-            self._values.add(metric, pipeline)
+            self._add(metric, pipeline)
         for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
-            self._values.set(metric, pipeline, value=0)
+            self._set(metric, pipeline, value=0)
         for retried in ("true", "false"):
-            self._values.add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
+            self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
 
-    def _alive(self, event: Event) -> None:
-        values, name = self._values, event.pipeline
-        values.raise_to(LAST_EVENT, name, value=event.at.timestamp())
-        ended = isinstance(event, Stopped) or (isinstance(event, Failed) and event.retry_in is None)
-        values.set(RUNNING, name, value=0 if ended else 1)
-        if isinstance(event, BatchSettled | Idle | Stopped):
-            values.set(FAILING, name, value=0)
+    def _alive(self, event: events.Event) -> None:
+        self._raise_to(LAST_EVENT, event.pipeline, value=event.at.timestamp())
+        ended = isinstance(event, events.Stopped) or (
+            isinstance(event, events.Failed) and event.retry_in is None
+        )
+        self._set(RUNNING, event.pipeline, value=0 if ended else 1)
+        if isinstance(event, events.BatchSettled | events.Idle | events.Stopped):
+            self._set(FAILING, event.pipeline, value=0)
 
-    def _batch(self, event: BatchSettled) -> None:
+    def _batch(self, event: events.BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)
         if event.batch <= self._settled.get(key, -1):
             return
         self._settled[key] = event.batch
-        values, lane = self._values, (event.pipeline, event.lane)
+        lane = (event.pipeline, event.lane)
         self._records(event)
-        values.add(BATCHES, *lane, amount=1)
-        values.observe(BATCH_SECONDS, *lane, seconds=event.seconds)
+        self._add(BATCHES, *lane, amount=1)
+        self._observe(BATCH_SECONDS, *lane, seconds=event.seconds)
         for step, seconds in event.steps.items():
-            values.observe(STEP_SECONDS, *lane, step, seconds=seconds)
-        values.set(LAST_BATCH, *lane, value=event.batch)
-        values.set(LAST_BATCH_TIME, *lane, value=event.at.timestamp())
+            self._observe(STEP_SECONDS, *lane, step, seconds=seconds)
+        self._set(LAST_BATCH, *lane, value=event.batch)
+        self._set(LAST_BATCH_TIME, *lane, value=event.at.timestamp())
         for table in event.written:
             self._table(event, table)
         self._wait(event.pipeline, set(event.parked_tables))
         if event.lane == "stream":
             self._lag(event)
 
-    def _records(self, event: BatchSettled) -> None:
-        values, lane, counts = self._values, (event.pipeline, event.lane), event.counts
-        values.add(READ, *lane, amount=counts.read)
-        values.add(WRITTEN, *lane, amount=counts.written)
-        values.add(DEAD_LETTERED, *lane, amount=counts.dead_lettered)
-        values.add(PARKED, *lane, amount=counts.parked)
-        values.add(SKIPPED, *lane, amount=counts.skipped)
-        values.add(READ_BYTES, *lane, amount=event.bytes_read or 0)
+    def _records(self, event: events.BatchSettled) -> None:
+        lane, counts = (event.pipeline, event.lane), event.counts
+        for metric, count in zip(_EQUATION, astuple(counts), strict=True):
+            self._add(metric, *lane, amount=count)
+        self._add(READ_BYTES, *lane, amount=event.bytes_read or 0)
         for code, count in event.dead_letters.items():
-            values.add(DEAD_LETTERS, *lane, code, amount=count)
+            self._add(DEAD_LETTERS, *lane, code, amount=count)
         for broken in event.broken_rules:
             labels = (event.pipeline, broken.rule, broken.action)
-            values.add(RULE_VIOLATIONS, *labels, amount=broken.violated)
-        accounted = counts.written + counts.dead_lettered + counts.parked + counts.skipped
-        values.add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
+            self._add(RULE_VIOLATIONS, *labels, amount=broken.violated)
+        accounted = sum(astuple(counts)[1:])
+        self._add(DIFFERENCE, event.pipeline, amount=counts.read - accounted)
 
-    def _table(self, event: BatchSettled, table: TableWritten) -> None:
+    def _table(self, event: events.BatchSettled, table: events.TableWritten) -> None:
         if table.outcome == "parked" or (not table.files and table.version is None):
             return
         # `skipped` says that the commit was there already: by a process that ended before it
         # could tell
-        values, name = self._values, event.pipeline
+        name = event.pipeline
         labels = (name, *self._label(name, table.table, table.role))
-        counts = (
-            (TABLE_ROWS, table.rows),
-            (TABLE_BYTES, table.bytes),
-            (TABLE_FILES, table.files),
-            (TABLE_COMMITS, 1),
-        )
-        values.add_all(labels, counts)
-        values.raise_to(TABLE_TIME, *labels, value=event.at.timestamp())
+        sizes = ((TABLE_ROWS, table.rows), (TABLE_BYTES, table.bytes), (TABLE_FILES, table.files))
+        self._add_all(labels, (*sizes, (TABLE_COMMITS, 1)))
+        self._raise_to(TABLE_TIME, *labels, value=event.at.timestamp())
         if table.created:
-            values.add(TABLES_CREATED, name, amount=1)
+            self._add(TABLES_CREATED, name, amount=1)
 
     def _label(self, pipeline: str, table: str, role: str) -> tuple[str, str]:
         """A table's name and role, or those of all that are too many."""
@@ -486,45 +435,32 @@ class Metrics:
             return table, role
         others = self._others.setdefault(pipeline, set())
         others.add(table)
-        self._values.set(TABLES_OTHER, pipeline, value=len(others))
+        self._set(TABLES_OTHER, pipeline, value=len(others))
         return OTHER, OTHER
 
     def _wait(self, pipeline: str, tables: set[str]) -> None:
         self._parked[pipeline] = tables
-        self._values.set(TABLES_PARKED, pipeline, value=len(tables))
+        self._set(TABLES_PARKED, pipeline, value=len(tables))
 
-    def _lag(self, event: BatchSettled) -> None:
-        values, name = self._values, event.pipeline
+    def _lag(self, event: events.BatchSettled) -> None:
+        name = event.pipeline
         # partitions that are gone have no lag
-        values.forget(LAG, name)
+        self._forget(LAG, name)
         if not event.lag_by_partition and event.lag_records is not None:
-            values.set(LAG, name, "", "", value=event.lag_records)
+            self._set(LAG, name, "", "", value=event.lag_records)
         for number, (place, lag) in enumerate(event.lag_by_partition.items()):
             topic, _, partition = place.rpartition("/")
             if number < _MOST_PARTITIONS:
-                values.set(LAG, name, topic, partition, value=lag)
+                self._set(LAG, name, topic, partition, value=lag)
             else:
-                values.add(LAG, name, OTHER, OTHER, amount=lag)
+                self._add(LAG, name, OTHER, OTHER, amount=lag)
         if event.lag_seconds is not None:
-            values.set(DELAY, name, value=event.lag_seconds)
+            self._set(DELAY, name, value=event.lag_seconds)
             newest = event.at.timestamp() - event.lag_seconds
-            values.raise_to(NEWEST_RECORD, name, value=newest)
-
-    def _failed(self, event: Failed) -> None:
-        retried = "false" if event.retry_in is None else "true"
-        self._values.add(FAILURES, event.pipeline, str(event.error.code), retried, amount=1)
-        self._values.set(FAILING, event.pipeline, value=1)
-
-    def _asked(self, event: RegistryAsked) -> None:
-        for call in event.calls:
-            labels = (event.pipeline, call.endpoint, call.outcome)
-            self._values.add(REGISTRY_REQUESTS, *labels, amount=call.count)
-            self._values.add(REGISTRY_SECONDS, *labels, amount=call.seconds)
+            self._raise_to(NEWEST_RECORD, name, value=newest)
 
 
 # Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.
-
-_FOLDER = "shipped"
 
 
 def grafana_dashboard() -> str:
@@ -538,4 +474,4 @@ def alert_rules() -> str:
 
 
 def _text(name: str) -> str:
-    return files("distributary.observe").joinpath(_FOLDER, name).read_text(encoding="utf-8")
+    return files("distributary.observe").joinpath("shipped", name).read_text(encoding="utf-8")

@@ -110,14 +110,6 @@ def _read(text: bytes, where: str) -> Registration:
     )
 
 
-def registration(
-    lake: str, name: str, *, storage_options: StorageOptions | None = None
-) -> Registration | None:
-    """One pipeline's own word, if it ever registered in this lake."""
-    known = registrations(lake, storage_options=storage_options)
-    return next((r for r in known if r.name == name), None)
-
-
 # Why a pipeline's last run failed, kept beside its checkpoint for those who ask later.
 
 _NAME = "failure.json"

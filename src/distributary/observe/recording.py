@@ -1,48 +1,30 @@
-"""From a decided and published batch to the rows that the ledger keeps of it. Pure."""
+"""The rows that the ledger keeps of a published batch, and the sums that old rows become. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from distributary.errors import AccountingError
-from distributary.model.change import ChangeFacts
-from distributary.model.ledger import BATCHES, OP_COLUMNS, SCHEMAS, TABLES
-from distributary.model.manifest import Counts, Manifest, SchemaUse, TableEntry
-from distributary.observe.rows import ACCEPTED, PARKED, RESUMED, BatchKey, LastCommit, TableRow
-from distributary.observe.summary import NO_TABLE
-
-SCHEMA_SEEN = "seen"
-"""Kind of change of a schema that changed nothing."""
-
-
-class TableOutcome(Protocol):
-    """What the ledger wants to know of a publisher's result for one table."""
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        ...
-
-    @property
-    def outcome(self) -> str:
-        """`published`, `skipped` or `parked`."""
-        ...
-
-    @property
-    def version(self) -> int | None:
-        """The table's version with this batch."""
-        ...
-
-    @property
-    def error(self) -> str:
-        """Why it was parked."""
-        ...
+from distributary.model.ledger import BATCHES, OP_COLUMNS, RULE, SCHEMAS, TABLES
+from distributary.model.manifest import Counts, Manifest, SchemaUse, SourceRange, TableEntry
+from distributary.observe.rows import (
+    ACCEPTED,
+    BATCH_KEY,
+    NO_TABLE,
+    PARKED,
+    RESUMED,
+    BatchKey,
+    BatchRow,
+    LastCommit,
+    TableRow,
+)
+from distributary.publish.base import Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +41,8 @@ class BatchTimes:
 
 
 def outcomes(
-    manifest: Manifest, published: Iterable[TableOutcome]
-) -> list[tuple[TableEntry, TableOutcome]]:
+    manifest: Manifest, published: Iterable[Published]
+) -> list[tuple[TableEntry, Published]]:
     """Each entry with its result; a table without one would be a batch that does not add up."""
     by_name = {result.table: result for result in published}
     missing = [e.table.name for e in manifest.tables if e.table.name not in by_name]
@@ -93,54 +75,38 @@ def check_balance(manifest: Manifest, counts: Counts) -> None:
 
 def batch_row(
     manifest: Manifest,
-    results: Sequence[tuple[TableEntry, TableOutcome]],
+    results: Sequence[tuple[TableEntry, Published]],
     *,
     times: BatchTimes,
     finished_at: datetime,
-    counts: Counts,
-    lag_records: int | None,
-    lag_seconds: float | None,
-    stages: int,
-) -> pa.Table:
-    """The row of `batches`."""
+) -> dict[str, Any]:
+    """The row of `batches`, without its counts, its lag and its stages."""
     committed = [entry for entry, result in results if result.outcome != PARKED]
-    row = {
+    return {
         "pipeline": manifest.pipeline,
         "life": manifest.life,
         "lane": manifest.lane,
         "batch": manifest.batch,
         "started_at": times.started_at,
         "finished_at": finished_at,
-        "read": counts.read,
-        "written": counts.written,
-        "dead_lettered": counts.dead_lettered,
-        "parked": counts.parked,
-        "skipped": counts.skipped,
         "rows": sum(entry.rows for entry in committed),
         "files": sum(len(entry.files) for entry in committed),
         "tables": len(committed),
         "bytes": sum(file.size for entry in committed for file in entry.files),
-        "lag_records": lag_records,
-        "lag_seconds": lag_seconds,
         "plan_seconds": times.plan,
         "stage_seconds": times.stage,
         "manifest_seconds": times.manifest,
         "publish_seconds": times.publish,
-        "stages": stages,
         "source_hash": manifest.source_hash,
-        "ranges": [
-            {name: getattr(r, name) for name in ("topic", "partition", "start", "end", "records")}
-            for r in manifest.ranges
-        ],
+        "ranges": [asdict(each) for each in manifest.ranges],
         "dead_letters": list(manifest.dead_letters.items()),
         "batches": 1,
     }
-    return pa.Table.from_pylist([row], schema=BATCHES)
 
 
 def table_rows(
     key: BatchKey,
-    results: Sequence[tuple[TableEntry, TableOutcome]],
+    results: Sequence[tuple[TableEntry, Published]],
     *,
     at: datetime,
     counted: str = "",
@@ -152,7 +118,7 @@ def table_rows(
     what the results say.
     """
     entries = [entry for entry, _ in results]
-    batch = dict(zip(("pipeline", "life", "lane", "batch"), key, strict=True))
+    batch = dict(zip(BATCH_KEY, key, strict=True))
     fixed = {**batch, "at": at, "since": at, "batches": 1}
     columns: dict[str, list[Any]] = {
         "table": [e.table.name for e in entries],
@@ -164,15 +130,28 @@ def table_rows(
         "rows": [e.rows for e in entries],
         "bytes": [sum(f.size for f in e.files) for e in entries],
         "files": [[f.path for f in e.files] for e in entries],
-        "first_offset": [_first(e) for e in entries],
-        "last_offset": [_last(e) for e in entries],
+        "first_offset": [
+            min((f.first_offset for f in e.files if f.first_offset >= 0), default=None)
+            for e in entries
+        ],
+        "last_offset": [
+            max((f.last_offset for f in e.files if f.last_offset >= 0), default=None)
+            for e in entries
+        ],
         "columns": [len(e.table.columns) for e in entries],
         "schema_ids": [sorted({i for f in e.files for i in f.schema_ids}) for e in entries],
         "version": [result.version for _, result in results],
         "outcome": [outcome or str(result.outcome) for _, result in results],
         "error": [result.error for _, result in results],
-        **_events(entries),
-        "expectations": [_rules(e) for e in entries],
+        **{
+            column: [e.events.counts.get(op, 0) if e.events else None for e in entries]
+            for op, column in OP_COLUMNS.items()
+        },
+        "last_event": [e.events.newest if e.events else None for e in entries],
+        "expectations": [
+            [{f.name: getattr(count, f.name) for f in RULE} for count in e.rules] or None
+            for e in entries
+        ],
     }
     return pa.table(
         [
@@ -200,25 +179,19 @@ class Accepted:
 
 def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
     """The row of `tables` that says so; it stands for no batch and no record."""
-    known = taken.commit
-    row = {
-        **{name: getattr(known, name) for name in ("pipeline", "life", "lane", "table", "role")},
-        "type": known.type,
-        "path": known.path,
+    names = ("pipeline", "life", "lane", "table", "role", "type", "path")
+    row = {name: getattr(taken.commit, name) for name in names} | {
         "batch": taken.batch,
         "at": at,
         "since": at,
-        "records": 0,
-        "counted": False,
         "rows": taken.rows,
-        "bytes": 0,
-        "files": [],
-        "columns": 0,
-        "schema_ids": [],
-        "error": "",
-        "batches": 0,
         "outcome": ACCEPTED,
         "version": NO_TABLE if taken.version is None else taken.version,
+        "counted": False,
+        "error": "",
+        **dict.fromkeys(("records", "bytes", "columns", "batches"), 0),
+        "files": [],
+        "schema_ids": [],
     }
     return pa.Table.from_pylist([row], schema=TABLES)
 
@@ -229,33 +202,8 @@ def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMAS)
 
 
-def _events(entries: Sequence[TableEntry]) -> dict[str, list[int | None]]:
-    facts = [entry.events for entry in entries]
-    columns: dict[str, list[int | None]] = {
-        column: [_count(told, op) for told in facts] for op, column in OP_COLUMNS.items()
-    }
-    return columns | {"last_event": [told.newest if told else None for told in facts]}
-
-
-def _rules(entry: TableEntry) -> list[dict[str, Any]] | None:
-    told = ("rule", "action", "checked", "violated", "unfit", "example")
-    return [{name: getattr(count, name) for name in told} for count in entry.rules] or None
-
-
-def _count(facts: ChangeFacts | None, op: str) -> int | None:
-    return None if facts is None else facts.counts.get(op, 0)
-
-
-def _first(entry: TableEntry) -> int | None:
-    return min((f.first_offset for f in entry.files if f.first_offset >= 0), default=None)
-
-
-def _last(entry: TableEntry) -> int | None:
-    return max((f.last_offset for f in entry.files if f.last_offset >= 0), default=None)
-
-
 def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str, Any]]:
-    fixed: Mapping[str, Any] = {
+    fixed = {
         "pipeline": manifest.pipeline,
         "batch": manifest.batch,
         "at": at,
@@ -264,28 +212,20 @@ def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str,
         "schema_id": use.schema_id,
         "schema": use.label,
     }
-    blank = {"kind": SCHEMA_SEEN, "column": "", "before": "", "after": "", "action": ""}
-    changes = [
-        {
-            **fixed,
-            "kind": str(change.kind),
-            "column": change.column,
-            "before": change.before,
-            "after": change.after,
-            "action": change.action,
-            "text": change.describe(),
-        }
+    told = ("column", "before", "after", "action")
+    if not use.changes:
+        return [dict.fromkeys(told, "") | fixed | {"kind": "seen", "text": "no change"}]
+    return [
+        {name: getattr(change, name) for name in told}
+        | {**fixed, "kind": str(change.kind), "text": change.describe()}
         for change in use.changes
     ]
-    return changes or [{**fixed, **blank, "text": "no change"}]
 
 
 # Accounting in source records, such that nothing is lost or doubled in any sum. Pure.
 #
 # A record may be in several tables (bronze, its own, the wide one). The equation counts it in one
 # of them: as parked while that table waits for it, as written as soon as it has it.
-
-REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +234,6 @@ class BatchCounts:
 
     key: BatchKey
     counts: Counts
-
-    @property
-    def lane(self) -> str:
-        """`stream` or `replay`."""
-        return self.key[2]
 
 
 def still_parked(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
@@ -326,16 +261,116 @@ def total(batches: Iterable[BatchCounts], still_waiting: Mapping[BatchKey, int])
     """
     result = Counts()
     for batch in batches:
-        now = _settled_now(batch.counts, still_waiting.get(batch.key, 0))
-        result = result + (_moved(now) if batch.lane == REPLAY else now)
+        counts = batch.counts
+        resumed = counts.parked - min(counts.parked, still_waiting.get(batch.key, 0))
+        now = counts + Counts(written=resumed, parked=-resumed)
+        _, _, lane, _ = batch.key
+        if lane == "replay":
+            now = replace(now, read=0, dead_lettered=now.dead_lettered - now.read)
+        result = result + now
     return result
 
 
-def _settled_now(counts: Counts, still_waiting: int) -> Counts:
-    resumed = counts.parked - min(counts.parked, still_waiting)
-    return counts + Counts(written=resumed, parked=-resumed)
+# Old rows of the ledger become one row of sums each: detail expires, totals never do. Pure.
+#
+# A batch of which something is still parked keeps its rows as they are, however old they get.
+
+# the engine sums: a year of old rows need not fit into memory
+ROLLED_TABLES_SQL = """
+SELECT pipeline, life, lane, "table", outcome = 'accepted' AS accepted,
+       coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch,
+       max(at) AS at, min(since) AS since, max(role) AS role,
+       max(type) AS type, max(path) AS path, sum(records) AS records, bool_or(counted) AS counted,
+       sum(rows) AS rows, sum(bytes) AS bytes,
+       min(first_offset) AS first_offset, max(last_offset) AS last_offset,
+       max(columns) AS columns,
+       first_value(version ORDER BY at DESC, batch DESC) FILTER (WHERE version IS NOT NULL)
+           AS version, sum(batches) AS batches,
+       sum(inserts) AS inserts, sum(updates) AS updates, sum(deletes) AS deletes,
+       sum(reads) AS reads, sum(truncates) AS truncates, max(last_event) AS last_event,
+       count(*) AS summed
+FROM ledger WHERE outcome <> 'parked' AND {where}
+GROUP BY pipeline, life, lane, "table", outcome = 'accepted'
+"""
+
+_TABLE = ("pipeline", "life", "lane", "table")
 
 
-def _moved(replay: Counts) -> Counts:
-    healed = replay.read - replay.dead_lettered
-    return Counts(0, replay.written, -healed, replay.parked, replay.skipped)
+def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> pa.Table:
+    """One row per pipeline, life and lane, and the rows of the batches in `keep`."""
+    kept: list[BatchRow] = []
+    lanes: dict[tuple[str, str, str], list[BatchRow]] = defaultdict(list)
+    for batch in batches:
+        if batch.key in keep:
+            kept.append(batch)
+        else:
+            lanes[(batch.pipeline, batch.life, batch.lane)].append(batch)
+    rows = [*kept, *map(_sum_of, lanes.values())]
+    return pa.Table.from_pylist(
+        [asdict(row) | {"dead_letters": list(row.dead_letters.items())} for row in rows],
+        schema=BATCHES,
+    )
+
+
+def roll_tables(
+    sums: pa.Table, schema_ids: pa.Table, rules: pa.Table, *, keep: Iterable[TableRow]
+) -> pa.Table:
+    """The sums as rows of the ledger, and the rows in `keep`, which still wait."""
+    ids: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row in schema_ids.to_pylist():
+        ids[tuple(row[name] for name in _TABLE)].append(row["id"])
+    counts: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rules.drop_columns(["last_violated", "last_checked"]).to_pylist():
+        counts[tuple(row.pop(name) for name in _TABLE)].append(row)
+    rolled = []
+    for row in sums.drop_columns(["summed"]).to_pylist():
+        key = tuple(row[name] for name in _TABLE)
+        # what was taken as it is has neither schemas nor rules, and stays told apart
+        taken = row.pop("accepted")
+        about = {
+            "files": [],
+            "error": "",
+            "outcome": ACCEPTED if taken else "published",
+            "schema_ids": [] if taken else sorted(ids[key]),
+            "expectations": None if taken else counts.get(key),
+        }
+        rolled.append(row | about)
+    return pa.Table.from_pylist([*map(asdict, keep), *rolled], schema=TABLES)
+
+
+def _sum_of(batches: list[BatchRow]) -> BatchRow:
+    last = max(batches, key=lambda batch: batch.batch)
+    dead: dict[str, int] = defaultdict(int)
+    for batch in batches:
+        for code, count in batch.dead_letters.items():
+            dead[code] += count
+    sums = {
+        name: sum(getattr(batch, name) for batch in batches)
+        for name in (
+            *("read", "dead_lettered", "skipped", "rows", "files", "bytes", "batches"),
+            *("plan_seconds", "stage_seconds", "manifest_seconds", "publish_seconds", "stages"),
+        )
+    }
+    return replace(
+        last,
+        **sums,
+        # nothing of these batches is parked any more, or they would have been kept
+        written=sum(batch.written + batch.parked for batch in batches),
+        parked=0,
+        tables=max(batch.tables for batch in batches),
+        started_at=min(batch.started_at for batch in batches),
+        finished_at=max(batch.finished_at for batch in batches),
+        ranges=_joined(r for batch in batches for r in batch.ranges),
+        dead_letters=dict(dead),
+    )
+
+
+def _joined(ranges: Iterable[SourceRange]) -> tuple[SourceRange, ...]:
+    by_partition: dict[tuple[str, int], SourceRange] = {}
+    for r in ranges:
+        known = by_partition.get((r.topic, r.partition), r)
+        records = r.records if known is r else known.records + r.records
+        by_partition[(r.topic, r.partition)] = SourceRange(
+            r.topic, r.partition, min(known.start, r.start), max(known.end, r.end), records
+        )
+    return tuple(by_partition.values())

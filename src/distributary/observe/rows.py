@@ -1,15 +1,20 @@
-"""The ledger's rows as frozen facts, for everybody who reads them."""
+"""The ledger's rows as frozen facts, their sums by table and rule, and how they are found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from distributary.model.manifest import Counts, SourceRange, app_id
+from distributary.model.ledger import OP_COLUMNS
+from distributary.model.manifest import FINGERPRINT_BITS, Counts, SourceRange, app_id
 
 PARKED = "parked"
 RESUMED = "resumed"
@@ -18,6 +23,7 @@ RESUMED = "resumed"
 ACCEPTED = "accepted"
 """The outcome of a row that is no batch's: the table counts as it was then, marks and rows."""
 
+BATCH_KEY = ("pipeline", "life", "lane", "batch")
 BatchKey = tuple[str, str, str, int]
 """Pipeline, life, lane, number."""
 
@@ -229,12 +235,27 @@ class FoundBatch:
 
 def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
     """The rows of the ledger's `batches`."""
-    return tuple(_batch(row) for row in rows.to_pylist())
+    return tuple(
+        BatchRow(
+            **row
+            | {"ranges": tuple(SourceRange(**one) for one in row["ranges"] or ())}
+            | {"dead_letters": dict(row["dead_letters"] or ())}
+        )
+        for row in rows.to_pylist()
+    )
 
 
 def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
     """The rows of the ledger's `tables`."""
-    return tuple(_table(row) for row in rows.to_pylist())
+    return tuple(
+        TableRow(
+            **row
+            | {name: tuple(row[name] or ()) for name in ("files", "schema_ids")}
+            | {"expectations": tuple(row.get("expectations") or ()) or None}
+            | {"error": row["error"] or ""}
+        )
+        for row in rows.to_pylist()
+    )
 
 
 def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
@@ -242,13 +263,331 @@ def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
     return tuple(SchemaRow(**row) for row in rows.to_pylist())
 
 
-def _batch(row: dict[str, Any]) -> BatchRow:
-    ranges = tuple(SourceRange(**item) for item in row["ranges"] or ())
-    return BatchRow(**{**row, "ranges": ranges, "dead_letters": dict(row["dead_letters"] or ())})
+# One line per table out of millions of rows: the engine sums, this module names.
+
+# what is parked is not in the table; its rows count from the row that says `resumed`
+SUMMARY_SQL = """
+SELECT pipeline, "table",
+       max(role) AS role, max(type) AS type, max(path) AS path, max(columns) AS columns,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE bytes END) AS bytes,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE batches END) AS batches,
+       sum(CASE WHEN outcome = 'parked' THEN 1 ELSE 0 END) AS parked,
+       first_value(version ORDER BY at DESC, batch DESC)
+           FILTER (WHERE outcome <> 'parked' AND version IS NOT NULL) AS version,
+       max(CASE WHEN outcome IN ('parked', 'accepted') THEN NULL ELSE at END) AS last_commit,
+       min(since) AS first_seen,
+       sum(inserts) FILTER (WHERE outcome <> 'parked') AS inserts,
+       sum(updates) FILTER (WHERE outcome <> 'parked') AS updates,
+       sum(deletes) FILTER (WHERE outcome <> 'parked') AS deletes,
+       sum(reads) FILTER (WHERE outcome <> 'parked') AS reads,
+       sum(truncates) FILTER (WHERE outcome <> 'parked') AS truncates,
+       max(last_event) FILTER (WHERE outcome <> 'parked') AS last_event,
+       first_value(at ORDER BY last_event DESC NULLS LAST, at)
+           FILTER (WHERE outcome <> 'parked' AND last_event IS NOT NULL) AS last_event_at
+FROM ledger GROUP BY pipeline, "table"
+"""
+
+LAST_COMMITS_SQL = """
+SELECT pipeline, life, lane, "table",
+       max(role) AS role, max(type) AS type, max(path) AS path,
+       max(batch) FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL)
+           AS batch,
+       first_value(version ORDER BY batch DESC)
+           FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL) AS version,
+       max(batch) FILTER (WHERE outcome = 'accepted') AS accepted,
+       first_value(version ORDER BY at DESC) FILTER (WHERE outcome = 'accepted')
+           AS accepted_version,
+       min(since) AS since,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
+       sum(CASE WHEN outcome IN ('parked', 'accepted') THEN 0 ELSE rows END) AS written,
+       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows
+FROM ledger GROUP BY pipeline, life, lane, "table"
+"""
+
+BY_TABLE = 'pipeline, "table"'
+BY_LANE = 'pipeline, life, lane, "table"'
 
 
-def _table(row: dict[str, Any]) -> TableRow:
-    files, ids = tuple(row["files"] or ()), tuple(row["schema_ids"] or ())
-    rules = tuple(row["expectations"]) if row.get("expectations") else None
-    told = {"files": files, "schema_ids": ids, "expectations": rules}
-    return TableRow(**{**row, **told, "error": row["error"] or ""})
+def schema_ids_sql(by: str, where: str = "true") -> str:
+    """The schemas of records; `by` is one of the above, and nothing here is from outside."""
+    ids = f"SELECT {by}, unnest(schema_ids) AS id FROM ledger WHERE {where}"  # noqa: S608
+    return f"SELECT DISTINCT {by}, id FROM ({ids})"  # noqa: S608
+
+
+def rules_sql(by: str, where: str = "true") -> str:
+    """What rules have found: what was said last holds, but for the counts, which are added up.
+
+    As with rows, what is parked counts from the row that says `resumed`.
+    """
+    return f"""
+        SELECT {by}, r['rule'] AS rule, first_value(r['action'] ORDER BY at DESC) AS action,
+            sum(r['checked']) AS checked, sum(r['violated']) AS violated,
+            first_value(r['unfit'] ORDER BY at DESC) AS unfit,
+            first_value(r['example'] ORDER BY at DESC) FILTER (WHERE r['violated'] > 0) AS example,
+            max(at) FILTER (WHERE r['violated'] > 0) AS last_violated, max(at) AS last_checked
+        FROM (SELECT {by}, at, unnest(expectations) AS r
+              FROM ledger WHERE outcome <> 'parked' AND {where})
+        GROUP BY {by}, r['rule']
+        """  # noqa: S608
+
+
+NO_TABLE = -1
+"""The version of a table that was taken as it is when it was not there."""
+
+
+def summaries(
+    sums: pa.Table,
+    schema_ids: pa.Table | None,
+    parked: Iterable[TableRow],
+    *,
+    pipeline: str | None = None,
+) -> tuple[TableSummary, ...]:
+    """Joins the sums with what is still parked; by name of the table."""
+    ids: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in () if schema_ids is None else schema_ids.to_pylist():
+        ids[row["pipeline"], row["table"]].append(row["id"])
+    waiting: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
+    for waits in parked:
+        waiting[waits.pipeline, waits.table].append(waits)
+    result = []
+    for row in sums.drop_columns(["parked"]).to_pylist():
+        key = (row["pipeline"], row["table"])
+        counts = {op: row.pop(column) for op, column in OP_COLUMNS.items()}
+        if pipeline not in (None, key[0]):
+            continue
+        rows = waiting[key]
+        told = TableSummary(
+            **row,
+            schema_ids=tuple(sorted(ids[key])),
+            parked_batches=len(rows),
+            parked_records=sum(r.records for r in rows),
+            # why it was parked: batches after the first one only wait behind it
+            error=min(rows, key=lambda r: r.batch).error if rows else "",
+            changes={op: count for op, count in counts.items() if count is not None},
+        )
+        result.append(replace(told, version=None) if told.version == NO_TABLE else told)
+    return tuple(sorted(result, key=lambda table: (table.table, table.pipeline)))
+
+
+# What rules have found, over all batches: the engine sums, this module names. Pure.
+
+_MOST_TABLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """What one rule has found in one table."""
+
+    pipeline: str
+    table: str
+    rule: str
+    action: str
+    checked: int
+    """Rows for which it was evaluated."""
+    violated: int
+    """Rows that broke it."""
+    unfit: str
+    """Why it could not be applied to the table in its last batch; empty if it was."""
+    example: str
+    """A record that broke it, as `trace` wants it; empty if none did."""
+    last_violated: datetime | None
+    last_checked: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStatus:
+    """What one rule has found in all tables of a pipeline."""
+
+    rule: str
+    action: str
+    checked: int
+    violated: int
+    tables: int
+    """Tables to which it is applied."""
+    violating: tuple[TableRule, ...]
+    """Those with the most rows that broke it, the worst first."""
+    violating_tables: int
+    """How many there are, shown or not."""
+    unfit: tuple[TableRule, ...]
+    """Some of the tables to which it cannot be applied."""
+    unfit_tables: int
+    last_violated: datetime | None
+
+
+def table_rules(found: pa.Table) -> tuple[TableRule, ...]:
+    """The answer to the query above, by rule and table."""
+    rows = (
+        TableRule(**{**row, "unfit": row["unfit"] or "", "example": row["example"] or ""})
+        for row in found.to_pylist()
+    )
+    return tuple(sorted(rows, key=lambda row: (row.pipeline, row.rule, row.table)))
+
+
+def rule_statuses(rules: Iterable[TableRule]) -> tuple[RuleStatus, ...]:
+    """One line for each rule of a pipeline, those that were broken most first."""
+    by_rule: dict[str, list[TableRule]] = defaultdict(list)
+    for row in rules:
+        by_rule[row.rule].append(row)
+    found = [_status(name, rows) for name, rows in by_rule.items()]
+    return tuple(sorted(found, key=lambda one: (-one.violated, one.rule)))
+
+
+def _status(rule: str, rows: list[TableRule]) -> RuleStatus:
+    broken = sorted((r for r in rows if r.violated), key=lambda r: (-r.violated, r.table))
+    unfit = [r for r in rows if r.unfit]
+    moments = [r.last_violated for r in broken if r.last_violated is not None]
+    return RuleStatus(
+        rule=rule,
+        action=max(rows, key=lambda r: r.last_checked).action,
+        checked=sum(r.checked for r in rows),
+        violated=sum(r.violated for r in rows),
+        tables=len(rows) - len(unfit),
+        violating=tuple(broken[:_MOST_TABLES]),
+        violating_tables=len(broken),
+        unfit=tuple(unfit[:_MOST_TABLES]),
+        unfit_tables=len(unfit),
+        last_violated=max(moments, default=None),
+    )
+
+
+# Which schemas the records of a table, or of a topic, were written with.
+
+# rows are known where no batch mixed schemas; a sum of old batches does not know its first
+SCHEMA_USE_SQL = """
+SELECT pipeline, "table", id,
+       CASE WHEN max(mixed) = 1 THEN sum(rows) END AS rows,
+       CASE WHEN max(batches) = 1 THEN min(batch) END AS first_batch,
+       max(batch) AS last_batch, min(since) AS first_seen, max(at) AS last_seen
+FROM (SELECT pipeline, "table", batch, batches, rows, since, at,
+             array_length(schema_ids) AS mixed, unnest(schema_ids) AS id
+      FROM ledger WHERE outcome <> 'parked')
+GROUP BY pipeline, "table", id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInUse:
+    """One schema, and what there is of it."""
+
+    id: int
+    subject: str | None
+    """None where nobody knows it any more."""
+    subject_version: int | None
+    rows: int | None
+    """None where the ledger knows only the rows of several schemas together."""
+    first_batch: int | None
+    """None where it is summed up with other old batches."""
+    last_batch: int | None
+    """None where no table has a record of it: all of them are dead letters."""
+    first_seen: datetime | None
+    last_seen: datetime | None
+
+
+def uses_of(
+    found: pa.Table | None, tables: Iterable[tuple[str, str]], history: Iterable[SchemaRow]
+) -> tuple[SchemaInUse, ...]:
+    """The schemas of some tables, each named by its pipeline and its name; by id.
+
+    `found` is what `Ledger.schema_use` says; `history` knows the subjects of ids.
+    """
+    wanted = set(tables)
+    homes = {(r.pipeline, r.schema_id): r.schema for r in history}
+    by_id: dict[int, SchemaInUse] = {}
+    for row in () if found is None else found.to_pylist():
+        pipeline, table = row.pop("pipeline"), row.pop("table")
+        if (pipeline, table) not in wanted:
+            continue
+        # `chess-value v3`, as `WriterSchema.label` writes it
+        subject, mark, version = homes.get((pipeline, row["id"]), "").rpartition(" v")
+        named = (subject, int(version)) if mark and version.isdigit() else (None, None)
+        use = SchemaInUse(subject=named[0], subject_version=named[1], **row)
+        by_id[use.id] = _joined(by_id[use.id], use) if use.id in by_id else use
+    return tuple(by_id[each] for each in sorted(by_id))
+
+
+def with_rows(uses: Iterable[SchemaInUse], counts: Counter[int] | None) -> tuple[SchemaInUse, ...]:
+    """The same with rows that were counted, and with schemas that only the count knows."""
+    if counts is None:
+        return tuple(uses)
+    known = {use.id: replace(use, rows=counts[use.id]) for use in uses}
+    for each in counts.keys() - known.keys():
+        known[each] = SchemaInUse(each, None, None, counts[each], None, None, None, None)
+    return tuple(known[each] for each in sorted(known))
+
+
+def _joined(one: SchemaInUse, other: SchemaInUse) -> SchemaInUse:
+    return SchemaInUse(
+        one.id,
+        one.subject or other.subject,
+        one.subject_version or other.subject_version,
+        None if one.rows is None or other.rows is None else one.rows + other.rows,
+        _least(one.first_batch, other.first_batch),
+        max(one.last_batch or 0, other.last_batch or 0),
+        _least(one.first_seen, other.first_seen),
+        max(filter(None, (one.last_seen, other.last_seen)), default=None),
+    )
+
+
+def _least(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else min(one, other)
+
+
+# Conditions on ledger rows as expressions: values from outside are never part of a text.
+
+
+def text(column: str) -> pc.Expression:
+    """A column of texts, to compare with.
+
+    Merges and updates by deltalake write a newer kind of text into their files, which pyarrow
+    compares with nothing: without the cast a filter fails on the first such file.
+    """
+    return pc.field(column).cast(pa.string())
+
+
+def same(**values: str | int | None) -> pc.Expression | None:
+    """Every named column holds its value; a column whose value is None does not matter."""
+    tests = [
+        (text(name) == str(value)) if isinstance(value, str) else (pc.field(name) == value)
+        for name, value in values.items()
+        if value is not None
+    ]
+    return reduce(and_, tests) if tests else None
+
+
+def both(*tests: pc.Expression | None) -> pc.Expression | None:
+    """All of the tests that there are."""
+    present = [test for test in tests if test is not None]
+    return reduce(and_, present) if present else None
+
+
+def may_hold(offset: int) -> pc.Expression:
+    """Rows of `tables` whose offsets include this one, or are not known."""
+    first, last = pc.field("first_offset"), pc.field("last_offset")
+    return first.is_null() | ((first <= offset) & (last >= offset))
+
+
+def flat_ranges(batches: pa.Table) -> pa.Table:
+    """What rows of `batches` have read, range by range, each with the number of its `row`."""
+    ranges = batches["ranges"].combine_chunks()
+    flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
+    return flat.append_column("row", pc.list_parent_indices(ranges))
+
+
+def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
+    """Rows of `batches` that read this record."""
+    flat = flat_ranges(batches)
+    hits = flat.filter(
+        (pc.field("topic") == topic)
+        & (pc.field("partition") == partition)
+        & (pc.field("start") <= offset)
+        & (pc.field("end") > offset)
+    )
+    if not len(hits):
+        # a range of a files source: its topic is a folder, and a record's partition its file
+        first = pc.shift_right(pc.field("start"), pc.scalar(FINGERPRINT_BITS))
+        end = pc.shift_right(pc.field("end"), pc.scalar(FINGERPRINT_BITS))
+        folder = pc.match_substring(pc.field("topic"), "/")
+        hits = flat.filter(folder & (first <= partition) & (end > partition))
+    return batches.take(pc.unique(hits["row"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -20,10 +20,15 @@ from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import SHOWN, Ranking, losses_of, rank, with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
-from distributary.observe.pipelines import Registration, read_failure, registrations
-from distributary.observe.rows import BatchRow, TableRow, TableSummary
-from distributary.observe.summary import RuleStatus, TableRule, rule_statuses
-from distributary.publish.parking import Loss
+from distributary.observe.pipelines import read_failure, registrations
+from distributary.observe.rows import (
+    BatchRow,
+    RuleStatus,
+    TableRow,
+    TableRule,
+    TableSummary,
+    rule_statuses,
+)
 
 # Lag said in words: who is faster, since when, and when it will be level. Pure.
 
@@ -93,20 +98,32 @@ def forecast(batches: Sequence[BatchRow], *, running: bool = True) -> Forecast:
     recent = _since_last_break([b for b in batches if b.batches == 1][-WINDOW:])
     if not recent or recent[-1].lag_records is None:
         return Forecast(Trend.UNKNOWN)
-    last, lag = recent[-1], recent[-1].lag_records
-    step, share = slowest(recent)
-    ours, net, producer = our_rate(recent), *_source_rates(recent)
+    last, (step, share) = recent[-1], slowest(recent)
+    net, producer = _source_rates(recent)
     known = Forecast(
         Trend.BEHIND,
-        lag_records=lag,
+        lag_records=last.lag_records,
         lag_seconds=last.lag_seconds,
-        our_rate=ours,
+        our_rate=our_rate(recent),
         producer_rate=producer,
         net_rate=net,
         slowest_step=step,
         slowest_share=share,
     )
-    return _with_trend(known, last=last, typical=median(b.seconds for b in recent), running=running)
+    lag = last.lag_records or 0
+    # what arrives while a batch is under way is waiting when it ends, and is no lag
+    arrivals = (producer or 0.0) * median(b.seconds for b in recent) * 1.5
+    if lag == 0 or (running and lag <= arrivals):
+        return replace(known, trend=Trend.LEVEL)
+    if not running or net is None:
+        return known
+    if abs(net) <= _STEADY * (known.our_rate or 0.0):
+        return replace(known, trend=Trend.HOLDING)
+    if net < 0:
+        return replace(known, trend=Trend.FALLING_BEHIND)
+    near = lag / net < _LONGEST.total_seconds()
+    level_at = last.finished_at + timedelta(seconds=lag / net) if near else None
+    return replace(known, trend=Trend.CATCHING_UP, level_at=level_at)
 
 
 def our_rate(batches: Sequence[BatchRow]) -> float | None:
@@ -118,14 +135,11 @@ def our_rate(batches: Sequence[BatchRow]) -> float | None:
 def slowest(batches: Sequence[BatchRow]) -> tuple[str, float]:
     """The step that takes the most time, and its share of the whole."""
     whole = sum(batch.seconds for batch in batches)
-    sums = {
-        step: sum(batch.steps[step] for batch in batches)
-        for step in ("plan", "stage", "manifest", "publish")
-    }
-    step = max(sums, key=lambda name: sums[name])
-    if whole <= 0 or sums[step] <= 0:
-        return "", 0.0
-    return step, min(sums[step] / whole, 1.0)
+    sums: Counter[str] = Counter()
+    for batch in batches:
+        sums.update(batch.steps)
+    ((step, seconds),) = sums.most_common(1)
+    return (step, min(seconds / whole, 1.0)) if whole > 0 and seconds > 0 else ("", 0.0)
 
 
 def number(value: float) -> str:
@@ -134,25 +148,6 @@ def number(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.1f} {unit}"
     return f"{value:,.0f}"
-
-
-def _with_trend(known: Forecast, *, last: BatchRow, typical: float, running: bool) -> Forecast:
-    lag, net = known.lag_records or 0, known.net_rate
-    # what arrives while a batch is under way is waiting when it ends, and is no lag
-    arrivals = (known.producer_rate or 0.0) * typical * 1.5
-    if lag == 0 or (running and lag <= arrivals):
-        return replace(known, trend=Trend.LEVEL)
-    if not running or net is None:
-        return known
-    if abs(net) <= _STEADY * (known.our_rate or 0.0):
-        return replace(known, trend=Trend.HOLDING)
-    if net < 0:
-        return replace(known, trend=Trend.FALLING_BEHIND)
-    ahead = lag / net
-    level_at = (
-        last.finished_at + timedelta(seconds=ahead) if ahead < _LONGEST.total_seconds() else None
-    )
-    return replace(known, trend=Trend.CATCHING_UP, level_at=level_at)
 
 
 def _since_last_break(batches: list[BatchRow]) -> list[BatchRow]:
@@ -179,9 +174,7 @@ def _source_rates(batches: Sequence[BatchRow]) -> tuple[float | None, float | No
     return shrunk / seconds, max((read - shrunk) / seconds, 0.0)
 
 
-def _clock(moment: datetime | None, now: datetime, tz: tzinfo | None) -> str:
-    if moment is None:
-        return ""
+def _clock(moment: datetime, now: datetime, tz: tzinfo | None) -> str:
     local = max(moment, now).astimezone(tz)
     far = moment - now > timedelta(hours=20)
     return local.strftime("%Y-%m-%d %H:%M" if far else "%H:%M")
@@ -236,9 +229,8 @@ def source_tables(
     if not logs:
         return None
     merged = {t.type: t for t in tables if t.role == Role.MERGED}
-    every = sorted(
-        (_one_table(log, merged.get(kind), as_of) for kind, log in logs.items()), key=_behind_first
-    )
+    every = [_source_table(log, merged.get(kind), as_of) for kind, log in logs.items()]
+    every.sort(key=lambda each: (-each.parked_events, -(each.lag_seconds or 0.0), each.table))
     sums = {op: sum(log.changes.get(op, 0) for log in logs.values()) for op in OPS}
     first = [merged[each.type] for each in every[:shown] if each.type in merged]
     measured = with_measures(lake, first, storage_options=storage_options)
@@ -247,7 +239,7 @@ def source_tables(
     return SourceTables(tuple(visible), len(every), sums)
 
 
-def _one_table(log: TableSummary, merged: TableSummary | None, as_of: datetime) -> SourceTable:
+def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetime) -> SourceTable:
     table = merged or log
     parked = max(log.parked_records, table.parked_records)
     until = as_of if parked else table.last_event_at
@@ -267,18 +259,10 @@ def _one_table(log: TableSummary, merged: TableSummary | None, as_of: datetime) 
     )
 
 
-def _behind_first(table: SourceTable) -> tuple[int, float, str]:
-    return (-table.parked_events, -(table.lag_seconds or 0.0), table.table)
-
-
-STATUS_VERSION = 1
-
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
 _Row = TypeVar("_Row", TableSummary, TableRow, TableRule)
-
-_NOT_RUNNING = frozenset({"stopped", "crashed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,19 +327,14 @@ class Status:
 
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`: plain values, times in UTC."""
-        return {"version": STATUS_VERSION, **plain(self)}
-
-
-def unknown_liveness(checkpoint: str) -> str:
-    """For callers who cannot tell whether a process is alive."""
-    return "unknown"
+        return {"version": 1, **plain(self)}
 
 
 def status(
     lake: str,
     *,
     pipeline: str | None = None,
-    liveness: Liveness = unknown_liveness,
+    liveness: Liveness = lambda checkpoint: "unknown",
     now: datetime | None = None,
     tz: tzinfo | None = None,
     shown: int = SHOWN,
@@ -369,90 +348,52 @@ def status(
     rules = _by_pipeline(ledger.rules(pipeline))
     moment = now or datetime.now(UTC)
     names = {*known, *ledger.pipelines()}
-    result = []
-    for name in sorted(names if pipeline is None else names & {pipeline}):
-        facts = _Facts(
-            name=name,
-            registration=known.get(name),
-            batches=ledger.batches(name, lane="stream", last=WINDOW),
-            tables=tables.get(name, []),
-            parked=parked.get(name, []),
-            totals=ledger.totals(name),
-            dead_letters=_dead_letters(lake, name, tables.get(name, []), storage_options),
-            rules=rules.get(name, []),
-            losses=losses_of(lake, tables.get(name, [])),
+
+    def one(name: str) -> PipelineStatus:
+        card, mine = known.get(name), tables[name]
+        checkpoint = card.checkpoint if card else ""
+        state = liveness(checkpoint) if checkpoint else "unknown"
+        batches = ledger.batches(name, lane="stream", last=WINDOW)
+        last = batches[-1] if batches else None
+        current = [batch for batch in batches if last and batch.life == last.life]
+        lag = forecast(current, running=state not in ("stopped", "crashed"))
+        as_of = last.finished_at if last else None
+        totals = ledger.totals(name)
+        ranking = rank(mine, as_of=as_of or moment, shown=shown, losses=losses_of(lake, mine))
+        changes = source_tables(
+            lake, mine, as_of=as_of or moment, shown=shown, storage_options=storage_options
         )
-        one = _one(facts, liveness=liveness, now=moment, tz=tz, shown=shown)
-        result.append(_measured(one, facts.tables, lake, shown, storage_options))
-    return Status(lake, moment, tuple(result))
+        if changes is not None:
+            # merged tables are asked for their rows: of the shown ones only
+            first = [item.table for item in ranking.shown]
+            found = with_measures(lake, first, storage_options=storage_options)
+            items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
+            ranking = replace(ranking, shown=tuple(items))
+        return PipelineStatus(
+            name=name,
+            state=state,
+            file=card.file if card else "",
+            checkpoint=checkpoint,
+            as_of=as_of,
+            age_seconds=None if as_of is None else max((moment - as_of).total_seconds(), 0.0),
+            last_batch=last,
+            totals=totals,
+            equation=totals.equation(),
+            balanced=totals.balanced,
+            rows=sum(t.rows or 0 for t in mine if t.role != Role.DEAD_LETTERS),
+            records_per_second=our_rate([b for b in current if b.batches == 1]),
+            lag=lag,
+            lag_in_words=lag.words(now=moment, tz=tz),
+            tables=ranking,
+            dead_letters=_dead_letters(lake, name, mine, storage_options),
+            parked=parked_tables(parked[name]),
+            failure=read_failure(checkpoint) if checkpoint else None,
+            changes=changes,
+            expectations=rule_statuses(rules[name]),
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    name: str
-    registration: Registration | None
-    batches: Sequence[BatchRow]
-    tables: Sequence[TableSummary]
-    parked: Sequence[TableRow]
-    totals: Counts
-    dead_letters: DeadLetterStatistics
-    rules: Sequence[TableRule]
-    losses: Mapping[str, Loss]
-
-
-def _one(
-    facts: _Facts, *, liveness: Liveness, now: datetime, tz: tzinfo | None, shown: int
-) -> PipelineStatus:
-    checkpoint = facts.registration.checkpoint if facts.registration else ""
-    state = liveness(checkpoint) if checkpoint else "unknown"
-    last = facts.batches[-1] if facts.batches else None
-    current = [batch for batch in facts.batches if last and batch.life == last.life]
-    lag = forecast(current, running=state not in _NOT_RUNNING)
-    as_of = last.finished_at if last else None
-    return PipelineStatus(
-        name=facts.name,
-        state=state,
-        file=facts.registration.file if facts.registration else "",
-        checkpoint=checkpoint,
-        as_of=as_of,
-        age_seconds=None if as_of is None else max((now - as_of).total_seconds(), 0.0),
-        last_batch=last,
-        totals=facts.totals,
-        equation=facts.totals.equation(),
-        balanced=facts.totals.balanced,
-        rows=sum(t.rows or 0 for t in facts.tables if t.role != Role.DEAD_LETTERS),
-        records_per_second=our_rate([b for b in current if b.batches == 1]),
-        lag=lag,
-        lag_in_words=lag.words(now=now, tz=tz),
-        tables=rank(facts.tables, as_of=as_of or now, shown=shown, losses=facts.losses),
-        dead_letters=facts.dead_letters,
-        parked=parked_tables(facts.parked),
-        failure=read_failure(checkpoint) if checkpoint else None,
-        expectations=rule_statuses(facts.rules),
-    )
-
-
-def _measured(
-    one: PipelineStatus,
-    tables: Sequence[TableSummary],
-    lake: str,
-    shown: int,
-    storage_options: StorageOptions | None,
-) -> PipelineStatus:
-    """The same with what is to be read from the tables themselves: of the shown ones only."""
-    changes = source_tables(
-        lake,
-        tables,
-        as_of=one.as_of or datetime.now(UTC),
-        shown=shown,
-        storage_options=storage_options,
-    )
-    if changes is None:
-        return one
-    first = [item.table for item in one.tables.shown]
-    found = with_measures(lake, first, storage_options=storage_options)
-    items = (replace(i, table=t) for i, t in zip(one.tables.shown, found, strict=True))
-    return replace(one, changes=changes, tables=replace(one.tables, shown=tuple(items)))
+    wanted = sorted(names if pipeline is None else names & {pipeline})
+    return Status(lake, moment, tuple(one(name) for name in wanted))
 
 
 def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
@@ -474,24 +415,19 @@ def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
 
 
 def _dead_letters(
-    lake: str,
-    pipeline: str,
-    tables: Sequence[TableSummary],
-    storage_options: StorageOptions | None,
+    lake: str, pipeline: str, tables: Sequence[TableSummary], storage_options: StorageOptions | None
 ) -> DeadLetterStatistics:
-    by_status: dict[str, int] = defaultdict(int)
+    by_status: Counter[str] = Counter()
     reasons: list[Reason] = []
     for path in sorted({t.path for t in tables if t.role == Role.DEAD_LETTERS}):
-        here = layout.place(lake, path)
-        letters = DeadLetters(here, storage_options=storage_options)
-        for name, count in letters.count_by_status(pipeline=pipeline).items():
-            by_status[name] += count
+        letters = DeadLetters(layout.place(lake, path), storage_options=storage_options)
+        by_status.update(letters.count_by_status(pipeline=pipeline))
         reasons += letters.reasons(pipeline=pipeline)
     return DeadLetterStatistics(dict(by_status), tuple(reasons))
 
 
-def _by_pipeline(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
-    grouped: dict[str, list[_Row]] = defaultdict(list)
+def _by_pipeline(rows: Iterable[_Row]) -> defaultdict[str, list[_Row]]:
+    grouped: defaultdict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         grouped[row.pipeline].append(row)
     return grouped

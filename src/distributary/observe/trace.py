@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import reduce
 from itertools import chain
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +20,23 @@ import pyarrow.fs as pa_fs
 
 from distributary.delta.tables import StorageOptions, lake_files, reaching
 from distributary.errors import ConfigError, ErrorCode
+from distributary.evolve.types import fold
 from distributary.model import layout
+from distributary.model.change import CHANGE_NAMES, SEQ
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import files_of, open_readable
+from distributary.observe.health import DERIVED, Readable, files_of, open_readable
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
-from distributary.observe.rows import ACCEPTED, PARKED, RESUMED, BatchRow, TableRow
-from distributary.observe.summary import text
+from distributary.observe.rows import (
+    ACCEPTED,
+    PARKED,
+    RESUMED,
+    BatchRow,
+    TableRow,
+    TableSummary,
+    text,
+)
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.
 
@@ -86,137 +98,44 @@ class Place:
     """The file waits: the row is not in the table yet."""
 
 
-def files_holding(
-    files: pa_fs.FileSystem, paths: Iterable[str], wanted: Coordinates
-) -> tuple[set[str], set[str]]:
-    """Of many files of many tables: those with rows of the record, and those that are gone."""
-    listed = list(paths)
-    there = [info.type == pa_fs.FileType.File for info in files.get_file_info(listed)]
-    present = [path for path, is_there in zip(listed, there, strict=True) if is_there]
-    gone = {path for path, is_there in zip(listed, there, strict=True) if not is_there}
-    if not present:
-        return set(), gone
-    # one scan for all of them: columns that a file lacks read as null
-    everything = ds.dataset(present, schema=COORDINATES, format="parquet", filesystem=files)
-    hits = everything.scanner(columns=[_FILE], filter=wanted.condition()).to_table()
-    return set(hits[_FILE].to_pylist()), gone
-
-
-def places_in_table(
-    lake: str,
-    folder: str,
-    wanted: Coordinates,
-    *,
-    table: str,
-    role: str,
-    only: Iterable[str] | None = None,
-    storage_options: StorageOptions | None = None,
-) -> tuple[Place, ...] | None:
-    """The record's rows in a table's live files, or only in some of these.
-
-    None: a file asked for is not live any more (it was compacted, say): look at all of them.
-    """
-    found = open_readable(layout.join(lake, folder), storage_options)
-    if found is None or "_offset" not in found.schema.names:
-        return ()
-    condition = _known(found.schema, wanted)
-    live = found.files
-    if live is None:
-        rows = found.rows(where=condition, limit=_ROWS_SHOWN)
-        return tuple(Place(table, role, None, None, row) for row in rows.to_pylist())
-    if only is None:
-        fragments = list(live.get_fragments(filter=condition))
-    else:
-        names = set(only)
-        fragments = [f for f in live.get_fragments() if f.path in names]
-        if len(fragments) < len(names):
-            return None
-    places = (_places(f, live.schema, condition, table=table, role=role) for f in fragments)
-    return tuple(chain.from_iterable(places))[:_ROWS_SHOWN]
-
-
-def places_in_file(
-    files: pa_fs.FileSystem,
-    path: str,
-    wanted: Coordinates,
-    *,
-    table: str,
-    role: str,
-    parked: bool = False,
-) -> tuple[Place, ...]:
-    """The record's rows in one file of which no table format knows (yet)."""
-    alone = ds.dataset([path], format="parquet", filesystem=files)
-    (fragment,) = alone.get_fragments()
-    condition = _known(alone.schema, wanted)
-    found = _places(fragment, alone.schema, condition, table=table, role=role, parked=parked)
-    return tuple(found)[:_ROWS_SHOWN]
-
-
-def _places(
-    fragment: ds.Fragment,
-    schema: pa.Schema,
-    condition: pc.Expression,
-    *,
-    table: str,
-    role: str,
-    parked: bool = False,
-) -> list[Place]:
-    values = fragment.to_table(schema=schema, filter=condition).to_pylist()
-    if not values:
-        return []
-    kept = [name for name in COORDINATES.names if name in schema.names]
-    rows = fragment.to_table(schema=schema, columns=kept)
-    numbered = rows.append_column("_row", pa.array(range(len(rows)), pa.int64()))
-    numbers = numbered.filter(condition)["_row"].to_pylist()
-    return [
-        Place(table, role, fragment.path, number, row, parked)
-        for number, row in zip(numbers, values, strict=True)
-    ]
-
-
-def _known(schema: pa.Schema, wanted: Coordinates) -> pc.Expression:
-    """The condition on those coordinates that the table keeps."""
-    condition = pc.field("_offset") == wanted.offset
-    if "_partition" in schema.names:
-        condition = condition & (pc.field("_partition") == wanted.partition)
-    if "_topic" in schema.names:
-        condition = condition & (text("_topic") == wanted.topic)
-    return condition
-
-
 # The search for a record's rows: first the files of its batch, then, if need be, whole tables.
 
 
-class Search:
+@dataclass(frozen=True, slots=True)
+class _Search:
     """Looks for one record in the tables of one lake."""
 
-    def __init__(
-        self, lake: str, wanted: Coordinates, *, storage_options: StorageOptions | None = None
-    ) -> None:
-        self._lake = lake
-        self._wanted = wanted
-        self._options = storage_options
+    lake: str
+    wanted: Coordinates
+    options: StorageOptions | None
+    files: pa_fs.FileSystem
 
     def places(self, rows: Iterable[TableRow]) -> tuple[Place, ...]:
         """The record's rows, given what the ledger says of the batches that read it."""
-        with reaching(self._lake):
-            files = lake_files(self._lake, self._options)
-            if files is None:
-                return ()
-            current = last_word(rows)
-            found = self._written(files, [row for row in current if row.outcome != PARKED])
-            waiting = [row for row in current if row.outcome == PARKED]
-            found += self._waiting(files, waiting, certain=bool(found))
+        # no dead letters, no parked rows of what was resumed since
+        kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
+        resumed = {(row.key, row.table) for row in kept if row.outcome == RESUMED}
+        found = self._written([row for row in kept if row.outcome != PARKED])
+        certain = bool(found)
+        for row in kept:
+            if row.outcome != PARKED or (row.key, row.table) in resumed:
+                continue
+            waits = self._parked_files(row)
+            hits, _ = self._holding(waits)
+            found += self._in_files(row, hits, parked=True)
+            if not waits and not certain:
+                # the offsets fit, and nothing else is known of the record: it must be in there
+                found.append(Place(row.table, row.role, None, None, parked=True))
         return tuple(sorted(found, key=lambda p: (p.table, p.file or "", p.row or 0)))
 
-    def _written(self, files: pa_fs.FileSystem, rows: Sequence[TableRow]) -> list[Place]:
-        listed = [(row, self._files(row)) for row in rows]
+    def _written(self, rows: Sequence[TableRow]) -> list[Place]:
+        listed = [(row, files_of(layout.place(self.lake, row.path), row)) for row in rows]
         by_path = {
-            f"{layout.inside(self._lake, row.path)}/{name}": (row, name)
+            f"{layout.inside(self.lake, row.path)}/{name}": (row, name)
             for row, names in listed
             for name in names
         }
-        hits, gone = files_holding(files, by_path, self._wanted)
+        hits, gone = self._holding(by_path)
         # sums of old batches name no files, and compacted files are gone: such tables are
         # searched as a whole
         whole = {row.table: row for row, names in listed if not names}
@@ -231,69 +150,98 @@ class Search:
             if known is None:
                 whole[table] = row
             else:
-                found += known or self._in_folder(files, row, paths)
+                found += known or self._in_files(row, paths)
         for row in whole.values():
             found += self._in_table(row, None) or ()
         return found
 
-    def _files(self, row: TableRow) -> tuple[str, ...]:
-        return files_of(layout.place(self._lake, row.path), row)
+    def _holding(self, paths: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Of many files of many tables: those with rows of the record, and those that are gone."""
+        listed = list(paths)
+        infos = self.files.get_file_info(listed)
+        present = [info.path for info in infos if info.type == pa_fs.FileType.File]
+        gone = {*listed} - {*present}
+        if not present:
+            return set(), gone
+        # one scan for all of them: columns that a file lacks read as null
+        rows = ds.dataset(present, schema=COORDINATES, format="parquet", filesystem=self.files)
+        hits = rows.scanner(columns=[_FILE], filter=self.wanted.condition()).to_table()
+        return set(hits[_FILE].to_pylist()), gone
 
-    def _in_table(self, row: TableRow, only: Iterable[str] | None) -> tuple[Place, ...] | None:
-        return places_in_table(
-            self._lake,
-            layout.inside(self._lake, row.path),
-            self._wanted,
-            table=row.table,
-            role=row.role,
-            only=only,
-            storage_options=self._options,
-        )
+    def _in_table(self, row: TableRow, only: set[str] | None) -> list[Place] | None:
+        """The record's rows in a table's live files, or only in some of these.
 
-    def _in_folder(
-        self,
-        files: pa_fs.FileSystem,
-        row: TableRow,
-        paths: Iterable[str],
-        *,
-        parked: bool = False,
+        None: a file asked for is not live any more (it was compacted, say): look at all of them.
+        """
+        folder = layout.inside(self.lake, row.path)
+        found = open_readable(layout.join(self.lake, folder), self.options)
+        if found is None or "_offset" not in found.schema.names:
+            return []
+        condition = _known(found.schema, self.wanted)
+        live = found.files
+        if live is None:
+            rows = found.rows(where=condition, limit=_ROWS_SHOWN).to_pylist()
+            return [Place(row.table, row.role, None, None, values) for values in rows]
+        if only is None:
+            fragments = list(live.get_fragments(filter=condition))
+        else:
+            fragments = [f for f in live.get_fragments() if f.path in only]
+            if len(fragments) < len(only):
+                return None
+        places = (_places(row, f, live.schema, condition) for f in fragments)
+        return list(chain.from_iterable(places))[:_ROWS_SHOWN]
+
+    def _in_files(
+        self, row: TableRow, paths: Iterable[str], *, parked: bool = False
     ) -> list[Place]:
-        return [
-            place
-            for path in sorted(paths)
-            for place in places_in_file(
-                files, path, self._wanted, table=row.table, role=row.role, parked=parked
-            )
-        ]
-
-    def _waiting(
-        self, files: pa_fs.FileSystem, rows: Sequence[TableRow], *, certain: bool
-    ) -> list[Place]:
+        """The record's rows in files of which no table format knows (yet)."""
         found: list[Place] = []
-        for row in rows:
-            waits = _below(files, self._lake, row)
-            hits, _ = files_holding(files, waits, self._wanted)
-            found += self._in_folder(files, row, hits, parked=True)
-            if not waits and not certain:
-                # the offsets fit, and nothing else is known of the record: it must be in there
-                found.append(Place(row.table, row.role, None, None, parked=True))
+        for path in sorted(paths):
+            alone = ds.dataset([path], format="parquet", filesystem=self.files)
+            (fragment,) = alone.get_fragments()
+            condition = _known(alone.schema, self.wanted)
+            found += _places(row, fragment, alone.schema, condition, parked=parked)[:_ROWS_SHOWN]
         return found
 
+    def _parked_files(self, row: TableRow) -> list[str]:
+        """The batch's files among all that wait for the table; files have names of their own."""
+        folder = layout.join(layout.parked(self.lake, row.pipeline), row.table)
+        inside = folder[len(layout.join(self.lake, "")) :]
+        below = pa_fs.FileSelector(inside, allow_not_found=True, recursive=True)
+        endings = tuple(f"/{name}" for name in row.files)
+        paths = (info.path for info in self.files.get_file_info(below))
+        return [path for path in paths if path.endswith(endings)]
 
-def _below(files: pa_fs.FileSystem, lake: str, row: TableRow) -> list[str]:
-    """The batch's files among all that wait for the table; files have names of their own."""
-    folder = layout.join(layout.parked(lake, row.pipeline), row.table)
-    inside = folder[len(layout.join(lake, "")) :]
-    listing = files.get_file_info(pa_fs.FileSelector(inside, allow_not_found=True, recursive=True))
-    endings = tuple(f"/{name}" for name in row.files)
-    return [info.path for info in listing if endings and info.path.endswith(endings)]
+
+def _places(
+    row: TableRow,
+    fragment: ds.Fragment,
+    schema: pa.Schema,
+    condition: pc.Expression,
+    *,
+    parked: bool = False,
+) -> list[Place]:
+    found = fragment.to_table(schema=schema, filter=condition).to_pylist()
+    if not found:
+        return []
+    kept = [name for name in COORDINATES.names if name in schema.names]
+    rows = fragment.to_table(schema=schema, columns=kept)
+    numbered = rows.append_column("_row", pa.array(range(len(rows)), pa.int64()))
+    numbers = numbered.filter(condition)["_row"].to_pylist()
+    return [
+        Place(row.table, row.role, fragment.path, number, values, parked)
+        for number, values in zip(numbers, found, strict=True)
+    ]
 
 
-def last_word(rows: Iterable[TableRow]) -> list[TableRow]:
-    """What batches did last: no dead letters, no parked rows of what was resumed since."""
-    kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
-    resumed = {(row.key, row.table) for row in kept if row.outcome == RESUMED}
-    return [row for row in kept if row.outcome != PARKED or (row.key, row.table) not in resumed]
+def _known(schema: pa.Schema, wanted: Coordinates) -> pc.Expression:
+    """The condition on those coordinates that the table keeps."""
+    condition = pc.field("_offset") == wanted.offset
+    if "_partition" in schema.names:
+        condition = condition & (pc.field("_partition") == wanted.partition)
+    if "_topic" in schema.names:
+        condition = condition & (text("_topic") == wanted.topic)
+    return condition
 
 
 # Values that a person types, and names that are not there.
@@ -418,14 +366,19 @@ def trace_offset(
     batches = tuple(f.batch for f in found)
     if not found:
         return _unread(ledger, source)
-    letters = _letters(ledger, lake, source, storage_options)
+    where = {"topic": topic, "partition": partition, "offsets": offset, "columns": _LETTER_COLUMNS}
+    letters = _letters(lake, ledger.tables(schema_ids=False), storage_options, **where)
     rows = [row for f in found for row in f.tables]
     jobs = {f.batch.pipeline for f in found}
     rows += [r for name in sorted(jobs) for r in ledger.shared_tables(name, offset)]
     if any(letter["status"] == "replayed" for letter in letters):
         jobs |= {letter["pipeline"] for letter in letters}
         rows += [r for name in sorted(jobs) for r in ledger.replayed_tables(name, offset)]
-    places = Search(lake, source, storage_options=storage_options).places(rows)
+    places: tuple[Place, ...] = ()
+    with reaching(lake):
+        files = lake_files(lake, storage_options)
+        if files is not None:
+            places = _Search(lake, source, storage_options, files).places(rows)
     return Trace(source, _verdict(places, letters), batches, places, letters)
 
 
@@ -439,7 +392,12 @@ def trace_row(
     storage_options: StorageOptions | None = None,
 ) -> tuple[RowOrigin, ...]:
     """Rows of a table that hold this value, each with the record it came from."""
-    folder = _folder_of(lake, table, storage_options)
+    # only tables that the ledger knows: a name from outside never becomes a path
+    tables = Ledger(lake, storage_options=storage_options).tables(schema_ids=False)
+    known = {t.table: t.path for t in tables}
+    if table not in known:
+        raise missing("no such table", table, list(known))
+    folder = layout.inside(lake, known[table])
     found = open_readable(layout.join(lake, folder), storage_options)
     if found is None:
         raise missing("no such table", table, [])
@@ -467,23 +425,12 @@ def _unread(ledger: Ledger, source: Coordinates) -> Trace:
 
 
 def _letters(
-    ledger: Ledger, lake: str, source: Coordinates, storage_options: StorageOptions | None
+    lake: str, tables: Iterable[TableSummary], options: StorageOptions | None, **wanted: Any
 ) -> tuple[dict[str, Any], ...]:
-    tables = ledger.tables(schema_ids=False)
     folders = {layout.inside(lake, t.path) for t in tables if t.role == Role.DEAD_LETTERS}
-    return tuple(
-        letter
-        for folder in sorted(folders)
-        for letter in DeadLetters(layout.join(lake, folder), storage_options=storage_options)
-        .select(
-            topic=source.topic,
-            partition=source.partition,
-            offsets=source.offset,
-            status=None,
-            columns=_LETTER_COLUMNS,
-        )
-        .to_pylist()
-    )
+    stores = (DeadLetters(layout.join(lake, f), storage_options=options) for f in sorted(folders))
+    found = (store.select(status=None, **wanted).to_pylist() for store in stores)
+    return tuple(chain.from_iterable(found))
 
 
 def _verdict(places: Sequence[Place], letters: Sequence[dict[str, Any]]) -> Verdict:
@@ -496,10 +443,285 @@ def _verdict(places: Sequence[Place], letters: Sequence[dict[str, Any]]) -> Verd
     return Verdict.DEAD_LETTER if letters else Verdict.NOT_FOUND
 
 
-def _folder_of(lake: str, table: str, storage_options: StorageOptions | None) -> str:
-    """Only tables that the ledger knows: a name from outside never becomes a path."""
-    ledger = Ledger(lake, storage_options=storage_options)
-    known = {t.table: t.path for t in ledger.tables(schema_ids=False)}
-    if table not in known:
-        raise missing("no such table", table, list(known))
-    return layout.inside(lake, known[table])
+# Where does this row come from? The events of its key in the log, in the order of the source.
+
+Conditions = tuple[tuple[str, str], ...]
+"""Columns and the values asked for; a column without a name is the next one of the key."""
+
+MOST_EVENTS = 1000
+"""Of one table."""
+_TRUNCATE = "truncate"
+_MOST_KEYS = 10
+_SYSTEM = frozenset({*CHANGE_NAMES, *COORDINATES.names, "_timestamp", "_schema_id", "_batch"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """One event about a row."""
+
+    op: str
+    deleted: bool
+    source_ts: datetime | None
+    batch: int | None
+    source: Coordinates | None
+    """Where it was read; None where the log keeps no coordinates."""
+    current: bool
+    """The row is what this event says."""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that it gave another value than the event before, with the new value."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The source's columns, less those that are null."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStory:
+    """A row that there is or was, by its key."""
+
+    key: Mapping[str, Any]
+    row: Mapping[str, Any] | None
+    """As the table has it; None where it has none."""
+    events: tuple[RowEvent, ...]
+
+
+def is_made_of_log(table: TableSummary) -> bool:
+    """Whether the rows of a table have a story."""
+    return table.role in DERIVED
+
+
+def trace_key(
+    lake: str,
+    table: TableSummary,
+    log: TableSummary,
+    conditions: Conditions,
+    *,
+    storage_options: StorageOptions | None = None,
+) -> tuple[RowStory, ...]:
+    """The rows that satisfy the conditions now or did so at any time, each with its events."""
+    here = _open(lake, log, storage_options)
+    if here is None:
+        raise missing("no such table", log.table, [])
+    current = _open(lake, table, storage_options)
+    named = _named(conditions, here)
+    where = _where(named, here.schema)
+    rows = here.rows(where=where, limit=MOST_EVENTS).to_pylist()
+    stories = []
+    keys = {str(key): key for key in map(_key_of_event, rows) if key}
+    for key in list(keys.values())[:_MOST_KEYS]:
+        of_row = _equal(key, here.schema) | (pc.field("_op") == _TRUNCATE)
+        events = here.rows(where=of_row, limit=MOST_EVENTS).to_pylist()
+        row = None if current is None or table.role != Role.MERGED else _row_of(current, key)
+        stories.append(RowStory(dict(key), row, tuple(_events(events, row))))
+    return tuple(stories)
+
+
+def _named(conditions: Conditions, log: Readable) -> Conditions:
+    """Every condition with the name of its column."""
+    if all(column for column, _ in conditions):
+        return conditions
+    key = _key_of(log)
+    if len(key) != len(conditions):
+        raise ConfigError(
+            "a row is found by one value for each column of its key",
+            evidence=f"the key is {', '.join(key)[:200] or 'nothing'}; given: {len(conditions)}",
+            next_step="give as many values as the key has columns, or COLUMN=VALUE",
+        )
+    return tuple((column or key[at], value) for at, (column, value) in enumerate(conditions))
+
+
+def _key_of(log: Readable) -> list[str]:
+    """The key's columns in the source's order, by one file of the log."""
+    files = list(log.files.get_fragments()) if log.files is not None else []
+    keys = files[-1].to_table(columns=["_key"])["_key"].to_pylist() if files else []
+    return next((list(key) for key in reversed(keys) if key), [])
+
+
+def _where(conditions: Conditions, schema: pa.Schema) -> pc.Expression:
+    by_fold = {fold(name): name for name in reversed(schema.names)}
+    found = []
+    for column, value in conditions:
+        name = column if column in schema.names else by_fold.get(fold(column), column)
+        if name not in schema.names:
+            raise missing("no such column in the log", column, schema.names)
+        found.append((name, as_type(value, schema.field(name)).as_py()))
+    return _equal(found, schema)
+
+
+def _equal(values: Sequence[tuple[str, Any]], schema: pa.Schema) -> pc.Expression:
+    return reduce(and_, (_is(name, value, schema.field(name).type) for name, value in values))
+
+
+def _is(name: str, value: Any, kind: pa.DataType) -> pc.Expression:
+    if value is None:
+        return pc.field(name).is_null()
+    # the cast is for files whose kind of text or bytes pyarrow cannot compare as it is
+    return pc.field(name).cast(kind) == pa.scalar(value, kind)
+
+
+def _key_of_event(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The key's columns with their values; its names may differ in case from the columns'."""
+    by_fold = {fold(name): name for name in reversed(list(row))}
+    names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
+    return tuple((name, row[name]) for name in names if name is not None)
+
+
+def _row_of(table: Readable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:
+    if any(name not in table.schema.names for name, _ in key):
+        return None
+    rows = table.rows(where=_equal(key, table.schema), limit=_MOST_KEYS).to_pylist()
+    return rows[0] if rows else None
+
+
+def _events(
+    rows: Sequence[Mapping[str, Any]], current: Mapping[str, Any] | None
+) -> Iterator[RowEvent]:
+    before: Mapping[str, Any] = {}
+    for row in sorted(rows, key=lambda each: [each["_seq"][part.name] for part in SEQ]):
+        values = {n: v for n, v in row.items() if n not in _SYSTEM and v is not None}
+        left_out = set(row["_unchanged"] or ())
+        after = {**{n: before[n] for n in left_out if n in before}, **values}
+        if row["_deleted"] or row["_op"] in ("delete", _TRUNCATE):
+            after = before = {}
+        changed = {n: after.get(n) for n in {*after, *before} if after.get(n) != before.get(n)}
+        yield RowEvent(
+            op=row["_op"],
+            deleted=bool(row["_deleted"]),
+            source_ts=row["_source_ts"],
+            batch=row.get("_batch"),
+            source=coordinates_of(row),
+            current=current is not None and current.get("_seq") == row["_seq"],
+            changed=dict(sorted(changed.items())),
+            values=values,
+        )
+        before = after
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """An event that a file brought."""
+
+    source: Coordinates
+    """The file's path and number, and the event's place in the file."""
+    op: str
+    key: Mapping[str, Any]
+    source_ts: datetime | None
+    batch: int | None
+    current: bool | None
+    """The row is what this event says; None where there is no table of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTable:
+    """A log that has events of a file, and the table that is made of it."""
+
+    log: str
+    table: str | None
+    events: tuple[FileEvent, ...]
+    complete: bool
+    """Whether these are all; otherwise the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTrace:
+    """The answer."""
+
+    path: str
+    """Below the root of its source."""
+    tables: tuple[FileTable, ...] = ()
+    dead_letters: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def events(self) -> int:
+        """How many were found."""
+        return sum(len(each.events) for each in self.tables)
+
+
+def roots_of(lake: str, *, storage_options: StorageOptions | None = None) -> tuple[str, ...]:
+    """The folders and buckets from which files were read into a lake."""
+    topics = Ledger(lake, storage_options=storage_options).read_ranges()["topic"].to_pylist()
+    return tuple(sorted({topic for topic in topics if "/" in topic}))
+
+
+def below(roots: Sequence[str], path: str) -> str:
+    """A path as records have it: without the root of its source."""
+    whole = path.rstrip("/")
+    for root in sorted(roots, key=len, reverse=True):
+        base = root.rstrip("/")
+        if whole == base:
+            return ""
+        if whole.startswith(f"{base}/"):
+            return whole[len(base) + 1 :]
+    return whole
+
+
+def trace_file(lake: str, path: str, *, storage_options: StorageOptions | None = None) -> FileTrace:
+    """What a file, or the files in a folder, became; `path` is one that `below` gives."""
+    tables = Ledger(lake, storage_options=storage_options).tables(schema_ids=False)
+    logs = (table for table in tables if table.role == Role.LOG)
+    found = (_events_in(lake, log, tables, path, storage_options) for log in logs)
+    names = ("id", "topic", "partition", "offset", "error_code", "error_message", "status")
+    prefix = f"{path}/" if path else ""
+    letters = (
+        letter
+        for letter in _letters(lake, tables, storage_options, columns=names)
+        if letter["topic"] == path or letter["topic"].startswith(prefix)
+    )
+    return FileTrace(path, tuple(each for each in found if each is not None), tuple(letters))
+
+
+def _events_in(
+    lake: str,
+    log: TableSummary,
+    tables: Sequence[TableSummary],
+    path: str,
+    options: StorageOptions | None,
+) -> FileTable | None:
+    here = _open(lake, log, options)
+    if here is None or "_topic" not in here.schema.names:
+        return None
+    topic = text("_topic")
+    inside = pc.starts_with(topic, pattern=f"{path}/" if path else "")
+    rows = here.rows(where=(topic == path) | inside, limit=MOST_EVENTS + 1).to_pylist()
+    if not rows:
+        return None
+    merged = (t for t in tables if t.role == Role.MERGED)
+    made = next((t for t in merged if (t.pipeline, t.type) == (log.pipeline, log.type)), None)
+    current = None if made is None else _open(lake, made, options)
+    states = None if current is None else _states(current, rows)
+    events = [_event(row, states) for row in rows[:MOST_EVENTS]]
+    events.sort(key=lambda event: (event.source.topic, event.source.partition, event.source.offset))
+    name = None if made is None else made.table
+    return FileTable(log.table, name, tuple(events), complete=len(rows) <= MOST_EVENTS)
+
+
+def _event(row: Mapping[str, Any], states: set[str] | None) -> FileEvent:
+    return FileEvent(
+        source=coordinates_of(row) or Coordinates(row["_topic"] or "", 0, 0),
+        op=row["_op"],
+        key=dict(_key_of_event(row)),
+        source_ts=row["_source_ts"],
+        batch=row.get("_batch"),
+        current=None if states is None else _state(row) in states,
+    )
+
+
+def _states(table: Readable, events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys of the rows that events speak of, as they are now, each with its last event."""
+    keys = [dict(_key_of_event(row)) for row in events]
+    names = {next(iter(key)) for key in keys if key}
+    shapes = {tuple(key) for key in keys}
+    found: set[str] = set()
+    for name in names & set(table.schema.names):
+        kind = table.schema.field(name).type
+        values = pa.array([key[name] for key in keys if name in key], kind)
+        where = pc.field(name).cast(kind).isin(values)
+        rows = table.rows(where=where, limit=MOST_EVENTS * 10).to_pylist()
+        found |= {_state({**row, "_key": shape}) for row in rows for shape in shapes}
+    return found
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    return repr((sorted(dict(_key_of_event(row)).items()), row["_seq"]))
+
+
+def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
+    return open_readable(layout.place(lake, table.path), options)

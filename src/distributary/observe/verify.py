@@ -11,10 +11,12 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -30,213 +32,6 @@ from distributary.model.table import Role
 from distributary.observe.health import DERIVED
 from distributary.observe.rows import LastCommit
 from distributary.publish.parquet import ParquetTable, TableRecord, open_parquet
-
-# A Delta table by its own log: the files it has now, and what each commit did to its rows.
-
-_LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
-OURS = "Distributary"
-"""The engine that our own commits name."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogCommit:
-    """One commit, and what it did."""
-
-    version: int
-    operation: str = ""
-    """`DELETE`, `WRITE (Overwrite)`."""
-    at: datetime | None = None
-    engine: str = ""
-    app_id: str = ""
-    """Of a commit of a pipeline: which one, in which life and lane."""
-    batch: int = -1
-    rows: int | None = 0
-    """Rows more, or fewer, after it; None where files do not tell."""
-    blank: bool = False
-    """It is there without a word in it."""
-
-    def describe(self) -> str:
-        """`DELETE at version 12, 2026-11-15 12:00 UTC, by delta-rs: 40 rows fewer`."""
-        when = f", {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
-        who = f", by {self.engine}" if self.engine else ""
-        what = "an unknown number of rows"
-        if self.rows is not None:
-            what = f"{abs(self.rows):,} rows {'fewer' if self.rows < 0 else 'more'}"
-        return f"{self.operation or 'a commit'} at version {self.version}{when}{who}: {what}"
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The commits of a log that are still there, the oldest first."""
-
-    commits: tuple[LogCommit, ...]
-    complete: bool
-    """Whether it begins with the table itself."""
-
-
-def live_files(table: DeltaTable) -> pa.Table:
-    """The files of a table's newest version: path, size_bytes, num_records."""
-    with reaching(table.table_uri):
-        facts = pa.table(table.get_add_actions())
-    return facts.select(["path", "size_bytes", "num_records"])
-
-
-def has_deletion_vectors(table: DeltaTable) -> bool:
-    """Whether rows may be gone that are still in a file."""
-    return "deletionVectors" in (table.protocol().reader_features or ())
-
-
-def unlike_their_log(
-    path: str, files: pa.Table, options: StorageOptions | None = None
-) -> tuple[list[str], list[str]]:
-    """Of the files that a log names: those that are gone, and those of another size."""
-    storage = lake_files(path, options)
-    sizes = dict(
-        zip(map(unquote, files["path"].to_pylist()), files["size_bytes"].to_pylist(), strict=True)
-    )
-    # files of a shallow clone are in the folder of another table
-    own = {name: size for name, size in sizes.items() if "://" not in name and name[:1] != "/"}
-    if storage is None or not own:
-        return [], []
-    with reaching(path):
-        if "://" in path:
-            # one request for a thousand files, not one for each
-            everything = pa_fs.FileSelector("", recursive=True, allow_not_found=True)
-            found = {info.path: info for info in storage.get_file_info(everything)}
-        else:
-            found = {info.path: info for info in storage.get_file_info(list(own))}
-    there = {n: i.size for n, i in found.items() if i.type == pa_fs.FileType.File}
-    gone = [name for name in own if name not in there]
-    changed = [name for name, size in own.items() if name in there and there[name] != size]
-    return gone, changed
-
-
-def history(table: DeltaTable, path: str, options: StorageOptions | None = None) -> History:
-    """What every commit did that the log still has."""
-    storage = lake_files(path, options)
-    if storage is None:
-        return History((), complete=False)
-    with reaching(path):
-        names = [i.base_name for i in storage.get_file_info(pa_fs.FileSelector(_LOG))]
-        versions = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
-        first = _first_of_unbroken(versions)
-        rows: dict[str, int | None] = {}
-        if first > 0:
-            points = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
-            start = next((point for point in points if point >= first - 1), None)
-            if start is None:
-                return History((), complete=False)
-            old = DeltaTable(path, version=start, storage_options=options)
-            known = live_files(old)
-            counted = zip(known["path"].to_pylist(), known["num_records"].to_pylist(), strict=True)
-            rows = {unquote(name): count for name, count in counted}
-            first = start + 1
-        commits = [
-            _commit(version, _actions(storage, version), rows)
-            for version in versions
-            if version >= first
-        ]
-    return History(tuple(commits), complete=first == 0)
-
-
-def _first_of_unbroken(versions: list[int]) -> int:
-    """Where the commits begin that lead to the newest without a gap."""
-    first = versions[-1] if versions else 0
-    for version in reversed(versions[:-1]):
-        if version != first - 1:
-            break
-        first = version
-    return first
-
-
-def _actions(storage: pa_fs.FileSystem, version: int) -> Iterator[dict[str, Any]]:
-    with storage.open_input_stream(f"{_LOG}/{version:020d}.json") as stream:
-        text = stream.read().decode("utf-8", "replace")
-    for line in text.split("\n"):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                # a line that was cut short says nothing
-                continue
-
-
-def _commit(
-    version: int, actions: Iterable[dict[str, Any]], rows: dict[str, int | None]
-) -> LogCommit:
-    """What a commit says; `rows` of the table's files are brought up to date with it."""
-    found = list(actions)
-    info: dict[str, Any] = next((a["commitInfo"] for a in found if "commitInfo" in a), {})
-    change: int | None = 0
-    removed = [unquote(a["remove"]["path"]) for a in found if "remove" in a]
-    for path in removed:
-        change = _sum(change, rows.pop(path, None), -1)
-    for add in (a["add"] for a in found if "add" in a):
-        count = rows[unquote(add["path"])] = _rows(add)
-        change = _sum(change, count, 1)
-    told = facts_in(info)
-    batch = str(told.get(BATCH, ""))
-    return LogCommit(
-        version=version,
-        operation=_operation(info),
-        at=_moment(info.get("timestamp")),
-        engine=str(info.get("engineInfo") or info.get("clientVersion") or "")[:60],
-        app_id=str(told.get(APP, "")),
-        batch=int(batch) if batch.isdecimal() else -1,
-        rows=change,
-        blank=not found,
-    )
-
-
-def _rows(add: Mapping[str, Any]) -> int | None:
-    """Rows of a file, without those that a deletion vector takes away."""
-    try:
-        count = json.loads(add.get("stats") or "{}").get("numRecords")
-    except (ValueError, AttributeError):
-        return None
-    gone = (add.get("deletionVector") or {}).get("cardinality", 0)
-    return None if count is None else int(count) - int(gone)
-
-
-def _sum(total: int | None, count: int | None, sign: int) -> int | None:
-    return None if total is None or count is None else total + sign * count
-
-
-def _operation(info: Mapping[str, Any]) -> str:
-    name = str(info.get("operation") or "")
-    mode = (info.get("operationParameters") or {}).get("mode", "")
-    return f"{name} ({mode})" if name == "WRITE" and mode not in ("", "Append") else name
-
-
-def _moment(milliseconds: object) -> datetime | None:
-    if not isinstance(milliseconds, int):
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """How many rows a table has by its log, or None and why that is not known."""
-
-    rows: int | None
-    why: str = field(default="")
-
-
-def counted(table: DeltaTable, path: str, options: StorageOptions | None = None) -> Counted:
-    """The rows of the newest version, by statistics only."""
-    if has_deletion_vectors(table):
-        past = history(table, path, options)
-        parts = [commit.rows for commit in past.commits]
-        if not past.complete or None in parts:
-            return Counted(None, "it has deletion vectors, and its log no longer tells all of them")
-        return Counted(sum(part or 0 for part in parts))
-    counts = live_files(table)["num_records"]
-    if counts.null_count:
-        return Counted(None, "some of its files do not tell how many rows they have")
-    return Counted(pc.sum(counts).as_py() or 0)
-
 
 _SHOWN = 5
 _COPY = "put the table back from a copy that has it"
@@ -362,15 +157,10 @@ def written_tables(
     for path, group in grouped.items():
         first = min(group, key=lambda commit: commit.pipeline)
         pairs = {(commit.pipeline, commit.table) for commit in group}
+        waits = sum(parked.get(pair, 0) for pair in pairs)
         file = files.get(first.pipeline, "FILE")
-        found.append(
-            WrittenTable(
-                path,
-                tuple(group),
-                sum(parked.get(pair, 0) for pair in pairs),
-                f"distributary reset {file} --table {first.table}",
-            )
-        )
+        accept = f"distributary reset {file} --table {first.table}"
+        found.append(WrittenTable(path, tuple(group), waits, accept))
     return tuple(sorted(found, key=lambda each: (each.table, each.path)))
 
 
@@ -420,55 +210,19 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
         return check.with_more(notes=[f"there is no table yet: {waits}"])
     rows = "" if known.rows is None else f"{known.rows:,} rows, "
     newest = ", ".join(f"batch {c.required} of {c.pipeline}" for c in wanted[:_SHOWN])
-    return check.with_more(
-        findings=[
-            Finding(
-                "missing",
-                "there is no table",
-                f"no {known.path}; by the ledger it has {rows}the newest: {newest}",
-                _way_out(known),
-            )
-        ]
-    )
+    evidence = f"no {known.path}; by the ledger it has {rows}the newest: {newest}"
+    gone = Finding("missing", "there is no table", evidence, _way_out(known))
+    return check.with_more(findings=[gone])
 
 
-class _Table(Protocol):
-    """A table of either format, as far as it is compared here."""
-
-    def version(self) -> int:
-        """The newest version."""
-        ...
-
-    def mark(self, app_id: str) -> int | None:
-        """The newest batch of a lane."""
-        ...
-
-    def rows(self) -> tuple[int | None, str]:
-        """How many rows; or None, and why that is not known."""
-        ...
-
-    def files(self) -> tuple[int, list[str], list[str]]:
-        """How many files, those that are gone, those of another size."""
-        ...
-
-    def past(self) -> History | None:
-        """What its commits did; None where only its own publisher makes any."""
-        ...
-
-    def commits(self) -> list[tuple[str, int, int]]:
-        """Application, batch and rows of the commits of pipelines."""
-        ...
-
-
-def _open(path: str, options: StorageOptions | None) -> _Table | None:
-    plain = open_parquet(path)
-    if plain is not None:
-        return _Plain(*plain)
+def _open(path: str, options: StorageOptions | None) -> _Delta | _Parquet | None:
+    if (parquet := open_parquet(path)) is not None:
+        return _Parquet(*parquet)
     delta = open_table(path, options)
     return None if delta is None else _Delta(delta, path, options)
 
 
-def _examined(check: TableCheck, known: WrittenTable, table: _Table) -> TableCheck:
+def _examined(check: TableCheck, known: WrittenTable, table: _Delta | _Parquet) -> TableCheck:
     rows, why = table.rows()
     count, gone, changed = table.files()
     check = replace(check, version=table.version(), rows=rows, files=count)
@@ -482,7 +236,7 @@ def _examined(check: TableCheck, known: WrittenTable, table: _Table) -> TableChe
     return check.with_more(compared=["files"], findings=_files(known, gone, changed))
 
 
-def _behind(known: WrittenTable, table: _Table) -> list[Finding]:
+def _behind(known: WrittenTable, table: _Delta | _Parquet) -> list[Finding]:
     """Lanes whose newest batch the table does not carry."""
     lacking = []
     for commit in known.commits:
@@ -508,15 +262,12 @@ def _behind(known: WrittenTable, table: _Table) -> list[Finding]:
 def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> list[Finding]:
     found = []
     if gone:
-        found.append(
-            Finding(
-                "file_missing",
-                f"{len(gone):,} files that its log names are gone",
-                ", ".join(gone[:_SHOWN]),
-                "put them back from a copy (a VACUUM with a short retention may have taken them), "
-                f"or take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`",
-            )
+        what = f"{len(gone):,} files that its log names are gone"
+        step = (
+            "put them back from a copy (a VACUUM with a short retention may have taken them), or "
+            f"take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`"
         )
+        found.append(Finding("file_missing", what, ", ".join(gone[:_SHOWN]), step))
     if changed:
         what = f"{len(changed):,} files have another size than its log says"
         step = "put them back from a copy"
@@ -531,13 +282,14 @@ def _way_out(known: WrittenTable) -> str:
 
 
 def _explained(
-    check: TableCheck, known: WrittenTable, past: History | None, difference: int
+    check: TableCheck, known: WrittenTable, past: _History | None, difference: int
 ) -> TableCheck:
     """Who made the rows differ: what is not settled, ourselves, or somebody else."""
     if past is None:
         return check.with_more(findings=[_unexplained(known, difference, None)])
-    newest = _newest(known)
-    taken = known.accepted_version
+    newest, taken = _newest(known), known.accepted_version
+    # these are marked by merges, and those of a pipeline that is cleaned away go by one
+    letters = known.role == Role.DEAD_LETTERS
     under_way, upkeep, unknown, foreign = [], [], [], []
     for commit in past.commits:
         if commit.rows == 0 or (commit.version <= taken and commit.app_id not in newest):
@@ -547,37 +299,36 @@ def _explained(
                 under_way.append(commit)
         elif commit.app_id:
             unknown.append(commit)
-        elif commit.engine == OURS or _is_letter_mark(known, commit):
+        elif commit.engine == _OURS or (letters and commit.operation == "MERGE"):
             upkeep.append(commit)
         else:
             foreign.append(commit)
     notes = []
     if under_way:
-        numbers = ", ".join(
-            f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]
-        )
-        notes.append(f"not settled yet, and not in the ledger: {numbers}")
+        told = [f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]]
+        notes.append(f"not settled yet, and not in the ledger: {', '.join(told)}")
     if upkeep:
-        told = "; ".join(commit.describe() for commit in upkeep[-_SHOWN:])
-        notes.append(f"rows removed by maintenance: {told}")
+        notes.append(f"rows removed by maintenance: {_described(upkeep)}")
     if unknown:
         names = ", ".join(sorted({pipeline_of(commit.app_id) for commit in unknown})[:_SHOWN])
         notes.append(f"{len(unknown):,} commits of which the ledger has no word, by {names}")
     findings = []
     if foreign:
         what = f"{len(foreign):,} commits of others have changed its rows"
-        told = "; ".join(commit.describe() for commit in foreign[-_SHOWN:])
         step = f"ask who did it; if it was meant to be, `{known.accept}` takes it as it is"
-        findings.append(Finding("foreign", what, told, step))
+        findings.append(Finding("foreign", what, _described(foreign), step))
     effects = [c.rows for c in (*under_way, *upkeep, *unknown, *foreign)]
     left = difference - sum(effect or 0 for effect in effects)
     if None not in effects and left:
-        expired = known.role == Role.DEAD_LETTERS and not past.complete and left < 0
-        if expired:
+        if letters and not past.complete and left < 0:
             notes.append(f"{-left:,} letters fewer: `maintain` removes those that are done with")
         else:
             findings.append(_unexplained(known, left, past))
     return check.with_more(findings=findings, notes=notes)
+
+
+def _described(commits: Sequence[_LogCommit]) -> str:
+    return "; ".join(commit.describe() for commit in commits[-_SHOWN:])
 
 
 def _newest(known: WrittenTable) -> dict[str, int]:
@@ -586,12 +337,7 @@ def _newest(known: WrittenTable) -> dict[str, int]:
     return {a: max(-1 if n is None else n for n in both) for a, both in batches.items()}
 
 
-def _is_letter_mark(known: WrittenTable, commit: LogCommit) -> bool:
-    """Dead letters are marked by merges, and those of a pipeline that is cleaned away go by one."""
-    return known.role == Role.DEAD_LETTERS and commit.operation == "MERGE"
-
-
-def _unexplained(known: WrittenTable, left: int, past: History | None) -> Finding:
+def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Finding:
     evidence = [f"by the ledger {known.rows:,} rows, the table has {(known.rows or 0) + left:,}"]
     if past is not None:
         blank = [str(commit.version) for commit in past.commits if commit.blank]
@@ -601,6 +347,49 @@ def _unexplained(known: WrittenTable, left: int, past: History | None) -> Findin
     what = f"{abs(left):,} rows {'are missing' if left < 0 else 'too many'}"
     step = f"`distributary verify {known.table} --deep` says which; {_way_out(known)}"
     return Finding("rows", what, "; ".join(evidence), step)
+
+
+# A Delta table by its own log: the files it has now, and what each commit did to its rows.
+
+_LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_OURS = "Distributary"
+"""The engine that our own commits name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LogCommit:
+    version: int
+    operation: str
+    """`DELETE`, `WRITE (Overwrite)`."""
+    at: datetime | None
+    engine: str
+    app_id: str
+    """Of a commit of a pipeline: which one, in which life and lane."""
+    batch: int
+    rows: int | None
+    """Rows more, or fewer, after it; None where files do not tell."""
+    blank: bool
+    """It is there without a word in it."""
+
+    def describe(self) -> str:
+        """`DELETE at version 12, 2026-11-15 12:00 UTC, by delta-rs: 40 rows fewer`."""
+        when = f", {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
+        who = f", by {self.engine}" if self.engine else ""
+        what = "an unknown number of rows"
+        if self.rows is not None:
+            what = f"{abs(self.rows):,} rows {'fewer' if self.rows < 0 else 'more'}"
+        return f"{self.operation or 'a commit'} at version {self.version}{when}{who}: {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """The commits of a log that are still there, the oldest first."""
+
+    commits: tuple[_LogCommit, ...] = ()
+    complete: bool = False
+    """Whether it begins with the table itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,26 +403,129 @@ class _Delta:
 
     def mark(self, app_id: str) -> int | None:
         with reaching(self.path):
-            found = self.table.transaction_version(app_id)
-        return None if found is None else int(found)
+            return self.table.transaction_version(app_id)
 
     def rows(self) -> tuple[int | None, str]:
-        found = counted(self.table, self.path, self.options)
-        return found.rows, found.why
+        """The rows of the newest version, by statistics; or None, and why that is not known."""
+        if "deletionVectors" in (self.table.protocol().reader_features or ()):
+            past = self.past()
+            known = [commit.rows for commit in past.commits if commit.rows is not None]
+            if past.complete and len(known) == len(past.commits):
+                return sum(known), ""
+            return None, "it has deletion vectors, and its log no longer tells all of them"
+        counts = _live_files(self.table)["num_records"]
+        if counts.null_count:
+            return None, "some of its files do not tell how many rows they have"
+        return pc.sum(counts).as_py() or 0, ""
 
     def files(self) -> tuple[int, list[str], list[str]]:
-        listed = live_files(self.table)
-        return (len(listed), *unlike_their_log(self.path, listed, self.options))
+        """How many files the log names, those that are gone, those of another size."""
+        files = _live_files(self.table)
+        storage = lake_files(self.path, self.options)
+        sizes = dict(zip(_paths(files), files["size_bytes"].to_pylist(), strict=True))
+        # files of a shallow clone are in the folder of another table
+        own = {name: size for name, size in sizes.items() if "://" not in name and name[:1] != "/"}
+        if storage is None or not own:
+            return len(files), [], []
+        wanted: list[str] | pa_fs.FileSelector = list(own)
+        if "://" in self.path:
+            # one request for a thousand files, not one for each
+            wanted = pa_fs.FileSelector("", recursive=True, allow_not_found=True)
+        with reaching(self.path):
+            found = storage.get_file_info(wanted)
+        there = {info.path: info.size for info in found if info.type == pa_fs.FileType.File}
+        gone = [name for name in own if name not in there]
+        changed = [name for name, size in own.items() if there.get(name, size) != size]
+        return len(files), gone, changed
 
-    def past(self) -> History:
-        return history(self.table, self.path, self.options)
+    def past(self) -> _History:
+        """What every commit did that the log still has."""
+        storage = lake_files(self.path, self.options)
+        if storage is None:
+            return _History()
+        with reaching(self.path):
+            names = [i.base_name for i in storage.get_file_info(pa_fs.FileSelector(_LOG))]
+            versions = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+            gaps = [after for before, after in pairwise(versions) if after != before + 1]
+            first = max(gaps, default=min(versions, default=0))
+            rows: dict[str, int | None] = {}
+            if first > 0:
+                points = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
+                start = next((point for point in points if point >= first - 1), None)
+                if start is None:
+                    return _History()
+                old = DeltaTable(self.path, version=start, storage_options=self.options)
+                known = _live_files(old)
+                rows = dict(zip(_paths(known), known["num_records"].to_pylist(), strict=True))
+                first = start + 1
+            later = (version for version in versions if version >= first)
+            commits = tuple(_commit(n, _actions(storage, n), rows) for n in later)
+        return _History(commits, complete=first == 0)
 
     def commits(self) -> list[tuple[str, int, int]]:
+        """Application, batch and rows of the commits of pipelines."""
         return [(c.app_id, c.batch, c.rows or 0) for c in self.past().commits if c.app_id]
 
 
+def _live_files(table: DeltaTable) -> pa.Table:
+    with reaching(table.table_uri):
+        return pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
+
+
+def _paths(files: pa.Table) -> list[str]:
+    return [unquote(path) for path in files["path"].to_pylist()]
+
+
+def _actions(storage: pa_fs.FileSystem, version: int) -> list[dict[str, Any]]:
+    with storage.open_input_stream(f"{_LOG}/{version:020d}.json") as stream:
+        text = stream.read().decode("utf-8", "replace")
+    found = []
+    for line in text.split("\n"):
+        # a line that was cut short says nothing
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def _commit(
+    version: int, actions: Sequence[dict[str, Any]], rows: dict[str, int | None]
+) -> _LogCommit:
+    """What a commit says; `rows` of the table's files are brought up to date with it."""
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    removed = [rows.pop(unquote(a["remove"]["path"]), None) for a in actions if "remove" in a]
+    added = {unquote(a["add"]["path"]): _rows(a["add"]) for a in actions if "add" in a}
+    rows |= added
+    known = None not in removed and None not in added.values()
+    told = facts_in(info)
+    batch, name = str(told.get(BATCH, "")), str(info.get("operation") or "")
+    mode = (info.get("operationParameters") or {}).get("mode", "")
+    at = info.get("timestamp")
+    return _LogCommit(
+        version=version,
+        operation=f"{name} ({mode})" if name == "WRITE" and mode not in ("", "Append") else name,
+        at=datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) else None,
+        engine=str(info.get("engineInfo") or info.get("clientVersion") or "")[:60],
+        app_id=str(told.get(APP, "")),
+        batch=int(batch) if batch.isdecimal() else -1,
+        rows=sum(n or 0 for n in added.values()) - sum(n or 0 for n in removed) if known else None,
+        blank=not actions,
+    )
+
+
+def _rows(add: Mapping[str, Any]) -> int | None:
+    """Rows of a file, without those that a deletion vector takes away."""
+    try:
+        count = json.loads(add.get("stats") or "{}").get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    gone = (add.get("deletionVector") or {}).get("cardinality", 0)
+    return None if count is None else int(count) - int(gone)
+
+
 @dataclass(frozen=True, slots=True)
-class _Plain:
+class _Parquet:
+    """The same of a folder of Parquet files: only its own publisher makes commits there."""
+
     table: ParquetTable
     record: TableRecord
 
@@ -648,8 +540,7 @@ class _Plain:
             return int(self.table.dataset(self.record).count_rows()), ""
 
     def files(self) -> tuple[int, list[str], list[str]]:
-        log = self.table.log()
-        named = [f for v in log.names for f in self.table.commit(v, log).get("files", ())]
+        named = [file for commit in self._log() for file in commit.get("files", ())]
         sizes = {file["path"]: (file["size"], self.table.size_of(file["path"])) for file in named}
         gone = [path for path, (_, found) in sizes.items() if found is None]
         changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
@@ -659,6 +550,8 @@ class _Plain:
         return None
 
     def commits(self) -> list[tuple[str, int, int]]:
+        return [(c[APP], int(c[BATCH]), int(c["rows"])) for c in self._log() if APP in c]
+
+    def _log(self) -> list[dict[str, Any]]:
         log = self.table.log()
-        told = [self.table.commit(version, log) for version in log.names]
-        return [(t[APP], int(t[BATCH]), int(t["rows"])) for t in told if APP in t]
+        return [self.table.commit(version, log) for version in log.names]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class Coordinates:
+class Comparison:
     """Compares tables of one lake; what several comparisons need is read once."""
 
     ledger: Ledger
@@ -69,6 +70,7 @@ class Coordinates:
     engine: DuckDBPyConnection
     _kept: dict[str, Loaded | None] = field(default_factory=dict)
     _parked: tuple[TableRow, ...] | None = None
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:
         """The same check with all that a deep look finds."""
@@ -81,9 +83,8 @@ class Coordinates:
             check = self._batches(known, check, loaded)
             if not loaded.placed:
                 told = "tables.metadata keeps no topic, partition and offset in it"
-                check = check.with_more(
-                    notes=[f"without coordinates only counts were compared: {told}"]
-                )
+                note = f"without coordinates only counts were compared: {told}"
+                check = check.with_more(notes=[note])
             else:
                 check = self._once(known, check, loaded)
                 check = self._inside(known, check, loaded)
@@ -100,7 +101,7 @@ class Coordinates:
             return None
         names = _NAMES.get(Role(known.role), _USUAL)
         there = {short: name for short, name in names.items() if name in readable.schema.names}
-        name = f"rows_{len(self._kept)}_{known.table.encode().hex()[:40]}"
+        name = f"rows_{next(self._numbers)}"
         columns = ", ".join(
             f'"{there[short]}"::{kind} AS {short}' if short in there else f"NULL::{kind} AS {short}"
             for short, kind in {**_COLUMNS, "a": "TIMESTAMPTZ"}.items()
@@ -119,35 +120,28 @@ class Coordinates:
         """Rows by batch, where the table says of which batch a row is."""
         if known.rows is None or "b" not in loaded.has or known.role == Role.DEAD_LETTERS:
             return check
-        expected, summed = self._by_ledger(known)
-        newest = max(expected, default=-1)
-        found: Counter[int] = Counter()
-        rows = self._ask(f"SELECT b, count(*) FROM {loaded.name} GROUP BY b")  # noqa: S608
-        for batch, count in rows:
-            number = -1 if batch is None else int(batch)
-            if number <= newest:
-                # what was summed up, or taken as it is, is compared as one
-                found[max(number, summed)] += count
-        unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
-        check = check.with_more(compared=["counts per batch"])
-        if not unlike:
-            return check
-        told = "; ".join(
-            f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
-            for n in unlike[:_EXAMPLES]
-        )
-        what = f"{len(unlike):,} batches have other rows in the table than were written"
-        return check.with_more(findings=[Finding("batch_counts", what, told, _step(known))])
-
-    def _by_ledger(self, known: WrittenTable) -> tuple[Counter[int], int]:
         rows = [row for c in known.commits for row in self.ledger.table_batches(c).to_pylist()]
         rows = [row for row in rows if row["outcome"] != PARKED]
         sums = [r["batch"] for r in rows if r["outcome"] == ACCEPTED or r["batches"] != 1]
+        # what was summed up, or taken as it is, is compared as one
         summed = max(sums, default=-1)
         expected: Counter[int] = Counter()
         for row in rows:
             expected[max(row["batch"], summed)] += row["rows"]
-        return expected, summed
+        newest = max(expected, default=-1)
+        found: Counter[int] = Counter()
+        counts = f"SELECT coalesce(b, -1), count(*) FROM {loaded.name} GROUP BY b"  # noqa: S608
+        for number, size in self._ask(counts):
+            if number <= newest:
+                found[max(number, summed)] += size
+        unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
+        told = "; ".join(
+            f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
+            for n in unlike[:_EXAMPLES]
+        )
+        what = "batches have other rows in the table than were written"
+        findings = _finding("batch_counts", what, (len(unlike), told), _step(known))
+        return check.with_more(compared=["counts per batch"], findings=findings)
 
     def _once(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
         """No record twice, unless it was read twice: by two pipelines, or after a reset."""
@@ -169,13 +163,9 @@ class Coordinates:
                 WHERE c.t = d.t AND c.p = d.p AND d.o >= c.low AND d.o < c.high)) END
             """  # noqa: S608
         )
-        check = check.with_more(compared=["doubled coordinates"])
-        if not doubled.count:
-            return check
-        what = f"{doubled.count:,} records are in it more than once"
-        return check.with_more(
-            findings=[Finding("duplicates", what, doubled.examples, _step(known))]
-        )
+        what = "records are in it more than once"
+        findings = _finding("duplicates", what, doubled, _step(known))
+        return check.with_more(compared=["doubled coordinates"], findings=findings)
 
     def _inside(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
         """Only what the ledger says was read; batches that are not settled are not judged."""
@@ -194,11 +184,9 @@ class Coordinates:
                             WHERE c.t = x.t AND c.p = x.p AND x.o >= c.low AND x.o < c.high)
             """  # noqa: S608
         )
-        check = check.with_more(compared=["ranges that were read"])
-        if not outside.count:
-            return check
-        what = f"{outside.count:,} rows are of records that no settled batch has read"
-        return check.with_more(findings=[Finding("outside", what, outside.examples, _step(known))])
+        what = "rows are of records that no settled batch has read"
+        findings = _finding("outside", what, outside, _step(known))
+        return check.with_more(compared=["ranges that were read"], findings=findings)
 
     def _with_bronze(self, known: WrittenTable, check: TableCheck, loaded: Loaded) -> TableCheck:
         if known.role not in (Role.EACH, Role.UNIFIED, Role.LOG):
@@ -213,7 +201,7 @@ class Coordinates:
                 continue
             check = check.with_more(compared=[f"coordinates in {bronze.table}"])
             if None not in homes.values() and len(bronzes) == 1:
-                check = self._extra(known, check, loaded, bronze, raw)
+                check = check.with_more(findings=self._extra(loaded, bronze, raw))
             check = self._lost(known, check, loaded, bronze, raw)
         return check
 
@@ -222,14 +210,7 @@ class Coordinates:
         found = (t for t in self.tables if t.role == Role.BRONZE and names & {*t.pipelines})
         return next(found, None)
 
-    def _extra(
-        self,
-        known: WrittenTable,
-        check: TableCheck,
-        loaded: Loaded,
-        bronze: WrittenTable,
-        raw: Loaded,
-    ) -> TableCheck:
+    def _extra(self, loaded: Loaded, bronze: WrittenTable, raw: Loaded) -> list[Finding]:
         """Rows of which bronze has no record; from before bronze was kept there can be some."""
         extra = self._some(
             f"""
@@ -238,14 +219,12 @@ class Coordinates:
             ON r.t = x.t AND r.p = x.p AND x.o >= r.low
             WHERE NOT EXISTS (
                 SELECT 1 FROM {raw.name} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)
-            {self._not_waiting(bronze, "x")}
+            {self._not_waiting(bronze)}
             """  # noqa: S608
         )
-        if not extra.count:
-            return check
-        what = f"{extra.count:,} rows are of records that {bronze.table} does not have"
+        what = f"rows are of records that {bronze.table} does not have"
         step = f"`distributary verify {bronze.table} --deep` says whether bronze lost them"
-        return check.with_more(findings=[Finding("extra", what, extra.examples, step)])
+        return _finding("extra", what, extra, step)
 
     def _lost(
         self,
@@ -278,19 +257,18 @@ class Coordinates:
             f"""
             SELECT x.t, x.p, x.o FROM {raw.name} x
             WHERE {wanted} AND {self._judged(known, bronze)} {nowhere}
-            {self._not_waiting(known, "x")}
+            {self._not_waiting(known)}
             """,  # noqa: S608
             values,
         )
-        if not lost.count:
-            return check
-        expired = sum(t.rows or 0 for t in letters) - sum(self._count(k) for k in kept if k)
-        if lost.count <= expired:
-            told = f"{lost.count:,} records are in {bronze.table} only"
+        sizes = (self._ask(f"SELECT count(*) FROM {k.name}")[0][0] for k in kept if k)  # noqa: S608
+        expired = sum(t.rows or 0 for t in letters) - sum(sizes)
+        if 0 < lost[0] <= expired:
+            told = f"{lost[0]:,} records are in {bronze.table} only"
             by = f"dead letters that `maintain` has removed since ({expired:,}) may be them"
             return check.with_more(notes=[f"{told}: {by}"])
-        what = f"{lost.count:,} records of {bronze.table} are neither in it nor dead letters"
-        return check.with_more(findings=[Finding("lost", what, lost.examples, _step(known))])
+        what = f"records of {bronze.table} are neither in it nor dead letters"
+        return check.with_more(findings=_finding("lost", what, lost, _step(known)))
 
     def _same_type(self, known: WrittenTable) -> Iterator[str]:
         """Other tables with records of the type, as after a change of `tables.each`."""
@@ -305,26 +283,20 @@ class Coordinates:
         """Batches that are settled, from when both tables were kept, after a table was accepted."""
         settled = max((c.batch for c in bronze.commits if c.batch is not None), default=-1)
         lives = {(commit.pipeline, commit.life) for commit in known.commits}
-        kin = [
-            commit.since
-            for table in self.tables
-            for commit in table.commits
-            if table.role == known.role and (commit.pipeline, commit.life) in lives
-        ]
-        began = min(kin)
+        kin = (commit for t in self.tables if t.role == known.role for commit in t.commits)
+        began = min(commit.since for commit in kin if (commit.pipeline, commit.life) in lives)
         test = f"x.b <= {settled} AND x.b > {_accepted(known)}"
         if began > min(commit.since for commit in bronze.commits):
             test += f" AND x.a >= TIMESTAMPTZ '{began.isoformat()}'"
         return test
 
-    def _not_waiting(self, table: WrittenTable, alias: str) -> str:
+    def _not_waiting(self, table: WrittenTable) -> str:
         """Without batches that are parked: they are not in the table yet."""
         if self._parked is None:
             self._parked = self.ledger.parked()
-        mine = (table.table, {*table.pipelines})
-        waits = {r.batch for r in self._parked if r.table == mine[0] and r.pipeline in mine[1]}
-        numbers = ", ".join(str(number) for number in sorted(waits))
-        return f"AND coalesce({alias}.b, -1) NOT IN ({numbers})" if waits else ""
+        mine = (r for r in self._parked if r.table == table.table)
+        waits = sorted({row.batch for row in mine if row.pipeline in table.pipelines})
+        return f"AND coalesce(x.b, -1) NOT IN ({', '.join(map(str, waits))})" if waits else ""
 
     def _cover(self, known: WrittenTable) -> None:
         """The ranges that the table's writers have read, as a table `covered`."""
@@ -337,40 +309,36 @@ class Coordinates:
         )
         self.engine.unregister("ranges")
 
-    def _count(self, loaded: Loaded) -> int:
-        return int(self._ask(f"SELECT count(*) FROM {loaded.name}")[0][0])  # noqa: S608
-
-    def _some(self, sql: str, values: Iterable[Any] = ()) -> _Some:
+    def _some(self, sql: str, values: Sequence[Any] = ()) -> tuple[int, str]:
         """How many rows a question has, and the first of them."""
-        given = list(values)
-        first = self._ask(f"{sql} ORDER BY ALL LIMIT {_EXAMPLES}", given)
+        first = self._ask(f"{sql} ORDER BY ALL LIMIT {_EXAMPLES}", values)
         if not first:
-            return _Some(0, "")
-        (count,) = self._ask(f"SELECT count(*) FROM ({sql})", given)[0]  # noqa: S608
-        return _Some(int(count), ", ".join(f"{t}/{p}/{o}" for t, p, o in first))
+            return 0, ""
+        (count,) = self._ask(f"SELECT count(*) FROM ({sql})", values)[0]  # noqa: S608
+        return int(count), ", ".join(f"{t}/{p}/{o}" for t, p, o in first)
 
     def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.engine.execute(sql, list(values)).fetchall()
 
 
-@dataclass(frozen=True, slots=True)
-class _Some:
-    count: int
-    examples: str
+def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[Finding]:
+    """What is wrong, where there is something: how often, and the first examples."""
+    count, examples = found
+    return [Finding(kind, f"{count:,} {what}", examples, step)] if count else []
 
 
 @contextmanager
 def coordinates(
     ledger: Ledger, tables: Sequence[WrittenTable], options: StorageOptions | None = None
-) -> Iterator[Coordinates]:
+) -> Iterator[Comparison]:
     """A place to compare in; everything that was put there is removed again."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="distributary-verify-") as folder:
-        settings: Mapping[str, Any] = {**_SETTINGS, "temp_directory": folder}
-        engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=dict(settings))
+        settings: dict[str, Any] = {**_SETTINGS, "temp_directory": folder}
+        engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=settings)
         try:
-            yield Coordinates(ledger, tables, options, engine)
+            yield Comparison(ledger, tables, options, engine)
         except duckdb.Error as error:
             raise LakeUnavailableError(
                 "the rows of the lake cannot be compared",

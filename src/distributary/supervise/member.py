@@ -6,7 +6,8 @@ import json
 import random
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -69,15 +70,15 @@ class Verdict:
 
 
 def judge(code: int, printed: str, *, last_error: DistributaryError | None, said: str) -> Verdict:
-    """What an exit means.
+    """What an exit means; `code` is negative for a signal, as `subprocess` has it.
 
-    Args:
-        code: the exit code; negative for a signal, as `subprocess` has it.
-        printed: standard output, the command's document.
-        last_error: of the last failure that was told as an event.
-        said: the last line on standard error, where nothing else explains the end.
+    `printed` is standard output, the command's document; `last_error` that of the last failure
+    that was told as an event; `said` the last line on standard error.
     """
-    document = _document(printed)
+    document: Any = None
+    with suppress(RecursionError, ValueError):
+        document = json.loads(printed)
+    document = document if isinstance(document, dict) else {}
     told = document.get("error")
     if not told and document.get("stopped") == "done" and code in (0, 1):
         waits = document.get("still_parked")
@@ -85,43 +86,27 @@ def judge(code: int, printed: str, *, last_error: DistributaryError | None, said
         return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
     if code == 0:
         return Verdict(Kind.DONE)
-    error = _told(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
-    return Verdict(_kind(code, error), error)
-
-
-def _kind(code: int, error: DistributaryError) -> Kind:
+    error = _error_of(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
     if code == _USAGE or error.code in FINAL_CODES:
-        return Kind.FINAL
-    return Kind.PASSING if code == _TRY_AGAIN or error.retryable else Kind.CRASHED
+        return Verdict(Kind.FINAL, error)
+    passing = code == _TRY_AGAIN or error.retryable
+    return Verdict(Kind.PASSING if passing else Kind.CRASHED, error)
 
 
-def _document(printed: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(printed)
-    except (RecursionError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _told(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
+def _error_of(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
     code = str(document.get("code"))
-    error = DistributaryError(
-        str(document.get("what", "")),
-        code=ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL,
-        where=str(document.get("where", "")),
-        evidence=str(document.get("evidence", "")),
-        next_step=str(document.get("next_step", "")),
-    )
+    known = ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL
+    parts = ("what", "where", "evidence", "next_step")
+    what, *texts = (str(document.get(part, "")) for part in parts)
+    error = DistributaryError(what, code=known, **dict(zip(parts[1:], texts, strict=True)))
     error.retryable = document.get("retryable") is True
     error.exit_code = exit_code
     return error
 
 
 def _silent(code: int, said: str) -> DistributaryError:
-    how = f"exit code {code}"
-    if code < 0:
-        known = {each.value: each.name for each in signal.Signals}
-        how = f"signal {known.get(-code, -code)}"
+    known = {each.value: each.name for each in signal.Signals}
+    how = f"signal {known.get(-code, -code)}" if code < 0 else f"exit code {code}"
     return DistributaryError(
         "the process of the pipeline ended without a word",
         code=ErrorCode.PROCESS_DIED,
@@ -147,8 +132,7 @@ class Streak:
     def after(self, verdict: Verdict, *, ran: float, policy: Restart) -> Streak:
         """One more failure; a process that ran long enough began a new row."""
         so_far = Streak() if ran >= policy.reset_after.total_seconds() else self
-        crashed = verdict.kind is Kind.CRASHED
-        return Streak(so_far.failures + 1, so_far.crashes + int(crashed))
+        return Streak(so_far.failures + 1, so_far.crashes + (verdict.kind is Kind.CRASHED))
 
     def is_over(self, verdict: Verdict, policy: Restart) -> bool:
         """Whether there is no further restart after the last of these failures."""
@@ -156,6 +140,10 @@ class Streak:
             return True
         crashed = verdict.kind is Kind.CRASHED and _beyond(self.crashes, policy.max_crashes)
         return crashed or _beyond(self.failures, policy.max)
+
+
+chance = random.SystemRandom().random
+"""From 0 to 1."""
 
 
 def pause(policy: Restart, failures: int, *, chance: Callable[[], float]) -> float:
@@ -197,6 +185,10 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.STOPPED, State.DONE, State.FAILED})
+_OF_LAST_BATCH = (
+    *("batch", "at", "rows", "tables", "seconds"),
+    *("records_per_second", "lag_records", "lag_seconds"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +235,7 @@ class PipelineStatus:
             case Idle():
                 return self._well(batch=None)
             case Failed() if event.retry_in is not None:
-                at = _later(event.at, event.retry_in)
+                at = event.at + timedelta(seconds=event.retry_in)
                 state = State.STOPPING if self.state is State.STOPPING else State.FAILING
                 return replace(self, state=state, error=event.error, batch=None, retry_at=at)
             case Failed():
@@ -268,13 +260,12 @@ class PipelineStatus:
             "restarts": self.restarts,
             "next_retry_at": self.retry_at,
             "batch": self.batch,
-            "last_batch": None if settled is None else _batch(settled),
+            "last_batch": None
+            if settled is None
+            else {"read": settled.counts.read}
+            | {name: getattr(settled, name) for name in _OF_LAST_BATCH},
             "batches": self.batches,
-            "read": self.counts.read,
-            "written": self.counts.written,
-            "dead_lettered": self.counts.dead_lettered,
-            "parked": self.counts.parked,
-            "skipped": self.counts.skipped,
+            **asdict(self.counts),
             "last_error": None if self.error is None else self.error.as_dict(),
         }
 
@@ -283,27 +274,6 @@ def readiness(pipelines: Iterable[PipelineStatus]) -> dict[str, Any]:
     """Whether all are ready; which are not, and why."""
     waiting = {each.name: each.why for each in pipelines if not each.is_ready}
     return {"ready": not waiting, "not_ready": waiting}
-
-
-def _later(at: datetime, seconds: float) -> datetime:
-    return datetime.fromtimestamp(at.timestamp() + seconds, UTC)
-
-
-def _batch(event: BatchSettled) -> dict[str, Any]:
-    return {
-        "batch": event.batch,
-        "at": event.at,
-        "read": event.counts.read,
-        "rows": event.rows,
-        "tables": event.tables,
-        "seconds": event.seconds,
-        "records_per_second": event.records_per_second,
-        "lag_records": event.lag_records,
-        "lag_seconds": event.lag_seconds,
-    }
-
-
-_chance = random.SystemRandom().random
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,16 +293,9 @@ class Spec:
 class Member(Keeper):
     """A pipeline, and the process that runs it."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        *,
-        grace: float,
-        tell: Tell,
-        chance: Callable[[], float] = _chance,
-    ) -> None:
+    def __init__(self, spec: Spec, *, grace: float, tell: Tell) -> None:
         super().__init__(spec.name, spec.command, grace=grace, tell=tell, mask=spec.mask)
-        self._policy, self._chance = spec.restart, chance
+        self._policy = spec.restart
         self._refused = spec.refused
         self._streak = Streak()
         self._start_at = float("-inf")
@@ -372,7 +335,13 @@ class Member(Keeper):
         try:
             self._start(now)
         except OSError as error:
-            self._failed(Verdict(Kind.CRASHED, _not_started(error)), now)
+            not_started = DistributaryError(
+                "the process of the pipeline could not be started",
+                code=ErrorCode.PROCESS_DIED,
+                evidence=error.strerror or type(error).__name__,
+                next_step="check memory and the limit of processes of this machine",
+            )
+            self._failed(Verdict(Kind.CRASHED, not_started), now)
             return
         restarts = self.status.restarts + int(again)
         self._set(state=State.STARTING, pid=self.pid, restarts=restarts, retry_at=None)
@@ -408,7 +377,7 @@ class Member(Keeper):
         if self._streak.is_over(verdict, self._policy):
             self._give_up(error)
             return
-        wait = pause(self._policy, self._streak.failures, chance=self._chance)
+        wait = pause(self._policy, self._streak.failures, chance=chance)
         self._start_at = now + wait
         at = datetime.now(UTC) + timedelta(seconds=wait)
         self._set(state=State.BACKOFF, error=error, retry_at=at)
@@ -420,12 +389,3 @@ class Member(Keeper):
 
     def _set(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type]
-
-
-def _not_started(error: OSError) -> DistributaryError:
-    return DistributaryError(
-        "the process of the pipeline could not be started",
-        code=ErrorCode.PROCESS_DIED,
-        evidence=error.strerror or type(error).__name__,
-        next_step="check memory and the limit of processes of this machine",
-    )

@@ -96,19 +96,12 @@ def _masked(error: DistributaryError, mask: Mask) -> DistributaryError:
 TETHER_VARIABLE = "DISTRIBUTARY_TETHER"
 
 
-def tether_variable(fd: int, *, grace: float) -> dict[str, str]:
-    """What the supervisor puts into the environment of a process."""
-    return {TETHER_VARIABLE: f"{fd}:{grace}"}
-
-
-def hold_tether(environ: Mapping[str, str] = os.environ) -> None:
+def hold_tether() -> None:
     """Watch the pipe that the environment names, if it names one."""
-    fd, _, grace = environ.get(TETHER_VARIABLE, "").partition(":")
+    # taken out: it is not for the processes that this one starts
+    fd, _, grace = os.environ.pop(TETHER_VARIABLE, "").partition(":")
     if not fd:
         return
-    if environ is os.environ:
-        # not for the processes that this one starts
-        del os.environ[TETHER_VARIABLE]
     os.set_inheritable(int(fd), False)
     watch = threading.Thread(
         target=_watch, args=(int(fd), float(grace)), name="tether", daemon=True
@@ -188,22 +181,12 @@ class Child:
 
     @classmethod
     def start(
-        cls,
-        command: Sequence[str],
-        *,
-        grace: float,
-        environ: Mapping[str, str] = os.environ,
+        cls, command: Sequence[str], *, grace: float, environ: Mapping[str, str] = os.environ
     ) -> Child:
-        """Start it; raises OSError.
-
-        Args:
-            command: the program and its arguments.
-            grace: seconds that it gets to end when the supervisor is gone.
-            environ: the environment, to which the two pipes are added.
-        """
+        """Start it; raises OSError. When the supervisor is gone, it has `grace` seconds to end."""
         events_in, events_out = os.pipe()
         tether_in, tether_out = os.pipe()
-        variables = tether_variable(tether_in, grace=grace) | {VARIABLE: str(events_out)}
+        variables = {TETHER_VARIABLE: f"{tether_in}:{grace}", VARIABLE: str(events_out)}
         try:
             process = subprocess.Popen(  # noqa: S603 - a command of this package
                 command,
@@ -261,21 +244,17 @@ class Child:
     def forget(self, stream: Stream) -> None:
         """A pipe has ended."""
         self.streams.remove(stream)
-        self._close(stream)
+        files = {PRINTED: self._process.stdout, SAID: self._process.stderr}
+        if (file := files.get(stream.name)) is not None:
+            file.close()
+        else:
+            os.close(stream.fd)
 
     def close(self) -> None:
         """Give back what this process holds for it."""
         for stream in tuple(self.streams):
             self.forget(stream)
         os.close(self._tether)
-
-    def _close(self, stream: Stream) -> None:
-        files = {PRINTED: self._process.stdout, SAID: self._process.stderr}
-        file = files.get(stream.name)
-        if file is None:
-            os.close(stream.fd)
-        else:
-            file.close()
 
 
 def _session(pid: int) -> int:
@@ -346,9 +325,15 @@ class Keeper(ABC):
             return
         if self._kill_at is not None and now >= self._kill_at:
             self.kill()
-        code = self._child.exit_code()
-        if code is not None and self._is_gone(self._child, now):
-            self._bury(self._child, code, now)
+        child, code = self._child, self._child.exit_code()
+        if code is None or not self._is_gone(child, now):
+            return
+        for stream in child.streams:
+            for line in stream.rest():
+                self._hear(stream.name, line)
+        child.close()
+        self._child = None
+        self._ended(code, now)
 
     def stop(self, now: float) -> None:
         """Ask the process to end, and start no other."""
@@ -382,14 +367,6 @@ class Keeper(ABC):
         child.kill()
         return True
 
-    def _bury(self, child: Child, code: int, now: float) -> None:
-        for stream in child.streams:
-            for line in stream.rest():
-                self._hear(stream.name, line)
-        child.close()
-        self._child = None
-        self._ended(code, now)
-
     def _hear(self, name: str, line: str) -> None:
         if name == EVENTS:
             self._happened(line)
@@ -398,27 +375,13 @@ class Keeper(ABC):
             if self._room >= 0:
                 self._printed.append(line)
         elif name == SAID and line.strip():
-            self._relay(line)
-
-    def _relay(self, line: str) -> None:
-        """What it says on standard error: lines of our own log, or whatever else there is."""
-        known = read_json(line)
-        if known is None:
-            # nobody has looked for secrets in what other programs say
-            self._said = self._mask(line.strip())
-            known = LogLine(message=self._said, event="output", level="WARNING")
-        self._tell(
-            LogLine(
-                message=known.message,
-                event=known.event,
-                level=known.level,
-                pipeline=self.name,
-                batch=known.batch,
-                table=known.table,
-                more=known.more,
-                at=known.at,
-            )
-        )
+            # lines of our own log, or whatever else there is
+            known = read_json(line)
+            if known is None:
+                # nobody has looked for secrets in what other programs say
+                self._said = self._mask(line.strip())
+                known = LogLine(message=self._said, event="output", level="WARNING")
+            self._tell(replace(known, pipeline=self.name))
 
     @abstractmethod
     def _happened(self, line: str) -> None:

@@ -95,7 +95,6 @@ class Connections(Generic[Connection]):
 
 _log = logging.getLogger(__name__)
 
-_JSON = "application/json"
 _OPEN = frozenset({"/live", "/ready"})
 """Asked by machines that have no token, and answered with names, states and codes only."""
 _SILENT_SECONDS = 10.0
@@ -152,7 +151,17 @@ def serving(address: Address, answers: Answers, *, option: str = "--listen") -> 
             evidence=address.host,
             next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
         )
-    server = _open(address, answers, option)
+    try:
+        server = _Server(address, answers)
+    except OSError as error:
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        raise SetupError(
+            f"{option} cannot listen there",
+            code=ErrorCode.PORT_TAKEN if taken else ErrorCode.CONFIG_INVALID,
+            where=f"{address.host}:{address.port}",
+            evidence=error.strerror or str(error),
+            next_step="choose another port, or an address of this machine",
+        ) from error
     thread = threading.Thread(
         target=server.serve_forever, args=(_POLL_SECONDS,), name="health", daemon=True
     )
@@ -164,20 +173,6 @@ def serving(address: Address, answers: Answers, *, option: str = "--listen") -> 
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _open(address: Address, answers: Answers, option: str) -> _Server:
-    try:
-        return _Server(address, answers)
-    except OSError as error:
-        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        raise SetupError(
-            f"{option} cannot listen there",
-            code=ErrorCode.PORT_TAKEN if taken else ErrorCode.CONFIG_INVALID,
-            where=f"{address.host}:{address.port}",
-            evidence=error.strerror or str(error),
-            next_step="choose another port, or an address of this machine",
-        ) from error
 
 
 class _Server(ThreadingHTTPServer):
@@ -228,10 +223,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """One question."""
         self.server.connections.asked(self.connection)
-        path = self.path.partition("?")[0]
+        path, token = self.path.partition("?")[0], self.server.answers.token
+        given = self.headers.get("Authorization", "").encode()
+        proven = not token or hmac.compare_digest(given, f"Bearer {token}".encode())
         if not self._is_for_us():
             self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "another host was asked for"})
-        elif path not in _OPEN and not self._is_allowed(self.server.answers.token):
+        elif path not in _OPEN and not proven:
             self._json(HTTPStatus.UNAUTHORIZED, {"error": "a token is needed"})
         else:
             try:
@@ -268,15 +265,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return _is_loopback(name.removeprefix("[").removesuffix("]") or "localhost")
 
-    def _is_allowed(self, token: str | None) -> bool:
-        if not token:
-            return True
-        given = self.headers.get("Authorization", "")
-        return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
-
     def _json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
         body = json.dumps({"version": 1} | plain(document)).encode()
-        self._send(status, _JSON, body)
+        self._send(status, "application/json", body)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

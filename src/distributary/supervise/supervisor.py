@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import select
 import signal
 import sys
@@ -25,11 +24,11 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.alerts.watch import attach_alerts
-from distributary.observe.events import Event, EventBus, Listener, TaskFailed
+from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
-from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, judge
+from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, chance, judge
 from distributary.supervise.process import Keeper, Tell
 
 # A command of ours, again and again: upkeep that runs beside a pipeline, never twice at once.
@@ -37,7 +36,6 @@ from distributary.supervise.process import Keeper, Tell
 _JITTER = 0.1
 """Share of the interval by which a start may be late: pipelines do not all work at once."""
 _MOST = 2_000
-_chance = random.SystemRandom().random
 
 
 class Schedule(Keeper):
@@ -58,7 +56,6 @@ class Schedule(Keeper):
         grace: float,
         tell: Tell,
         mask: Callable[[str], str] = str,
-        chance: Callable[[], float] = _chance,
     ) -> None:
         super().__init__(pipeline, command, grace=grace, tell=tell, mask=mask)
         self._task, self._every, self._chance = task, every.total_seconds(), chance
@@ -126,6 +123,10 @@ class Supervisor:
     _asked: list[int] = field(default_factory=list)
 
     @property
+    def _keepers(self) -> tuple[Keeper, ...]:
+        return (*self.members, *self.schedules)
+
+    @property
     def statuses(self) -> list[PipelineStatus]:
         """What is known of each pipeline now; for any thread."""
         return [member.status for member in self.members]
@@ -157,7 +158,7 @@ class Supervisor:
                 while not self._is_over():
                     self._beat = now = time.monotonic()
                     self._obey(now)
-                    for keeper in (*self.members, *self.schedules):
+                    for keeper in self._keepers:
                         keeper.tick(now)
                     self._read(woken)
         finally:
@@ -177,20 +178,16 @@ class Supervisor:
             number = self._asked.pop(0)
             if self.stopped_by is None:
                 self.stopped_by = number
-                for keeper in (*self.members, *self.schedules):
+                for keeper in self._keepers:
                     keeper.stop(now)
                 self.on_stop()
             else:
-                for keeper in (*self.members, *self.schedules):
+                for keeper in self._keepers:
                     keeper.kill()
 
     def _read(self, woken: int) -> None:
         """Wait for a pipe, a signal, or the next tick."""
-        pipes = {
-            stream.fd: (keeper, stream)
-            for keeper in (*self.members, *self.schedules)
-            for stream in keeper.streams
-        }
+        pipes = {s.fd: (keeper, s) for keeper in self._keepers for s in keeper.streams}
         poll = select.poll()
         for fd in (*pipes, woken):
             poll.register(fd, select.POLLIN)
@@ -203,7 +200,7 @@ class Supervisor:
 
     def _leave_nobody(self) -> None:
         """After an error of the supervisor itself; else there is nobody left."""
-        keepers = [k for k in (*self.members, *self.schedules) if k.pid is not None]
+        keepers = [k for k in self._keepers if k.pid is not None]
         for keeper in keepers:
             keeper.kill()
         while any(keeper.pid is not None for keeper in keepers):
@@ -271,77 +268,70 @@ def plan_of(files: Sequence[Path], command: Command) -> Plan:
     for file in files:
         try:
             found = load(file)
-            _once(found, file, seen)
+            name = found.config.name
+            if name in seen:
+                # a name stands for one checkpoint in a lake, and for one pipeline in logs
+                raise ConfigError(
+                    f"two files are about a pipeline named {name}",
+                    where=printable(str(file)),
+                    evidence=f"the other one is {printable(str(seen[name]))}",
+                    next_step="give each pipeline a name of its own, and each file once",
+                )
         except DistributaryError as error:
-            specs.append(Spec(_free_name(file, specs), str(file), (), refused=error))
+            # its own name is not known, or taken
+            free = f"{printable(file.name)}#{len(specs) + 1}"
+            specs.append(Spec(free, str(file), (), refused=error))
             continue
-        config = found.config
+        seen[name] = file
         loaded.append(found)
-        specs.append(Spec(config.name, str(file), command(file), config.restart, found.mask))
+        specs.append(Spec(name, str(file), command(file), found.config.restart, found.mask))
     return Plan(tuple(specs), tuple(loaded))
-
-
-def _once(found: Loaded, file: Path, seen: dict[str, Path]) -> None:
-    """A name stands for one checkpoint in a lake, and for one pipeline in logs and metrics."""
-    name = found.config.name
-    if name in seen:
-        raise ConfigError(
-            f"two files are about a pipeline named {name}",
-            where=printable(str(file)),
-            evidence=f"the other one is {printable(str(seen[name]))}",
-            next_step="give each pipeline a name of its own, and each file once",
-        )
-    seen[name] = file
-
-
-def _free_name(file: Path, specs: Sequence[Spec]) -> str:
-    """What a pipeline is called whose own name is not known, or taken."""
-    return f"{printable(file.name)}#{len(specs) + 1}"
-
-
-# What a kind of listener gives to whoever attaches it.
-
-Render = Callable[[str], tuple[str, bytes]]
-"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """A listener, and what it has to show."""
-
-    listener: Listener
-    metrics: Render | None = None
-
-
-Open = Callable[[Sequence[PipelineConfig]], AbstractContextManager[Listening | None]]
-"""Opens a listener for these pipelines; None where none of them asks for it."""
-
-
-# The alerts of pipelines, each by its own settings.
-
-
-@contextmanager
-def alerting(configs: Sequence[PipelineConfig]) -> Iterator[Listening | None]:
-    """While this lasts, people are told; what is open is remembered in the lake."""
-    bus = EventBus()
-    with ExitStack() as stack:
-        told = [stack.enter_context(_of(bus, config)) for config in configs if config.alerts.to]
-        yield Listening(bus.publish) if told else None
-
-
-@contextmanager
-def _of(bus: EventBus, config: PipelineConfig) -> Iterator[str]:
-    local = config.lake.local_path
-    # what is on an object store cannot remember alerts: the checkpoint's folder can
-    lake = config.checkpoint_path if local is None else layout.pipeline(str(local), config.name)
-    with attach_alerts(bus, config, state_folder=Path(lake)):
-        yield config.name
 
 
 # Who listens: what the files of pipelines ask for, attached to a bus in one place.
 #
 # `up` attaches it once, to the bus on which it says what all its pipelines tell; `run` in the
 # same way to its own. The process of a pipeline under `up` attaches nothing: it only tells.
+
+_log = logging.getLogger(__name__)
+
+Render = Callable[[str], tuple[str, bytes]]
+"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
+
+Open = Callable[[Sequence[PipelineConfig], EventBus], AbstractContextManager[Render | None]]
+"""Attaches listeners for these pipelines to a bus; gives what they have to show, if anything."""
+
+
+@contextmanager
+def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]:
+    """While this lasts, people are told; what is open is remembered in the lake."""
+    with ExitStack() as stack:
+        for config in configs:
+            local = config.lake.local_path
+            # what is on an object store cannot remember alerts: the checkpoint's folder can
+            home = layout.pipeline(str(local), config.name) if local else config.checkpoint_path
+            stack.enter_context(attach_alerts(bus, config, state_folder=Path(home)))
+        yield
+
+
+@contextmanager
+def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Render]:
+    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
+    metrics = Metrics()
+    for config in configs:
+        metrics.limit(config.name, max_tables=config.metrics.max_tables)
+        try:
+            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
+            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+        except DistributaryError as error:
+            # a lake that is away is the pipeline's matter, which will say so
+            _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
+    detach = metrics.attach(bus)
+    try:
+        yield metrics.render
+    finally:
+        detach()
+
 
 OPENERS: tuple[Open, ...] = (alerting,)
 """Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
@@ -355,39 +345,9 @@ def listeners_of(
 
     Gives what `/metrics` answers, if one of them counts.
     """
-    metrics = None
     with ExitStack() as stack:
-        for each in openers:
-            found = stack.enter_context(each(configs))
-            if found is not None:
-                # leaves the bus before it is closed
-                stack.callback(bus.subscribe(found.listener))
-                metrics = metrics or found.metrics
-        yield metrics
-
-
-# The metrics of all pipelines under one supervisor.
-
-_log = logging.getLogger(__name__)
-
-
-@contextmanager
-def counting(configs: Sequence[PipelineConfig]) -> Iterator[Listening]:
-    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
-    metrics = Metrics()
-    for config in configs:
-        metrics.limit(config.name, max_tables=config.metrics.max_tables)
-        _remember(metrics, config)
-    yield Listening(metrics.listen, metrics.render)
-
-
-def _remember(metrics: Metrics, config: PipelineConfig) -> None:
-    try:
-        ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-        metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
-    except DistributaryError as error:
-        # a lake that is away is the pipeline's matter, which will say so
-        _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
+        found = [stack.enter_context(each(configs, bus)) for each in openers]
+        yield next(filter(None, found), None)
 
 
 # Hands what pipelines tell to those who listen, in a thread of its own.

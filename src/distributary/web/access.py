@@ -30,13 +30,11 @@ _MINUTE = 60.0
 _MOST_KEPT = 10_000
 _EVERYBODY = ""
 
-Clock = Callable[[], float]
-
 
 class Access:
     """Knows hashes only: neither the token nor a session's id can be read out of it."""
 
-    def __init__(self, token: str | None, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, token: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else _digest(token)
         self._clock = clock
         self._lock = threading.Lock()
@@ -120,12 +118,7 @@ class Access:
                 self._wrong.popitem(last=False)
 
     def _lately(self, who: str) -> int:
-        times = self._wrong.get(who)
-        if times is None:
-            return 0
-        while times and self._clock() - times[0] > _MINUTE:
-            times.popleft()
-        return len(times)
+        return sum(self._clock() - at <= _MINUTE for at in self._wrong.get(who, ()))
 
 
 def _digest(text: str) -> bytes:
@@ -259,7 +252,8 @@ class Guard:
 
     def _refuse(self, request: Request, *, about_data: bool) -> Response | None:
         if not self._hosts.knows(request.headers.get("host", "")):
-            return _denied("the dashboard is not known by this name", _NAMES, status=421)
+            step = "use its address, or name it at the start: --allow-host NAME"
+            return _denied("the dashboard is not known by this name", step, status=421)
         if not about_data:
             return None if request.method in _SAFE else _denied("nothing to send here", "", 405)
         return self._unknown(request) or self._from_elsewhere(request)
@@ -277,7 +271,8 @@ class Guard:
                 return too_often()
         else:
             known = self._access.knows(request.cookies.get(self._cookie))
-        return None if known else _denied("this dashboard asks for a token", _TOKEN, 401)
+        step = "log in with the token, or send it: Authorization: Bearer TOKEN"
+        return None if known else _denied("this dashboard asks for a token", step, 401)
 
     def _from_elsewhere(self, request: Request) -> Response | None:
         """Refuses what a page of somebody else makes a browser do."""
@@ -294,13 +289,9 @@ class Guard:
             return _denied("only JSON is taken", "send application/json", 415)
         session = request.cookies.get(self._cookie)
         if not self._access.proves(headers.get(CSRF_HEADER), session):
-            return _denied("the request does not come from a page of ours", _RELOAD, 403)
+            step = "load the page again, or send the token: Authorization: Bearer TOKEN"
+            return _denied("the request does not come from a page of ours", step, 403)
         return None
-
-
-_NAMES = "use its address, or name it at the start: --allow-host NAME"
-_TOKEN = "log in with the token, or send it: Authorization: Bearer TOKEN"  # noqa: S105
-_RELOAD = "load the page again, or send the token: Authorization: Bearer TOKEN"
 
 
 def client_of(request: Request) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.observe.log_format import plain
@@ -28,7 +30,8 @@ _STATUS = {
 }
 
 Read = Callable[[Request], Mapping[str, Any]]
-Endpoint = Callable[[Request], Response]
+Reads = dict[str, Read]
+"""What is read for each address."""
 
 
 def answer(data: Mapping[str, Any], *, status: int = 200) -> Response:
@@ -49,10 +52,15 @@ def parts_of(error: DistributaryError) -> dict[str, Any]:
     return {key: value for key, value in error.as_dict().items() if key != "context"}
 
 
-def reading(read: Read) -> Endpoint:
-    """Makes an endpoint of a function; Starlette calls it in a thread."""
+def some(value: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a thing, by name."""
+    return {name: getattr(value, name) for name in names}
 
-    def endpoint(request: Request) -> Response:
+
+def routes_of(reads: Reads) -> list[Route]:
+    """Makes endpoints of functions; Starlette calls each in a thread."""
+
+    def endpoint(read: Read, request: Request) -> Response:
         try:
             return answer(read(request))
         except DistributaryError as error:
@@ -60,19 +68,18 @@ def reading(read: Read) -> Endpoint:
         except Exception as error:
             return unexpected(error)
 
-    return endpoint
+    return [Route(path, partial(endpoint, read)) for path, read in reads.items()]
 
 
 def unexpected(error: Exception) -> Response:
     """A defect: what happened is in the log, not in the answer."""
     _log.error("the dashboard could not answer", exc_info=error)
-    return refuse(
-        DistributaryError(
-            "the dashboard could not answer",
-            evidence=type(error).__name__,
-            next_step="read the log of `distributary ui`, and report it",
-        )
+    defect = DistributaryError(
+        "the dashboard could not answer",
+        evidence=type(error).__name__,
+        next_step="read the log of `distributary ui`, and report it",
     )
+    return refuse(defect)
 
 
 def not_found(what: str, name: str, *, next_step: str) -> DistributaryError:

@@ -23,7 +23,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from distributary.delta.tables import StorageOptions
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.access import Access, Guard, Hosts, Tell, is_api
-from distributary.web.answers import not_found, refuse
+from distributary.web.answers import not_found, refuse, routes_of
 from distributary.web.api import letters, pipelines, search, session, tables
 from distributary.web.assets import Assets
 from distributary.web.jobs import Jobs
@@ -61,23 +61,18 @@ _BEAT_SECONDS = 15.0
 _MOST_LISTENERS = 100
 _RETRY_SECONDS = "60"
 
-Stamp = Callable[[], dict[str, str]]
-
 
 class Live:
     """Tells every open page when a stamp is no longer what it was."""
 
-    def __init__(self, stamp: Stamp) -> None:
+    def __init__(self, stamp: Callable[[], dict[str, str]]) -> None:
         self._stamp = stamp
         self._listeners = 0
         self.closing = False
         """Set when the server ends: listeners would keep it alive."""
 
-    def routes(self) -> list[Route]:
+    async def open(self, request: Request) -> Response:
         """`/api/events`."""
-        return [Route("/api/events", self._open)]
-
-    async def _open(self, request: Request) -> Response:
         if self._listeners >= _MOST_LISTENERS:
             # the page then asks every few seconds instead
             full = DistributaryError(
@@ -102,7 +97,8 @@ class Live:
             now = await run_in_threadpool(self._look)
             if now != before:
                 changed = [name for name, stamp in now.items() if before.get(name) != stamp]
-                yield _event("changed" if before else "hello", changed)
+                name = "changed" if before else "hello"
+                yield f"event: {name}\ndata: {json.dumps(changed)}\n\n".encode()
                 before, quiet = now, 0.0
             elif quiet >= _BEAT_SECONDS:
                 yield b": still here\n\n"
@@ -114,7 +110,8 @@ class Live:
 
     def _look(self) -> dict[str, str]:
         try:
-            return {name: _digest(stamp) for name, stamp in self._stamp().items()}
+            stamps = self._stamp().items()
+            return {name: hashlib.sha256(stamp.encode()).hexdigest() for name, stamp in stamps}
         except DistributaryError as error:
             return {"lake": str(error.code)}
         except Exception as error:
@@ -136,14 +133,6 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
-
-
-def _event(name: str, changed: list[str]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(changed)}\n\n".encode()
-
-
-def _digest(stamp: str) -> str:
-    return hashlib.sha256(stamp.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +172,20 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     page = Assets()
     routes = [
         *session.routes(access, cookie=cookie),
-        *live.routes(),
+        Route("/api/events", live.open),
         *session.job_routes(lake, jobs),
-        *pipelines.routes(lake),
-        *pipelines.batch_routes(lake),
-        *tables.routes(lake),
-        *tables.schema_routes(lake),
-        *letters.routes(lake),
-        *search.routes(lake),
-        *search.error_routes(lake),
+        *routes_of(pipelines.reads(lake)),
+        *routes_of(tables.reads(lake)),
+        *routes_of(letters.reads(lake)),
+        *routes_of(search.reads(lake)),
         *page.routes(),
     ]
 
     async def nothing(request: Request, error: Exception) -> Response:
-        return _no_such_address(request) if is_api(request.url.path) else page.not_found()
+        if not is_api(request.url.path):
+            return page.not_found()
+        what, step = "there is no such address", "see docs/dashboard.md"
+        return refuse(not_found(what, request.url.path, next_step=step))
 
     guarded = Guard(
         Starlette(routes=routes, exception_handlers={404: nothing}),
@@ -209,9 +198,3 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     proxied = ProxyHeadersMiddleware(guarded, list(settings.proxies))  # type: ignore[arg-type]
     app = cast(ASGIApp, proxied) if settings.proxies else guarded
     return Dashboard(app, access, jobs, live, lake)
-
-
-def _no_such_address(request: Request) -> Response:
-    return refuse(
-        not_found("there is no such address", request.url.path, next_step="see docs/dashboard.md")
-    )

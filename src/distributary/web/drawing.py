@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,19 @@ def of_pipelines(timeline: pa.Table, *, window: str, only: str | None = None) ->
 def of_table(commits: pa.Table) -> list[dict[str, Any]]:
     """Each commit of a table: its rows, and how long it was quiet before."""
     done = [row for row in commits.to_pylist() if row["outcome"] not in ("parked", "accepted")]
-    found = []
-    before: datetime | None = None
-    for row in done:
-        pause = None if before is None else (row["at"] - before).total_seconds()
-        found.append({"at": row["at"], "rows": row["rows"], "pause": pause})
-        before = row["at"]
-    return _thinned(found)
+    pauses = [(row["at"] - before["at"]).total_seconds() for before, row in pairwise(done)]
+    # neighbours together where there are too many: rows added up, the longest of pauses kept
+    groups: dict[int, list[tuple[dict[str, Any], float | None]]] = defaultdict(list)
+    for n, pair in enumerate(zip(done, [None, *pauses], strict=False)):
+        groups[n * min(len(done), MOST_POINTS) // len(done)].append(pair)
+    return [
+        {
+            "at": some[-1][0]["at"],
+            "rows": sum(row["rows"] or 0 for row, _ in some),
+            "pause": max((pause for _, pause in some if pause is not None), default=None),
+        }
+        for some in groups.values()
+    ]
 
 
 def _points(batches: pa.Table) -> list[dict[str, Any]]:
@@ -66,9 +73,11 @@ def _points(batches: pa.Table) -> list[dict[str, Any]]:
         return []
     groups = np.arange(count) * min(count, MOST_POINTS) // count
     starts, ends = _micros(batches["started_at"]), _micros(batches["finished_at"])
-    reads = _sums(groups, _numbers(batches["read"]))
-    dead = _sums(groups, _numbers(batches["dead_lettered"]))
-    busy = _sums(groups, np.maximum(ends - starts, 1) / _MICROS)
+    reads, dead = (
+        np.bincount(groups, weights=batches[name].to_numpy(zero_copy_only=False))
+        for name in ("read", "dead_lettered")
+    )
+    busy = np.bincount(groups, weights=np.maximum(ends - starts, 1) / _MICROS)
     last = np.append(np.flatnonzero(np.diff(groups)), count - 1)
     lags, ages = batches["lag_records"].to_pylist(), batches["lag_seconds"].to_pylist()
     numbers = batches["batch"].to_pylist()
@@ -86,37 +95,12 @@ def _points(batches: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-def _thinned(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Neighbours together: their rows added up, the longest of their pauses kept."""
-    count = len(points)
-    groups: dict[int, list[Mapping[str, Any]]] = {}
-    for n, point in enumerate(points):
-        groups.setdefault(n * min(count, MOST_POINTS) // count, []).append(point)
-    return [
-        {
-            "at": some[-1]["at"],
-            "rows": sum(p["rows"] or 0 for p in some),
-            "pause": max((p["pause"] for p in some if p["pause"] is not None), default=None),
-        }
-        for some in groups.values()
-    ]
-
-
-def _sums(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return np.bincount(groups, weights=values)
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
-
-
 def _micros(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _moment(micros: int) -> str:
-    stamp = np.datetime64(micros // 1000, "ms")
-    return f"{stamp}Z"
+    return f"{np.datetime64(micros // 1000, 'ms')}Z"
 
 
 # A few rows of a table as text: bounded in rows, columns and bytes, never a scan of it all.
@@ -154,7 +138,15 @@ def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, se
         source = found.source
         assert isinstance(source, DeltaTable)  # noqa: S101
         return read_rows(source, columns=names, limit=limit), set()
-    fragments = list(_newest_first(found, live))[:_MOST_FILES]
+    fragments = list(live.get_fragments())
+    if isinstance(found.source, DeltaTable):
+        actions = pa.table(found.source.get_add_actions(flatten=True))
+        times = actions["modification_time"].cast(pa.int64()).to_pylist()
+        written = dict(zip(actions["path"].to_pylist(), times, strict=True))
+        fragments.sort(key=lambda f: written.get(f.path, 0), reverse=True)
+    else:
+        fragments.reverse()
+    del fragments[_MOST_FILES:]
     heavy = {n for f in fragments[:1] for n in _heavy(f, limit)} & set(names)
     light = [name for name in names if name not in heavy]
     parts: list[pa.Table] = []
@@ -179,18 +171,6 @@ def _head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: in
         fragment_scan_options=options,
     )
     return scanner.head(rows)
-
-
-def _newest_first(found: Readable, live: ds.Dataset) -> Iterator[ds.Fragment]:
-    fragments = list(live.get_fragments())
-    if isinstance(found.source, DeltaTable):
-        actions = pa.table(found.source.get_add_actions(flatten=True))
-        times = actions["modification_time"].cast(pa.int64()).to_pylist()
-        written = dict(zip(actions["path"].to_pylist(), times, strict=True))
-        fragments.sort(key=lambda f: written.get(f.path, 0), reverse=True)
-    else:
-        fragments.reverse()
-    yield from fragments
 
 
 def _heavy(fragment: ds.Fragment, limit: int) -> Iterator[str]:
@@ -220,8 +200,7 @@ def _cell(value: Any) -> str | None:
         case None:
             return None
         case bytes():
-            more = "…" if len(value) > _BYTES else ""
-            return f"0x{value[:_BYTES].hex()}{more}"
+            return f"0x{value[:_BYTES].hex()}{'…' if len(value) > _BYTES else ''}"
         case str():
             return _cut(value)
         case bool():

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import IO, Any
@@ -82,10 +82,6 @@ class Job:
     """The document it ended with."""
     exit_code: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The shape of the API."""
-        return asdict(self)
-
 
 class Jobs:
     """Starts one job at a time for each pipeline. Thread-safe."""
@@ -118,7 +114,8 @@ class Jobs:
         with self._lock:
             if not dry_run:
                 self._require_trial(wish, after)
-            busy = next((j for j in self._jobs.values() if _is_busy(j, wish.pipeline)), None)
+            running = (job for job in self._jobs.values() if job.state == "running")
+            busy = next((job for job in running if job.wish.pipeline == wish.pipeline), None)
             if busy is not None:
                 raise DistributaryError(
                     f"something is being done for pipeline {wish.pipeline} already",
@@ -129,10 +126,13 @@ class Jobs:
             # nobody can try twice with the same permission
             self._trials.pop(after, None)
             job = Job(secrets.token_hex(6), wish, dry_run, datetime.now(UTC))
-            process = self._spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
+            process = _spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
             self._jobs[job.id] = job
             self._processes[job.id] = process
-            self._forget_old()
+            ended = [id for id, job in self._jobs.items() if job.state != "running"]
+            for old in ended[: max(len(self._jobs) - _MOST_KEPT, 0)]:
+                del self._jobs[old]
+                self._trials.pop(old, None)
             self._changes += 1
         threading.Thread(
             target=self._follow, args=(job.id, process), name=f"job-{job.id}", daemon=True
@@ -167,19 +167,6 @@ class Jobs:
                 next_step="send the same with dry_run, then again with its id as `after`",
             )
 
-    def _spawn(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        # a child has no use for the token, and no terminal to ask in
-        environment = {k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE}
-        return subprocess.Popen(  # noqa: S603 - no shell, and options cannot be smuggled in
-            [sys.executable, "-m", "distributary", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            # Ctrl-C is for the dashboard, which then asks its children to end
-            start_new_session=True,
-        )
-
     def _follow(self, id: str, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None and process.stderr is not None  # noqa: S101
         document = bytearray()
@@ -192,36 +179,40 @@ class Jobs:
                 self._hear(id, line[:2000].decode("utf-8", "replace").rstrip())
         code = process.wait()
         reader.join()
-        result = _parse(bytes(document))
+        result: Any = {}
+        with suppress(ValueError):
+            result = json.loads(document)
+        result = result if isinstance(result, dict) else {}
         failed = isinstance(result.get("error"), dict) or code not in (0, 1)
+        ended: dict[str, Any] = {"ended_at": datetime.now(UTC), "result": result, "exit_code": code}
         with self._lock:
-            job = self._jobs.get(id)
             self._processes.pop(id, None)
             self._changes += 1
-            if job is None:
-                return
-            self._jobs[id] = replace(
-                job,
-                state="failed" if failed else "done",
-                ended_at=datetime.now(UTC),
-                result=result,
-                exit_code=code,
-            )
+            # only what has ended is ever forgotten
+            job = self._jobs[id]
+            self._jobs[id] = replace(job, state="failed" if failed else "done", **ended)
             if job.dry_run and not failed:
                 self._trials[id] = time.monotonic()
 
     def _hear(self, id: str, line: str) -> None:
         with self._lock:
-            job = self._jobs.get(id)
-            if job is not None and line:
+            job = self._jobs[id]
+            if line:
                 self._jobs[id] = replace(job, lines=(*job.lines, line)[-_MOST_LINES:])
                 self._changes += 1
 
-    def _forget_old(self) -> None:
-        ended = [id for id, job in self._jobs.items() if job.state != "running"]
-        for id in ended[: max(len(self._jobs) - _MOST_KEPT, 0)]:
-            del self._jobs[id]
-            self._trials.pop(id, None)
+
+def _spawn(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - no shell, and options cannot be smuggled in
+        [sys.executable, "-m", "distributary", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a child has no use for the token, and no terminal to ask in
+        env={name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE},
+        # Ctrl-C is for the dashboard, which then asks its children to end
+        start_new_session=True,
+    )
 
 
 def _option(name: str, value: str | None) -> list[str]:
@@ -229,19 +220,7 @@ def _option(name: str, value: str | None) -> list[str]:
     return [f"--{name}={value}"] if value else []
 
 
-def _is_busy(job: Job, pipeline: str) -> bool:
-    return job.state == "running" and job.wish.pipeline == pipeline
-
-
 def _drain(stream: IO[bytes], into: bytearray) -> None:
     with stream:
         while chunk := stream.read(65536):
             into += chunk[: max(_MOST_BYTES - len(into), 0)]
-
-
-def _parse(document: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(document)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

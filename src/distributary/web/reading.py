@@ -7,9 +7,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
@@ -30,6 +31,14 @@ from distributary.web.answers import not_found
 # Remembered answers: computed once for each state of the lake, however many people look.
 
 _MOST = 200
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class _Kept:
+    version: object = field(default_factory=object)
+    value: Any = None
+    making: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Memo:
@@ -38,34 +47,40 @@ class Memo:
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
-        self._making: dict[Hashable, threading.Lock] = {}
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], _Value]) -> _Value:
         """What was made for this version, or is made now."""
-        found = self._find(key, version)
-        if found is not None:
-            return found[0]  # type: ignore[no-any-return]
         with self._lock:
-            own = self._making.setdefault(key, threading.Lock())
-        with own:
-            found = self._find(key, version)
-            if found is not None:
-                return found[0]  # type: ignore[no-any-return]
-            value = make()
-            with self._lock:
-                self._values[key] = (version, value)
-                while len(self._values) > self._most:
-                    self._making.pop(self._values.popitem(last=False)[0], None)
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        with kept.making:
+            if kept.version != version:
+                kept.value, kept.version = make(), version
+            value: _Value = kept.value
         return value
 
-    def _find(self, key: Hashable, version: Hashable) -> tuple[Any] | None:
+
+class Lately(Generic[_Value]):
+    """Values that are believed for some seconds. Thread-safe."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, _Value]] = {}
+
+    def get(self, key: str, make: Callable[[], _Value]) -> _Value:
+        """What was made a moment ago, or is made now."""
         with self._lock:
-            kept = self._values.get(key)
-            if kept is None or kept[0] != version:
-                return None
-            self._values.move_to_end(key)
-            return (kept[1],)
+            known = self._known.get(key)
+        if known is not None and time.monotonic() - known[0] < self._seconds:
+            return known[1]
+        value = make()
+        with self._lock:
+            self._known[key] = (time.monotonic(), value)
+        return value
 
 
 # Whether a table has changed, without reading it.
@@ -85,23 +100,18 @@ class Versions:
 
     def __init__(self, options: StorageOptions | None = None) -> None:
         self._options = options
-        self._lock = threading.Lock()
-        self._asked: dict[str, tuple[float, Version]] = {}
+        self._asked: Lately[Version] = Lately(_REMOTE_SECONDS)
 
     def of(self, path: str) -> Version:
         """The version of the table in a folder."""
         folder = local_path(path)
         if folder is not None:
             return _newest(os.path.join(folder, "_delta_log"))
-        with self._lock:
-            at, known = self._asked.get(path, (0.0, NONE))
-            if at and time.monotonic() - at < _REMOTE_SECONDS:
-                return known
+        return self._asked.get(path, lambda: self._ask(path))
+
+    def _ask(self, path: str) -> Version:
         table = open_table(path, self._options)
-        found = NONE if table is None else (table.version(), 0)
-        with self._lock:
-            self._asked[path] = (time.monotonic(), found)
-        return found
+        return NONE if table is None else (table.version(), 0)
 
 
 def _newest(log: str) -> Version:
@@ -121,8 +131,6 @@ SHOWN = 8
 _STATE_SECONDS = 0.9
 """How long it is believed that a process is alive: many pages ask at the same time."""
 
-_Value = TypeVar("_Value")
-
 
 class Reading:
     """Everything that the page shows. Thread-safe; nothing here changes the lake."""
@@ -136,8 +144,7 @@ class Reading:
         self.ledger = Ledger(lake, storage_options=options)
         self._memo = Memo()
         self._versions = Versions(options)
-        self._lock = threading.Lock()
-        self._states: tuple[float, tuple[tuple[str, str, int], ...]] = (0.0, ())
+        self._states: Lately[tuple[tuple[str, str, int], ...]] = Lately(_STATE_SECONDS)
 
     def require(self) -> None:
         """A clear word where the lake is gone."""
@@ -176,8 +183,7 @@ class Reading:
     def stamp(self) -> str:
         """Another text whenever anything has changed that the page may show."""
         ledger = [self.version(name) for name in layout.LEDGER_TABLES]
-        letters = [self._versions.of(path) for path in self._letter_paths()]
-        return repr((ledger, letters, self._now(), sorted(self._losses().items())))
+        return repr((ledger, self._letter_versions(), self._now(), sorted(self._losses().items())))
 
     def cards(self) -> tuple[Registration, ...]:
         """What the pipelines say of themselves."""
@@ -199,12 +205,9 @@ class Reading:
         self.require()
         states = self._now()
         known = {checkpoint: state for checkpoint, state, _ in states}
-        version = (
-            *(self.version(name) for name in ("batches", "tables")),
-            *(self._versions.of(path) for path in self._letter_paths()),
-            states,
-            tuple(sorted(self._losses().items())),
-        )
+        ledger = (self.version("batches"), self.version("tables"))
+        losses = tuple(sorted(self._losses().items()))
+        version = (*ledger, self._letter_versions(), states, losses)
         return self._memo.get(
             "status",
             version,
@@ -264,8 +267,7 @@ class Reading:
     def for_letters(self, key: object, make: Callable[[], _Value]) -> _Value:
         """A value that holds as long as no dead letter is added or marked."""
         self.require()
-        version = tuple(self._versions.of(path) for path in self._letter_paths())
-        return self._memo.get(("letters", key), version, make)
+        return self._memo.get(("letters", key), self._letter_versions(), make)
 
     def _losses(self) -> dict[str, Loss]:
         """Tables that are gone or behind: no version of the ledger tells of that."""
@@ -273,24 +275,21 @@ class Reading:
             return {}
         return losses_of(self.lake, self.tables())
 
-    def _letter_paths(self) -> list[str]:
+    def _letter_versions(self) -> tuple[Version, ...]:
         if self.version("tables") < (0, 0):
-            return []
-        return sorted({letters.path for letters in self.letters().values()})
+            return ()
+        paths = sorted({letters.path for letters in self.letters().values()})
+        return tuple(map(self._versions.of, paths))
 
     def _now(self) -> tuple[tuple[str, str, int], ...]:
         """Checkpoints, whether somebody runs on them, and when their last failure was."""
-        with self._lock:
-            at, known = self._states
-            if at and time.monotonic() - at < _STATE_SECONDS:
-                return known
-        found = tuple(
-            (card.checkpoint, liveness(card.checkpoint), _failed_at(card.checkpoint))
-            for card in self.cards()
+        return self._states.get(
+            "",
+            lambda: tuple(
+                (card.checkpoint, liveness(card.checkpoint), _failed_at(card.checkpoint))
+                for card in self.cards()
+            ),
         )
-        with self._lock:
-            self._states = (time.monotonic(), found)
-        return found
 
 
 def _failed_at(checkpoint: str) -> int:

@@ -55,10 +55,9 @@ from distributary.model import layout
 from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import Change, ChangeKind, Column, Role
-from distributary.observe.health import open_readable, with_measures
+from distributary.observe.health import count_rows, open_readable, with_measures
 from distributary.observe.ledger import Ledger
-from distributary.observe.rows import SchemaRow, TableSummary
-from distributary.observe.summary import SchemaInUse, count_rows, uses_of, with_rows
+from distributary.observe.rows import SchemaInUse, SchemaRow, TableSummary, uses_of, with_rows
 from distributary.registry.base import LATEST, Reference
 from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile.formats import compile_schema

@@ -38,6 +38,7 @@ from distributary.observe.health import Health, Ranking, TableHealth
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 from distributary.observe.pipelines import DECODING
+from distributary.observe.rows import RuleStatus
 from distributary.observe.status import (
     PipelineStatus,
     SourceTable,
@@ -46,7 +47,6 @@ from distributary.observe.status import (
     Trend,
     status,
 )
-from distributary.observe.summary import RuleStatus
 from distributary.store.base import introduce
 
 if TYPE_CHECKING:

@@ -16,25 +16,23 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 from distributary.observe.rows import TableSummary
 from distributary.observe.trace import (
-    Coordinates,
-    RowOrigin,
-    Trace,
-    Verdict,
-    missing,
-    trace_offset,
-    trace_row,
-)
-from distributary.observe.trace_changes import (
     Conditions,
+    Coordinates,
     FileEvent,
     FileTrace,
     RowEvent,
+    RowOrigin,
     RowStory,
+    Trace,
+    Verdict,
     below,
     is_made_of_log,
+    missing,
     roots_of,
     trace_file,
     trace_key,
+    trace_offset,
+    trace_row,
 )
 
 # `trace FILE`: the events and rows that a change file became.

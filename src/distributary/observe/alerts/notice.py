@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
+
+from distributary.observe.log_format import one_line
 
 _NAMES = ("pipeline", "subject")
 """What an alert is recognised by."""
@@ -95,8 +97,8 @@ class Notice:
     @property
     def headline(self) -> str:
         """One line that says it all."""
-        word = {State.RAISED: str(self.severity), State.INFO: str(self.severity)}
-        return f"[{word.get(self.state, 'resolved')}] {self.pipeline}: {self.what}"
+        word = State.RESOLVED if self.state is State.RESOLVED else self.severity
+        return f"[{word}] {self.pipeline}: {self.what}"
 
     def resolved(self, at: datetime) -> Notice:
         """The end of it."""
@@ -105,7 +107,7 @@ class Notice:
     def cleaned(self, mask: Callable[[str], str]) -> Notice:
         """The same without secrets, control characters and endless texts."""
         texts: dict[str, Any] = {
-            name: shown(value if name in _NAMES else mask(value), most=_LONGEST[name])
+            name: _shown(value if name in _NAMES else mask(value), most=_LONGEST[name])
             for name in _LONGEST
             if (value := getattr(self, name))
         }
@@ -149,28 +151,13 @@ def notices_in(documents: object) -> Iterator[Notice]:
             yield notice_from(document)
 
 
-def shown(text: str, *, most: int) -> str:
-    """Text from outside on one line, of bounded length, without anything that moves a cursor."""
-    short = text if len(text) <= most else f"{text[: most - 3]}..."
-    if short.isprintable():
-        return short
-    return "".join(c if c.isprintable() else _escaped(c) for c in short)
-
-
-def listed(names: Iterable[str], *, most: int = 10) -> str:
-    """`a, b, c and 97 more`."""
-    every = list(names)
-    rest = f" and {len(every) - most:,} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + rest
+def _shown(text: str, *, most: int) -> str:
+    return one_line(text if len(text) <= most else f"{text[: most - 3]}...")
 
 
 def _digest(*parts: str | datetime) -> str:
     text = "\n".join(p if isinstance(p, str) else p.isoformat() for p in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _moment(text: str) -> datetime:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,15 +17,7 @@ from distributary.config.alerts import AlertsOn, DeadLetterRate
 from distributary.config.base import format_duration
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ErrorCode
-from distributary.observe.alerts.notice import (
-    Kind,
-    Notice,
-    Pages,
-    Severity,
-    State,
-    listed,
-    notices_in,
-)
+from distributary.observe.alerts.notice import Kind, Notice, Pages, Severity, State, notices_in
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -60,30 +52,28 @@ class DeadLetterWindow:
     """Sums over a time that slides. Its size does not grow with the number of batches."""
 
     def __init__(self, rate: DeadLetterRate) -> None:
-        self._rate = rate
+        self.rate = rate
         self._slots: deque[_Slot] = deque()
-        self.read = 0
-        """Records that were read."""
-        self._letters = 0
 
     def add(self, at: float, *, read: int, codes: Mapping[str, int]) -> None:
         """A batch was settled."""
-        width = self._rate.within.total_seconds() / _SLOTS
+        width = self.rate.within.total_seconds() / _SLOTS
         if not self._slots or at - self._slots[-1].at > width:
             self._slots.append(_Slot(at, 0, Counter()))
         self._slots[-1].read += read
         self._slots[-1].codes.update(codes)
-        self.read += read
-        self._letters += sum(codes.values())
         self.slide(at)
 
     def slide(self, now: float) -> None:
         """Forget what is older than the window."""
-        oldest = now - self._rate.within.total_seconds()
+        oldest = now - self.rate.within.total_seconds()
         while self._slots and self._slots[0].at <= oldest:
-            gone = self._slots.popleft()
-            self.read -= gone.read
-            self._letters -= gone.codes.total()
+            self._slots.popleft()
+
+    @property
+    def read(self) -> int:
+        """Records that were read."""
+        return sum(slot.read for slot in self._slots)
 
     @property
     def codes(self) -> Counter[str]:
@@ -93,15 +83,10 @@ class DeadLetterWindow:
     @property
     def too_many(self) -> bool:
         """Whether a limit is passed."""
-        count, share = self._rate.count, self._rate.share
-        return (count is not None and self._letters > count) or (
-            share is not None and self._letters > share * self.read
+        letters, count, share = self.codes.total(), self.rate.count, self.rate.share
+        return (count is not None and letters > count) or (
+            share is not None and letters > share * self.read
         )
-
-    @property
-    def within(self) -> timedelta:
-        """How much time it looks at."""
-        return self._rate.within
 
     def memory(self) -> list[Any]:
         """For a file."""
@@ -111,18 +96,15 @@ class DeadLetterWindow:
         """The inverse of `memory`; what is no such memory is passed over."""
         for entry in memory if isinstance(memory, list) else []:
             match entry:
-                case [int() | float() as at, int() as read, dict() as codes] if len(
-                    codes
-                ) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values()):
+                case [int() | float() as at, int() as read, dict() as codes] if _are_counts(codes):
                     self._slots.append(_Slot(float(at), read, Counter(codes)))
-                    self.read += read
-                    self._letters += sum(codes.values())
+
+
+def _are_counts(codes: dict[Any, Any]) -> bool:
+    return len(codes) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values())
 
 
 # What is said about each thing: what, where, the evidence, and the command to type next.
-
-STOPPED = "stopped"
-"""The subject of the failure that ended a pipeline."""
 
 
 class Wording:
@@ -136,24 +118,16 @@ class Wording:
 
     def failed(self, event: Failed) -> Notice:
         """A batch or the run failed."""
-        error, again = event.error, event.retry_in
-        tried = "" if again is None else f", tried again in {again:.0f} s"
-        return self._notice(
-            Kind.FAILURE,
-            Severity.CRITICAL if again is None else Severity.WARNING,
-            f"stopped: {error.what}" if again is None else f"{error.what}{tried}",
-            subject=STOPPED if again is None else str(error.code),
-            **self._told_by(event),
-        )
+        what, again = event.error.what, event.retry_in
+        if again is None:
+            what = f"stopped: {what}"
+            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="stopped")
+        what, subject = f"{what}, tried again in {again:.0f} s", str(event.error.code)
+        return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
         """A batch that does not add up was refused."""
-        return self._notice(
-            Kind.INVARIANT,
-            Severity.CRITICAL,
-            event.error.what,
-            **self._told_by(event),
-        )
+        return self._of_error(Kind.INVARIANT, Severity.CRITICAL, event.error.what, event)
 
     def unbalanced(self, event: BatchSettled) -> Notice:
         """A batch was settled and does not add up."""
@@ -162,9 +136,7 @@ class Wording:
             Severity.CRITICAL,
             f"batch {event.batch} does not add up",
             at=event.at,
-            where=self._place(event.batch),
             evidence=event.counts.equation(),
-            next_step=self._command("status"),
             code=str(ErrorCode.ACCOUNTING_BROKEN),
             batch=event.batch,
             link=self._pages.batch(self._name, event.batch),
@@ -186,10 +158,9 @@ class Wording:
             link=self._pages.table(event.table),
         )
 
-    def dead_letters(
-        self, codes: Counter[str], *, read: int, within: timedelta, at: datetime
-    ) -> Notice:
+    def dead_letters(self, window: DeadLetterWindow, *, at: datetime) -> Notice:
         """Too many dead letters."""
+        codes, read, within = window.codes, window.read, window.rate.within
         letters, most = codes.total(), codes.most_common(1)[0][0] if codes else ""
         share = f", {letters / read:.1%} of {read:,} records" if read else ""
         return self._notice(
@@ -197,8 +168,7 @@ class Wording:
             Severity.WARNING,
             f"{letters:,} dead letters within {format_duration(within)}{share}",
             at=at,
-            where=self._place(None),
-            evidence=listed(f"{code} {n:,}" for code, n in codes.most_common()),
+            evidence=_listed(f"{code} {n:,}" for code, n in codes.most_common()),
             next_step=self._command("dlq list", options=("--pipeline", self._name)),
             code=most,
             link=self._pages.error(most) if most else self._pages.pipeline(self._name),
@@ -211,85 +181,54 @@ class Wording:
             Severity.ERROR,
             f"tables are older than {format_duration(limit)}",
             at=fresh_at + limit,
-            where=self._place(None),
             evidence=f"up to date last at {fresh_at:%Y-%m-%dT%H:%M:%SZ}",
-            next_step=self._command("status"),
-            link=self._pages.pipeline(self._name),
         )
 
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
         """Versions of schemas that a batch met for the first time."""
         first, alone = seen[0], len(seen) == 1
-        what = f"new schema {first.label}" if alone else f"{len(seen):,} new schemas"
         lines = (f"{s.label}: {', '.join(s.changes) or 'no change of columns'}" for s in seen)
-        return self._notice(
+        return self._of_batch(
             Kind.SCHEMA,
-            Severity.INFO,
-            what,
-            at=settled.at,
-            subject=f"{settled.lane}-{settled.batch}",
-            where=f"{self._place(settled.batch)}, {listed(sorted({s.table for s in seen}))}",
+            f"new schema {first.label}" if alone else f"{len(seen):,} new schemas",
+            settled,
+            where=f"{self._place(settled.batch)}, {_listed(sorted({s.table for s in seen}))}",
             evidence="; ".join(lines),
             next_step=self._command("schema history", *([first.type] if alone else [])),
-            batch=settled.batch,
-            link=self._pages.table(first.table)
-            if alone
-            else self._pages.batch(self._name, settled.batch),
+            table=first.table if alone else "",
         )
 
     def tables(self, names: Sequence[str], settled: BatchSettled) -> Notice:
         """Tables that a batch has made."""
         alone = len(names) == 1
-        what = f"new table {names[0]}" if alone else f"{len(names):,} new tables"
-        return self._notice(
+        return self._of_batch(
             Kind.TABLE,
-            Severity.INFO,
-            what,
-            at=settled.at,
-            subject=f"{settled.lane}-{settled.batch}",
-            where=self._place(settled.batch),
-            evidence=listed(names, most=50),
+            f"new table {names[0]}" if alone else f"{len(names):,} new tables",
+            settled,
+            evidence=_listed(names, most=50),
             next_step=self._command("tables"),
-            batch=settled.batch,
-            link=self._pages.table(names[0])
-            if alone
-            else self._pages.batch(self._name, settled.batch),
+            table=names[0] if alone else "",
         )
 
     def task_failed(self, event: TaskFailed) -> Notice:
         """Upkeep failed; the pipeline goes on."""
-        error = event.error
-        return self._notice(
-            Kind.FAILURE,
-            Severity.WARNING,
-            f"{event.task} failed: {error.what}",
-            at=event.at,
-            once=True,
-            subject=f"task-{event.task}",
-            where=error.where or self._place(None),
-            evidence=error.evidence,
-            next_step=error.next_step or self._command("status"),
-            code=str(error.code),
-            link=self._pages.error(error.code),
+        what, subject = f"{event.task} failed: {event.error.what}", f"task-{event.task}"
+        return self._of_error(
+            Kind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject
         )
 
     def held_back(self, told: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
         """One message for several that there was no room for."""
         more = f"; {uncounted:,} more were over before they could be told" if uncounted else ""
         worst = min((notice.severity for notice in told), key=list(Severity).index)
-        return replace(
-            self._notice(
-                Kind.HELD_BACK,
-                worst,
-                f"{len(told):,} messages were held back",
-                at=at,
-                once=True,
-                where=self._place(None),
-                evidence=listed(notice.what for notice in told) + more,
-                next_step=self._command("status"),
-                link=self._pages.pipeline(self._name),
-            ),
+        return self._notice(
+            Kind.HELD_BACK,
+            worst,
+            f"{len(told):,} messages were held back",
+            at=at,
             since=told[0].since,
+            once=True,
+            evidence=_listed(notice.what for notice in told) + more,
         )
 
     def _notice(
@@ -297,29 +236,46 @@ class Wording:
     ) -> Notice:
         # these cannot be over: they are told once
         happened = severity is Severity.INFO or parts.pop("once", False)
-        return Notice(
-            pipeline=self._name,
-            kind=kind,
-            state=State.INFO if happened else State.RAISED,
-            severity=severity,
-            what=what,
-            at=at,
-            since=at,
-            **parts,
-        ).cleaned(self._mask)
-
-    def _told_by(self, event: Failed) -> dict[str, Any]:
-        """What an error says of itself."""
-        error = event.error
-        return {
-            "at": event.at,
-            "where": error.where or self._place(event.batch),
-            "evidence": error.evidence,
-            "next_step": error.next_step or self._command("status"),
-            "code": str(error.code),
-            "batch": event.batch,
-            "link": self._pages.error(error.code),
+        state = State.INFO if happened else State.RAISED
+        known: dict[str, Any] = {
+            "pipeline": self._name,
+            "state": state,
+            "at": at,
+            "since": at,
+            "where": self._place(parts.get("batch")),
+            "next_step": self._command("status"),
+            "link": self._pages.pipeline(self._name),
         }
+        notice = Notice(kind=kind, severity=severity, what=what, **(known | parts))
+        return notice.cleaned(self._mask)
+
+    def _of_error(
+        self, kind: Kind, severity: Severity, what: str, event: Failed | TaskFailed, **parts: Any
+    ) -> Notice:
+        """With what an error says of itself."""
+        error, batch = event.error, event.batch if isinstance(event, Failed) else None
+        return self._notice(
+            kind,
+            severity,
+            what,
+            at=event.at,
+            where=error.where or self._place(batch),
+            evidence=error.evidence,
+            next_step=error.next_step or self._command("status"),
+            code=str(error.code),
+            batch=batch,
+            link=self._pages.error(error.code),
+            **parts,
+        )
+
+    def _of_batch(
+        self, kind: Kind, what: str, settled: BatchSettled, *, table: str, **parts: str
+    ) -> Notice:
+        """What a batch brought; about one `table`, or about several."""
+        batch = settled.batch
+        link = self._pages.table(table) if table else self._pages.batch(self._name, batch)
+        parts |= {"subject": f"{settled.lane}-{batch}", "link": link}
+        return self._notice(kind, Severity.INFO, what, at=settled.at, batch=batch, **parts)
 
     def _place(self, batch: int | None) -> str:
         return f"pipeline {self._name}" + (f", batch {batch}" if batch is not None else "")
@@ -328,23 +284,18 @@ class Wording:
         return f"distributary {verb} " + shlex.join([*names, *options, "--lake", self._lake])
 
 
+def _listed(names: Iterable[str], *, most: int = 10) -> str:
+    """`a, b, c and 97 more`."""
+    every = list(names)
+    rest = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + rest
+
+
 HEARD = (
-    BatchSettled,
-    BatchStarted,
-    Failed,
-    Idle,
-    ProcessStarted,
-    SchemaSeen,
-    Stopped,
-    TableParked,
-    TableResumed,
-    TaskFailed,
+    *(BatchSettled, BatchStarted, Failed, Idle, ProcessStarted),
+    *(SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
 )
 """The events that can change something."""
-
-_STREAM = "stream"
-_PUBLISHED = "published"
-_DONE = "done"
 
 
 class Rules:
@@ -385,8 +336,12 @@ class Rules:
         match event:
             case BatchSettled():
                 yield from self._settled(event)
-            case Failed():
-                yield from self._failed(event)
+            case Failed(error=error) if (
+                error.code is ErrorCode.ACCOUNTING_BROKEN and self._on.invariant
+            ):
+                yield from self._raise(self._words.broken(event))
+            case Failed() if self._on.failure:
+                yield from self._raise(self._words.failed(event))
             case TableParked() if self._on.parked:
                 yield from self._raise(self._words.parked(event))
             case TableResumed() if not event.parked:
@@ -398,7 +353,7 @@ class Rules:
             case BatchStarted() | ProcessStarted():
                 self._fresh_at = self._fresh_at or event.at
             case Stopped():
-                yield from self._caught_up(event.at) if event.reason == _DONE else ()
+                yield from self._caught_up(event.at) if event.reason == "done" else ()
                 self._fresh_at = None
             case TaskFailed() if self._on.failure:
                 yield self._words.task_failed(event)
@@ -409,7 +364,7 @@ class Rules:
         elif self._on.invariant:
             yield from self._raise(self._words.unbalanced(event))
         yield from self._written(event)
-        if event.lane != _STREAM:
+        if event.lane != "stream":
             return
         yield from self._resolve(Kind.FAILURE)
         if self._window is not None:
@@ -419,12 +374,11 @@ class Rules:
         self._fresh_at = event.at - timedelta(seconds=behind or 0.0)
 
     def _written(self, event: BatchSettled) -> Iterator[Notice]:
-        done = {each.table for each in event.written if each.outcome == _PUBLISHED}
+        done = {each.table for each in event.written if each.outcome == "published"}
+        waits = {*event.parked_tables} - done
         for notice in list(self._open.values()):
-            table = notice.subject
-            waits = table in event.parked_tables
-            if notice.kind is Kind.PARKED and (table in done or not waits):
-                yield from self._resolve(Kind.PARKED, table)
+            if notice.kind is Kind.PARKED and notice.subject not in waits:
+                yield from self._resolve(Kind.PARKED, notice.subject)
         seen = [schema for schema in self._seen if schema.batch == event.batch]
         self._seen.clear()
         if seen:
@@ -432,12 +386,6 @@ class Rules:
         made = [each.table for each in event.written if each.created]
         if made and self._on.table:
             yield self._words.tables(made, event)
-
-    def _failed(self, event: Failed) -> Iterator[Notice]:
-        if event.error.code is ErrorCode.ACCOUNTING_BROKEN and self._on.invariant:
-            yield from self._raise(self._words.broken(event))
-        elif self._on.failure:
-            yield from self._raise(self._words.failed(event))
 
     def _caught_up(self, at: datetime) -> Iterator[Notice]:
         """Everything that the source had is done, so what failed before is over."""
@@ -465,10 +413,7 @@ class Rules:
         if not window.too_many:
             yield from self._resolve(Kind.DEAD_LETTERS)
         elif not self._is_open(Kind.DEAD_LETTERS):
-            letters, within = window.codes, window.within
-            yield from self._raise(
-                self._words.dead_letters(letters, read=window.read, within=within, at=self._now)
-            )
+            yield from self._raise(self._words.dead_letters(window, at=self._now))
 
     def _unwatched(self) -> Iterator[Notice]:
         """Nobody would ever say that these are over: the settings changed while nothing ran."""

@@ -9,7 +9,8 @@ import json
 import logging
 import smtplib
 import ssl
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
 from email.utils import format_datetime, parsedate_to_datetime
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 
@@ -49,48 +50,47 @@ class Outcome:
 DELIVERED = Outcome(True)
 
 
-class Target(Protocol):
+AnyTarget = WebhookTarget | SlackTarget | PagerDutyTarget | EmailTarget
+"""The settings of one target."""
+
+
+class Target(ABC):
     """Where notices go."""
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    one_by_one = False
+    """Whether it keeps alerts open itself, and so must hear of each of them."""
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether it keeps alerts open itself, and so must hear of each of them."""
-        ...
+    def __init__(self, config: AnyTarget, name: str) -> None:
+        self.name = name
+        self._config = config
+        self._seconds = config.timeout.total_seconds()
 
     def send(self, notice: Notice) -> Outcome:
-        """One attempt, within the target's time; never raises."""
-        ...
+        """One attempt, within the target's time; never raises.
 
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
+        In a thread of its own: looking a name up and a drip of single bytes know no deadline. One
+        that is given up ends with its connection and holds up no exit.
+        """
+        future: Future[Outcome] = Future()
 
+        def work() -> None:
+            try:
+                future.set_result(self._attempt(notice))
+            except Exception as error:
+                # its text may quote an address or a header: only its kind is told
+                future.set_result(Outcome(False, type(error).__name__))
 
-def within(seconds: float, attempt: Callable[[], Outcome]) -> Outcome:
-    """The outcome of an attempt, or that it took too long.
-
-    In a thread of its own: looking a name up and a drip of single bytes know no deadline. One that
-    is given up ends with its connection and holds up no exit.
-    """
-    future: Future[Outcome] = Future()
-
-    def work() -> None:
+        Thread(target=work, name="alert-attempt", daemon=True).start()
         try:
-            future.set_result(attempt())
-        except Exception as error:
-            # its text may quote an address or a header: only its kind is told
-            future.set_result(Outcome(False, type(error).__name__))
+            return future.result(timeout=self._seconds)
+        except TimeoutError:
+            return Outcome(False, f"no answer within {self._seconds:g} s", again=True)
 
-    Thread(target=work, name="alert-attempt", daemon=True).start()
-    try:
-        return future.result(timeout=seconds)
-    except TimeoutError:
-        return Outcome(False, f"no answer within {seconds:g} s", again=True)
+    def close(self) -> None:  # noqa: B027 (not every target keeps some)
+        """Let go of connections."""
+
+    @abstractmethod
+    def _attempt(self, notice: Notice) -> Outcome: ...
 
 
 # One document by POST, and what the answer's status means.
@@ -103,29 +103,28 @@ _BUSY = (408, 425, 429)
 _LONGEST_WAIT = 3600.0
 
 
-class Poster:
+class HttpTarget(Target):
     """Posts JSON to an address that it never shows."""
 
-    def __init__(self, *, seconds: float, ca_location: str | None) -> None:
-        self._seconds = seconds
-        self._ca = ca_location
+    def __init__(self, config: AnyTarget, name: str) -> None:
+        super().__init__(config, name)
         self._clients: dict[tuple[bool, bool], httpx2.Client] = {}
-
-    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Outcome:
-        """One attempt; never raises."""
-        return within(self._seconds, lambda: self._exchange(url, body, headers))
 
     def close(self) -> None:
         """Let go of connections."""
         for client in self._clients.values():
             client.close()
 
-    def _exchange(self, url: str, body: bytes, headers: Mapping[str, str]) -> Outcome:
-        sent = {"Content-Type": "application/json", "User-Agent": "distributary", **headers}
+    @abstractmethod
+    def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
+        """Address, body and headers."""
+
+    def _attempt(self, notice: Notice) -> Outcome:
         try:
-            client = self._client(url)
+            url, body, headers = self._request(notice)
+            sent = {"Content-Type": "application/json", "User-Agent": "distributary", **headers}
             # the body of the answer is of no interest, however long it is
-            with client.stream("POST", url, content=body, headers=sent) as response:
+            with self._client(url).stream("POST", url, content=body, headers=sent) as response:
                 return _meaning(response.status_code, response.headers.get("retry-after", ""))
         except httpx2.TimeoutException:
             return Outcome(False, "no answer in time", again=True)
@@ -153,13 +152,13 @@ class Poster:
         if not asked:
             # trusts nobody and is never asked: the system's authorities take long to load
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if self._ca:
-            return ssl.create_default_context(cafile=self._ca)
+        if self._config.ca_location:
+            return ssl.create_default_context(cafile=self._config.ca_location)
         return httpx2.create_ssl_context()
 
 
-def as_json(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a document; a text that is no text is sent as escapes, not refused."""
+def _as_json(document: Mapping[str, Any]) -> bytes:
+    """A text that is no text is sent as escapes, not refused."""
     return json.dumps(document).encode("ascii")
 
 
@@ -205,92 +204,71 @@ _LONGEST_SUBJECT = 200
 _POSTPONED = range(400, 500)
 
 
-class Email:
-    """Sends notices to a few mailboxes."""
+class Email(Target):
+    """Sends notices to a few mailboxes, each with a connection of its own."""
 
-    one_by_one = False
+    _config: EmailTarget
 
-    def __init__(self, config: EmailTarget, *, name: str) -> None:
-        self.name = name
-        self._config = config
-
-    def send(self, notice: Notice) -> Outcome:
-        """One attempt, with a connection of its own."""
-        seconds = self._config.timeout.total_seconds()
-        mail = mail_of(notice, sender=self._config.from_, recipients=self._config.to)
-        return within(seconds, lambda: self._exchange(mail, seconds))
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def _exchange(self, mail: EmailMessage, seconds: float) -> Outcome:
+    def _attempt(self, notice: Notice) -> Outcome:
+        config = self._config
         try:
-            with self._connected(seconds) as server:
-                if self._config.username is not None and self._config.password is not None:
-                    secret = self._config.password.get_secret_value()
-                    server.login(self._config.username, secret)
-                refused = server.send_message(mail)
+            with self._connected() as server:
+                if config.username is not None and config.password is not None:
+                    server.login(config.username, config.password.get_secret_value())
+                refused = server.send_message(_mail(notice, config.from_, config.to))
         except smtplib.SMTPResponseException as error:
             code = error.smtp_code
             return Outcome(False, f"answered {code}", again=code in _POSTPONED or code < 0)
         except smtplib.SMTPRecipientsRefused as error:
             codes = sorted({code for code, _ in error.recipients.values()})
             later = all(code in _POSTPONED for code in codes)
-            return Outcome(False, f"no recipient is taken ({_words(codes)})", again=later)
+            why = f"no recipient is taken ({', '.join(map(str, codes))})"
+            return Outcome(False, why, again=later)
         except smtplib.SMTPNotSupportedError:
             return Outcome(False, "the server does not offer what tls and username ask for")
-        except ssl.SSLError:
-            why = "no secure connection: check the certificate and ca_location"
-            return Outcome(False, why, again=True)
         except (OSError, smtplib.SMTPException) as error:
-            return Outcome(False, f"no connection ({type(error).__name__})", again=True)
+            return Outcome(False, _kind(error), again=True)
         # some have it: sent again, they would have it twice
-        note = f"{len(refused)} of {len(self._config.to)} recipients were refused"
+        note = f"{len(refused)} of {len(config.to)} recipients were refused"
         return Outcome(True, note) if refused else DELIVERED
 
-    def _connected(self, seconds: float) -> smtplib.SMTP:
-        host, port = self._config.host, self._config.port
-        if self._config.tls == "tls":
-            return smtplib.SMTP_SSL(host, port, timeout=seconds, context=self._trusted())
-        server = smtplib.SMTP(host, port, timeout=seconds)
-        if self._config.tls == "starttls":
-            try:
-                server.starttls(context=self._trusted())
-            except BaseException:
-                server.close()
-                raise
+    def _connected(self) -> smtplib.SMTP:
+        host, port, tls = self._config.host, self._config.port, self._config.tls
+        if tls == "none":
+            return smtplib.SMTP(host, port, timeout=self._seconds)
+        trusted = ssl.create_default_context(cafile=self._config.ca_location)
+        if tls == "tls":
+            return smtplib.SMTP_SSL(host, port, timeout=self._seconds, context=trusted)
+        server = smtplib.SMTP(host, port, timeout=self._seconds)
+        try:
+            server.starttls(context=trusted)
+        except BaseException:
+            server.close()
+            raise
         return server
 
-    def _trusted(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self._config.ca_location)
 
-
-def mail_of(notice: Notice, *, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
-    """The mail: text only."""
+def _mail(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
     mail = EmailMessage(policy=SMTP_POLICY)
     mail["Subject"] = _header(notice.headline)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Date"] = format_datetime(notice.at)
-    _put_into_thread(mail, notice, domain=sender.rpartition("@")[2])
+    # the end of an alert answers its beginning; the same mail sent again has the same id
+    domain = sender.rpartition("@")[2]
+    beginning = f"<{notice.thread}@{domain}>"
+    if notice.state is State.RESOLVED:
+        mail["Message-ID"] = f"<{notice.occasion}@{domain}>"
+        mail["In-Reply-To"] = mail["References"] = beginning
+    else:
+        mail["Message-ID"] = beginning
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Distributary-Key"] = _header(notice.key)
-    mail.set_content(body_of(notice))
+    mail.set_content(_body(notice))
     return mail
 
 
-def _put_into_thread(mail: EmailMessage, notice: Notice, *, domain: str) -> None:
-    """The end of an alert answers its beginning; the same mail sent again has the same id."""
-    beginning = f"<{notice.thread}@{domain}>"
-    if notice.state is not State.RESOLVED:
-        mail["Message-ID"] = beginning
-        return
-    mail["Message-ID"] = f"<{notice.occasion}@{domain}>"
-    mail["In-Reply-To"] = mail["References"] = beginning
-
-
-def body_of(notice: Notice) -> str:
-    """One line for each part."""
+def _body(notice: Notice) -> str:
     over = notice.state is State.RESOLVED
     parts = {
         "where": notice.where,
@@ -316,10 +294,6 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _words(codes: list[int]) -> str:
-    return ", ".join(map(str, codes))
-
-
 # PagerDuty's Events API v2: an alert is an incident that is triggered and resolved.
 #
 # What just happened and cannot be over, such as a new table, is a change event: it stands beside
@@ -330,30 +304,19 @@ _LONGEST_KEY = 255
 _LONGEST_SUMMARY = 1024
 
 
-class PagerDuty:
+class PagerDuty(HttpTarget):
     """Sends events to a service."""
 
+    _config: PagerDutyTarget
     one_by_one = True
 
-    def __init__(self, config: PagerDutyTarget, *, name: str) -> None:
-        self.name = name
-        self._key = config.routing_key
-        self._url = config.url.rstrip("/")
-        seconds = config.timeout.total_seconds()
-        self._poster = Poster(seconds=seconds, ca_location=config.ca_location)
-
-    def send(self, notice: Notice) -> Outcome:
-        """One attempt."""
+    def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
         path = "/v2/change/enqueue" if notice.state is State.INFO else "/v2/enqueue"
-        event = {"routing_key": self._key.get_secret_value()} | event_of(notice)
-        return self._poster.post(f"{self._url}{path}", as_json(event), {})
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._poster.close()
+        event = {"routing_key": self._config.routing_key.get_secret_value()} | _event(notice)
+        return f"{self._config.url.rstrip('/')}{path}", _as_json(event), {}
 
 
-def event_of(notice: Notice) -> dict[str, Any]:
+def _event(notice: Notice) -> dict[str, Any]:
     """The event without its routing key."""
     links = [{"href": notice.link, "text": "Open the dashboard"}] if notice.link else []
     details = {"key": notice.key} | notice.as_dict()
@@ -401,24 +364,13 @@ _MARKS = {
 }
 
 
-class Slack:
+class Slack(HttpTarget):
     """Posts notices to a channel."""
 
-    one_by_one = False
+    _config: SlackTarget
 
-    def __init__(self, config: SlackTarget, *, name: str) -> None:
-        self.name = name
-        self._url = config.url
-        seconds = config.timeout.total_seconds()
-        self._poster = Poster(seconds=seconds, ca_location=config.ca_location)
-
-    def send(self, notice: Notice) -> Outcome:
-        """One attempt."""
-        return self._poster.post(self._url.get_secret_value(), as_json(message(notice)), {})
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._poster.close()
+    def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
+        return self._config.url.get_secret_value(), _as_json(message(notice)), {}
 
 
 def message(notice: Notice) -> dict[str, Any]:
@@ -469,46 +421,32 @@ DOCUMENT_VERSION = 1
 SIGNATURE = "X-Distributary-Signature"
 
 
-class Webhook:
+class Webhook(HttpTarget):
     """Posts notices to an address."""
 
-    one_by_one = False
+    _config: WebhookTarget
 
-    def __init__(self, config: WebhookTarget, *, name: str) -> None:
-        self.name = name
-        self._config = config
-        seconds = config.timeout.total_seconds()
-        self._poster = Poster(seconds=seconds, ca_location=config.ca_location)
-
-    def send(self, notice: Notice) -> Outcome:
-        """One attempt."""
-        body = as_json({"version": DOCUMENT_VERSION, "key": notice.key} | notice.as_dict())
+    def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
+        config = self._config
+        body = _as_json({"version": DOCUMENT_VERSION, "key": notice.key} | notice.as_dict())
         headers = {"Idempotency-Key": notice.occasion}
-        if self._config.secret is not None:
-            key = self._config.secret.get_secret_value().encode()
+        if config.secret is not None:
+            key = config.secret.get_secret_value().encode()
             headers[SIGNATURE] = f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}"
-        if self._config.token is not None:
-            headers["Authorization"] = f"Bearer {self._config.token.get_secret_value()}"
-        return self._poster.post(self._config.url.get_secret_value(), body, headers)
+        if config.token is not None:
+            headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
+        return config.url.get_secret_value(), body, headers
 
-    def close(self) -> None:
-        """Let go of connections."""
-        self._poster.close()
+
+_KINDS: dict[str, type[Target]] = {
+    "webhook": Webhook,
+    "slack": Slack,
+    "pagerduty": PagerDuty,
+    "email": Email,
+}
 
 
 def make_targets(alerts: Alerts) -> tuple[Target, ...]:
     """All targets, in the order of the file."""
     pairs = zip(alerts.to, alerts.names, strict=True)
-    return tuple(_make(config, name) for config, name in pairs)
-
-
-def _make(config: WebhookTarget | SlackTarget | PagerDutyTarget | EmailTarget, name: str) -> Target:
-    match config:
-        case WebhookTarget():
-            return Webhook(config, name=name)
-        case SlackTarget():
-            return Slack(config, name=name)
-        case PagerDutyTarget():
-            return PagerDuty(config, name=name)
-        case EmailTarget():
-            return Email(config, name=name)
+    return tuple(_KINDS[config.type](config, name) for config, name in pairs)

@@ -141,19 +141,17 @@ class Watch:
 
     def ended_by(self, error: BaseException) -> None:
         """The run ended with an error; told unless it was told already."""
-        if self._failed or isinstance(error, FencedError | OwnedError):
-            # those two are about this process, not about the pipeline
+        about_process = isinstance(error, FencedError | OwnedError)
+        if self._failed or about_process or not isinstance(error, Exception):
             return
-        if isinstance(error, DistributaryError):
-            self.hear(Failed(pipeline=self._name, error=error))
-        elif isinstance(error, Exception):
-            unknown = DistributaryError(
+        if not isinstance(error, DistributaryError):
+            error = DistributaryError(
                 "an unexpected error ended the run",
                 code=ErrorCode.INTERNAL,
                 evidence=type(error).__name__,
                 next_step="run again with --debug to see the traceback",
             )
-            self.hear(Failed(pipeline=self._name, error=unknown))
+        self.hear(Failed(pipeline=self._name, error=error))
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Deliver what can be delivered in this time; the rest is remembered."""
@@ -212,28 +210,27 @@ def attach_alerts(
     config: PipelineConfig,
     *,
     state_folder: Path,
-    mask: Callable[[str], str] | None = None,
     close_seconds: float = _CLOSE_SECONDS,
 ) -> Iterator[Watch | None]:
     """Tell people about a pipeline as long as this is open; nobody where there is no target.
 
-    Args:
-        bus: where events come from, maybe those of other pipelines too.
-        config: the pipeline's settings.
-        state_folder: a folder of this pipeline, where it is remembered what is open.
-        mask: hides secrets in texts; those of `config` when left out.
-        close_seconds: how long to wait for targets at the end.
+    What is open is remembered in `state_folder`, which is this pipeline's alone.
     """
     if not config.alerts.to:
         yield None
         return
-    hidden = frozenset(secret_values(config))
-    watch = Watch(
-        config,
-        make_couriers(config),
-        Memory(state_folder),
-        mask=mask or (lambda text: masked(text, hidden)),
-    )
+    alerts, hidden = config.alerts, frozenset(secret_values(config))
+    summarise = Wording(config, str).held_back
+    couriers = [
+        Courier(
+            target,
+            Limit(alerts.at_most, summarise, one_by_one=target.one_by_one),
+            give_up_after=settings.give_up_after,
+        )
+        for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
+    ]
+    memory = Memory(state_folder)
+    watch = Watch(config, couriers, memory, mask=lambda text: masked(text, hidden))
     watch.start()
     unsubscribe = bus.subscribe(watch.hear)
     try:
@@ -244,17 +241,3 @@ def attach_alerts(
     finally:
         unsubscribe()
         watch.close(close_seconds)
-
-
-def make_couriers(config: PipelineConfig) -> tuple[Courier, ...]:
-    """One for each target of a pipeline."""
-    alerts = config.alerts
-    summarise = Wording(config, str).held_back
-    return tuple(
-        Courier(
-            target,
-            Limit(alerts.at_most, summarise, one_by_one=target.one_by_one),
-            give_up_after=settings.give_up_after,
-        )
-        for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
-    )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import DeadLetterStatus
 from distributary.observe.deadletters import find_letter, hexdump
-from distributary.web.answers import parts_of, reading, text, whole, wrong
+from distributary.web.answers import Reads, parts_of, some, text, whole, wrong
 from distributary.web.reading import Reading
 
 _COLUMNS = (
@@ -28,7 +28,7 @@ _SHORT = 200
 _ALL = "all"
 
 
-def routes(lake: Reading) -> list[Route]:
+def reads(lake: Reading) -> Reads:
     """The addresses of this module."""
 
     def letters(request: Request) -> dict[str, Any]:
@@ -54,17 +54,13 @@ def routes(lake: Reading) -> list[Route]:
         found = find_letter(lake.letters(), request.path_params["id"], lake=lake.lake)
         return {"now": datetime.now(UTC), "writable": lake.writable} | _whole(lake, found)
 
-    return [
-        Route("/api/dead-letters", reading(letters)),
-        Route("/api/dead-letters/{id}", reading(letter)),
-    ]
+    return {"/api/dead-letters": letters, "/api/dead-letters/{id}": letter}
 
 
 def _counts(lake: Reading, pipeline: str | None) -> dict[str, int]:
-    sums = {str(status): 0 for status in DeadLetterStatus}
+    sums = Counter({str(status): 0 for status in DeadLetterStatus})
     for name, letters in lake.letters(pipeline).items():
-        for status, count in letters.count_by_status(pipeline=name).items():
-            sums[status] = sums.get(status, 0) + count
+        sums.update(letters.count_by_status(pipeline=name))
     return sums
 
 
@@ -72,11 +68,7 @@ def _reasons(lake: Reading, status: str | None, pipeline: str | None) -> list[di
     found = [
         {
             "pipeline": name,
-            "code": reason.code,
-            "count": reason.count,
-            "first_seen": reason.first_seen,
-            "last_seen": reason.last_seen,
-            "example": reason.example,
+            **some(reason, "code", "count", "first_seen", "last_seen", "example"),
             "types": dict(list(reason.types.items())[:20]),
             "all_types": len(reason.types),
         }
@@ -87,36 +79,28 @@ def _reasons(lake: Reading, status: str | None, pipeline: str | None) -> list[di
 
 
 def _letters(
-    lake: Reading,
-    status: str | None,
-    *,
-    limit: int,
-    pipeline: str | None,
-    reason: str | None,
-    type: str | None,
+    lake: Reading, status: str | None, *, limit: int, pipeline: str | None, **wanted: Any
 ) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name, letters in lake.letters(pipeline).items():
-        rows = letters.select(
-            reason=reason,
-            type=type,
-            pipeline=name,
-            status=status,
-            limit=limit,
-            columns=_COLUMNS,
-        )
-        found += rows.to_pylist()
-    return [_cut_message(row) for row in found[:limit]]
-
-
-def _cut_message(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"error_message": (row["error_message"] or "")[:_SHORT]}
+    wanted |= {"status": status, "limit": limit, "columns": _COLUMNS}
+    found = [
+        row
+        for name, letters in lake.letters(pipeline).items()
+        for row in letters.select(pipeline=name, **wanted).to_pylist()
+    ]
+    return [r | {"error_message": (r["error_message"] or "")[:_SHORT]} for r in found[:limit]]
 
 
 def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
-    value: bytes | None = letter["value"]
-    seen = _look(lake, letter)
-    lines = hexdump(value or b"", mark=seen["mark"], label=seen["label"], head=_HEX_LINES)
+    # these import Spark, without starting it
+    from distributary.engine.pipeline import Pipeline
+    from distributary.engine.replay import look_inside
+
+    value, why = letter["value"], None
+    try:
+        seen = look_inside(Pipeline(lake.settings(letter["pipeline"])), letter)
+    except DistributaryError as error:
+        # the registry is away, or the file is not trusted: the bytes must do
+        seen, why = look_inside(None, letter), parts_of(error)
     return {
         "letter": {name: letter[name] for name in (*_COLUMNS, "timestamp", "error_position")},
         "key": _short(letter["key"]),
@@ -125,13 +109,13 @@ def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
             for header in (letter["headers"] or ())[:50]
         ],
         "bytes": None if value is None else len(value),
-        "hex": list(lines),
-        "schema": seen["schema"],
-        "payload_start": seen["payload_start"],
-        "failing_byte": seen["mark"],
-        "decoded": seen["text"],
-        "with_schema": seen["without_schema"] is None,
-        "without_schema": seen["without_schema"],
+        "hex": list(hexdump(value or b"", mark=seen.mark, label=seen.label, head=_HEX_LINES)),
+        "schema": seen.schema,
+        "payload_start": seen.payload_start,
+        "failing_byte": seen.mark,
+        "decoded": seen.text,
+        "with_schema": why is None,
+        "without_schema": why,
     }
 
 
@@ -143,27 +127,6 @@ def _warm_up() -> None:
         from distributary.engine import replay as insight  # noqa: F401
 
     threading.Thread(target=load, name="warm-up", daemon=True).start()
-
-
-def _look(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
-    # these import Spark, without starting it
-    from distributary.engine.pipeline import Pipeline
-    from distributary.engine.replay import look_inside
-
-    why = None
-    try:
-        seen = look_inside(Pipeline(lake.settings(letter["pipeline"])), letter)
-    except DistributaryError as error:
-        # the registry is away, or the file is not trusted: the bytes must do
-        seen, why = look_inside(None, letter), parts_of(error)
-    return {
-        "schema": seen.schema,
-        "payload_start": seen.payload_start,
-        "mark": seen.mark,
-        "label": seen.label,
-        "text": seen.text,
-        "without_schema": why,
-    }
 
 
 def _short(data: bytes | None) -> dict[str, Any] | None:

@@ -1,32 +1,34 @@
-"""`/api/overview`, `/api/pipelines/{name}`, `/api/series`, `/api/healing`: how it stands."""
+"""`/api/overview`, `/api/pipelines`, `/api/series`, `/api/healing`, `/api/batches`: how it goes."""
 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from distributary import __version__
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
-from distributary.observe.rows import BatchRow, TableRow
+from distributary.observe.rows import BatchRow
 from distributary.observe.status import PipelineStatus
-from distributary.web.answers import not_found, parts_of, reading, text, whole, wrong
+from distributary.web.answers import Reads, not_found, parts_of, some, text, whole, wrong
 from distributary.web.drawing import COLUMNS, WINDOWS, of_pipelines
-from distributary.web.reading import Reading
+from distributary.web.reading import Lately, Reading
 
 _BATCHES = 20
+_MOST_TABLES = 200
+_MOST_RANGES = 200
+_MOST_DIGITS = 19
+"""A number of so many may be larger than the ledger holds."""
 _HEALING_SECONDS = 20.0
 _PATIENCE_SECONDS = 10.0
 
 
-def routes(lake: Reading) -> list[Route]:
+def reads(lake: Reading) -> Reads:
     """The addresses of this module."""
     healing = Healing(lake)
 
@@ -65,15 +67,44 @@ def routes(lake: Reading) -> list[Route]:
             make=lambda: of_pipelines(lake.ledger.timeline(COLUMNS), window=window, only=only),
         )
 
-    def healable(request: Request) -> dict[str, Any]:
-        return healing.of(lake.pipeline(text(request, "pipeline") or ""))
+    def batches(request: Request) -> dict[str, Any]:
+        only = text(request, "pipeline")
+        last = whole(request, "last", 50, low=1, high=500)
+        found = lake.remember(
+            ("last batches", only, last),
+            "batches",
+            make=lambda: lake.ledger.batches(only, last=last),
+        )
+        return {"now": datetime.now(UTC), "batches": [_short_batch(b) for b in reversed(found)]}
 
-    return [
-        Route("/api/overview", reading(overview)),
-        Route("/api/pipelines/{name:path}", reading(pipeline)),
-        Route("/api/series", reading(series)),
-        Route("/api/healing", reading(healable)),
-    ]
+    def batch(request: Request) -> dict[str, Any]:
+        name, digits = request.path_params["pipeline"], request.path_params["number"]
+        usable = digits.isascii() and digits.isdecimal() and len(digits) < _MOST_DIGITS
+        found: list[dict[str, Any]] = []
+        if usable:
+            number = int(digits)
+            found = lake.remember(
+                ("batch", name, number),
+                "batches",
+                "tables",
+                make=lambda: [_whole(lake, b) for b in lake.ledger.batch(name, number)],
+            )
+        if not found:
+            raise not_found(
+                "there is no such batch in the ledger",
+                f"{name} {digits}",
+                next_step="it is not settled yet, or so old that only its sums are kept",
+            )
+        return {"now": datetime.now(UTC), "batches": found[::-1]}
+
+    return {
+        "/api/overview": overview,
+        "/api/pipelines/{name:path}": pipeline,
+        "/api/series": series,
+        "/api/healing": lambda request: healing.of(lake.pipeline(text(request, "pipeline") or "")),
+        "/api/batches": batches,
+        "/api/batches/{pipeline:path}/{number}": batch,
+    }
 
 
 class Healing:
@@ -81,31 +112,26 @@ class Healing:
 
     def __init__(self, lake: Reading) -> None:
         self._lake = lake
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._known: Lately[dict[str, Any]] = Lately(_HEALING_SECONDS)
 
     def of(self, status: PipelineStatus) -> dict[str, Any]:
         """`count` of those that would be rows now; null where nobody can say, and `why`."""
         codes = {reason.code for reason in status.dead_letters.reasons}
         if not codes & MAY_HEAL:
             return {"count": 0, "by_reason": {}, "why": None}
-        with self._lock:
-            at, answer = self._known.get(status.name, (0.0, {}))
-            if at and time.monotonic() - at < _HEALING_SECONDS:
-                return answer
+        return self._known.get(status.name, lambda: self._ask(status))
+
+    def _ask(self, status: PipelineStatus) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
         asking = threading.Thread(
-            target=lambda: found.append(_ask(self._lake, status)), name="healing", daemon=True
+            target=lambda: found.append(_healable(self._lake, status)), name="healing", daemon=True
         )
         asking.start()
         asking.join(_PATIENCE_SECONDS)
-        answer = found[0] if found else {"count": None, "by_reason": {}, "why": None}
-        with self._lock:
-            self._known[status.name] = (time.monotonic(), answer)
-        return answer
+        return found[0] if found else {"count": None, "by_reason": {}, "why": None}
 
 
-def _ask(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
+def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
     from distributary.engine.replay import healable
@@ -119,123 +145,40 @@ def _ask(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
 
 def _short(status: PipelineStatus) -> dict[str, Any]:
     """What the first page shows of a pipeline."""
+    names = ("name", "state", "as_of", "failure", "totals", "balanced", "equation", "rows")
+    more = ("records_per_second", "lag", "lag_in_words", "dead_letters", "parked")
+    counts = ("total", "missing", "behind", "parked", "stale", "healthy")
+    worst = [
+        {"table": t.table.table, "health": t.health, "last_commit": t.table.last_commit}
+        for t in status.tables.shown
+        if t.health is not Health.HEALTHY
+    ]
     last = status.last_batch
     return {
-        "name": status.name,
-        "state": status.state,
-        "as_of": status.as_of,
-        "failure": status.failure,
-        "totals": status.totals,
-        "balanced": status.balanced,
-        "equation": status.equation,
-        "rows": status.rows,
-        "records_per_second": status.records_per_second,
-        "lag": status.lag,
-        "lag_in_words": status.lag_in_words,
+        **some(status, *names, *more),
         "batch": None if last is None else last.batch,
-        "tables": {
-            "total": status.tables.total,
-            "missing": status.tables.missing,
-            "behind": status.tables.behind,
-            "parked": status.tables.parked,
-            "stale": status.tables.stale,
-            "healthy": status.tables.healthy,
-            "worst": [
-                {"table": t.table.table, "health": t.health, "last_commit": t.table.last_commit}
-                for t in status.tables.shown
-                if t.health is not Health.HEALTHY
-            ],
-        },
-        "dead_letters": status.dead_letters,
-        "parked": status.parked,
+        "tables": some(status.tables, *counts) | {"worst": worst},
     }
 
 
-# `/api/batches`, `/api/batches/{pipeline}/{n}`: what each batch did.
-
-_MOST_TABLES = 200
-_MOST_RANGES = 200
-_MOST_DIGITS = 19
-"""A number of so many may be larger than the ledger holds."""
-
-
-def batch_routes(lake: Reading) -> list[Route]:
-    """The addresses of this module."""
-
-    def batches(request: Request) -> dict[str, Any]:
-        only = text(request, "pipeline")
-        last = whole(request, "last", 50, low=1, high=500)
-        found = lake.remember(
-            ("last batches", only, last),
-            "batches",
-            make=lambda: lake.ledger.batches(only, last=last),
-        )
-        return {"now": datetime.now(UTC), "batches": [_batches_short(b) for b in reversed(found)]}
-
-    def batch(request: Request) -> dict[str, Any]:
-        name, digits = request.path_params["pipeline"], request.path_params["number"]
-        usable = digits.isascii() and digits.isdecimal() and len(digits) < _MOST_DIGITS
-        number = int(digits) if usable else -1
-        found = (
-            lake.remember(
-                ("batch", name, number),
-                "batches",
-                "tables",
-                make=lambda: [_whole(lake, b) for b in lake.ledger.batch(name, number)],
-            )
-            if usable
-            else []
-        )
-        if not found:
-            raise not_found(
-                "there is no such batch in the ledger",
-                f"{name} {digits}",
-                next_step="it is not settled yet, or so old that only its sums are kept",
-            )
-        return {"now": datetime.now(UTC), "batches": found[::-1]}
-
-    return [
-        Route("/api/batches", reading(batches)),
-        Route("/api/batches/{pipeline:path}/{number}", reading(batch)),
-    ]
-
-
-def _batches_short(batch: BatchRow) -> dict[str, Any]:
-    return {
-        "pipeline": batch.pipeline,
-        "lane": batch.lane,
-        "batch": batch.batch,
-        "finished_at": batch.finished_at,
-        "seconds": batch.seconds,
-        "counts": batch.counts,
-        "rows": batch.rows,
-        "tables": batch.tables,
-        "lag_records": batch.lag_records,
-        "batches": batch.batches,
-    }
+def _short_batch(batch: BatchRow) -> dict[str, Any]:
+    names = ("pipeline", "lane", "batch", "finished_at", "seconds", "counts", "rows", "tables")
+    return some(batch, *names, "lag_records", "batches")
 
 
 def _whole(lake: Reading, batch: BatchRow) -> dict[str, Any]:
     tables = sorted(lake.ledger.batch_tables(batch), key=lambda t: (-t.records, t.table))
+    names = ("life", "started_at", "steps", "stages", "bytes", "files", "lag_seconds")
+    touched = ("table", "role", "records", "rows", "bytes", "outcome", "version", "error")
     return {
-        **_batches_short(batch),
-        "life": batch.life,
-        "started_at": batch.started_at,
-        "steps": batch.steps,
-        "stages": batch.stages,
+        **_short_batch(batch),
+        **some(batch, *names, "dead_letters"),
         "equation": batch.counts.equation(),
         "balanced": batch.counts.balanced,
-        "bytes": batch.bytes,
-        "files": batch.files,
-        "lag_seconds": batch.lag_seconds,
-        "dead_letters": batch.dead_letters,
         "ranges": batch.ranges[:_MOST_RANGES],
         "all_ranges": len(batch.ranges),
-        "touched": [_touched(t) for t in tables[:_MOST_TABLES]],
+        "touched": [
+            some(table, *touched) | {"files": len(table.files)} for table in tables[:_MOST_TABLES]
+        ],
         "all_touched": len(tables),
     }
-
-
-def _touched(row: TableRow) -> dict[str, Any]:
-    names = ("table", "role", "records", "rows", "bytes", "outcome", "version", "error")
-    return {name: getattr(row, name) for name in names} | {"files": len(row.files)}

@@ -1,21 +1,21 @@
-"""`/api/search`: tables, pipelines, dead letters, codes, and where a record went."""
+"""`/api/search`, `/api/errors`: names, where a record went, and what a code means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.deadletters import find_letter
 from distributary.observe.log_format import plain
-from distributary.observe.trace import Coordinates, Place, Trace, trace_offset
-from distributary.web.answers import not_found, reading, text
+from distributary.observe.trace import Coordinates, Place, trace_offset
+from distributary.web.answers import Reads, not_found, text
 from distributary.web.assets import meanings
 from distributary.web.reading import Reading
 
@@ -28,7 +28,7 @@ _HEX = frozenset("0123456789abcdef")
 Hit = dict[str, str]
 
 
-def routes(lake: Reading) -> list[Route]:
+def reads(lake: Reading) -> Reads:
     """The addresses of this module."""
 
     def search(request: Request) -> dict[str, Any]:
@@ -37,68 +37,6 @@ def routes(lake: Reading) -> list[Route]:
         hits = [*_letters(lake, asked), *_codes(asked), *_named(lake, asked)] if asked else []
         trace = None if where is None else _story(lake, where)
         return {"q": asked, "hits": hits[:_MOST], "trace": trace}
-
-    return [Route("/api/search", reading(search))]
-
-
-def _story(lake: Reading, at: Coordinates) -> dict[str, Any]:
-    lake.require()
-    found = trace_offset(lake.lake, at.topic, at.partition, at.offset, storage_options=lake.options)
-    return _bounded(found)
-
-
-def _bounded(trace: Trace) -> dict[str, Any]:
-    batches = tuple(replace(batch, ranges=()) for batch in trace.batches)
-    places = tuple(replace(place, values=_values(place)) for place in trace.places)
-    return replace(trace, batches=batches, places=places).as_dict()
-
-
-def _values(place: Place) -> dict[str, str]:
-    """What the row holds, cut: a payload may be megabytes."""
-    known = [(name, plain(value)) for name, value in place.values.items() if value is not None]
-    return {name: str(value)[:_LONGEST_VALUE] for name, value in known[:_MOST_VALUES]}
-
-
-def _named(lake: Reading, asked: str) -> Iterator[Hit]:
-    wanted = asked.casefold()
-    for pipeline in lake.status().pipelines:
-        if wanted in pipeline.name.casefold():
-            yield _hit("pipeline", pipeline.name, pipeline.state, "/pipelines/", pipeline.name)
-    # what begins with it comes before what only has it somewhere
-    fitting = [t for t in lake.tables() if wanted in f"{t.table}\0{t.type}".casefold()]
-    fitting.sort(key=lambda t: (not t.table.casefold().startswith(wanted), t.table))
-    for table in fitting[:_MOST]:
-        yield _hit("table", table.table, f"{table.rows or 0:,} rows", "/tables/", table.table)
-
-
-def _codes(asked: str) -> Iterator[Hit]:
-    wanted = asked.upper().replace(" ", "_")
-    for code in ErrorCode:
-        if wanted in code and len(wanted) >= _SHORTEST_ID:
-            yield _hit("error code", str(code), "what it means", "/errors/", str(code))
-
-
-def _letters(lake: Reading, asked: str) -> Iterator[Hit]:
-    prefix = asked.lower()
-    if len(prefix) < _SHORTEST_ID or not _HEX.issuperset(prefix):
-        return
-    try:
-        letter = find_letter(lake.letters(), prefix, lake=lake.lake)
-    except DistributaryError:
-        return
-    detail = f"{letter['error_code']}, {letter['status']}"
-    yield _hit("dead letter", letter["id"], detail, "/dead-letters/", letter["id"])
-
-
-def _hit(kind: str, label: str, detail: str, page: str, name: str) -> Hit:
-    return {"kind": kind, "label": label, "detail": detail, "href": page + quote(name, safe="")}
-
-
-# `/api/errors`, `/api/errors/{CODE}`: what a code means, and where it is seen now.
-
-
-def error_routes(lake: Reading) -> list[Route]:
-    """The addresses of this module."""
 
     def errors(request: Request) -> dict[str, Any]:
         return {"errors": [_one(str(code)) for code in ErrorCode]}
@@ -124,10 +62,54 @@ def error_routes(lake: Reading) -> list[Route]:
             ],
         }
 
-    return [
-        Route("/api/errors", reading(errors)),
-        Route("/api/errors/{code}", reading(error)),
-    ]
+    return {"/api/search": search, "/api/errors": errors, "/api/errors/{code}": error}
+
+
+def _story(lake: Reading, at: Coordinates) -> dict[str, Any]:
+    lake.require()
+    found = trace_offset(lake.lake, at.topic, at.partition, at.offset, storage_options=lake.options)
+    batches = tuple(replace(batch, ranges=()) for batch in found.batches)
+    places = tuple(replace(place, values=_values(place)) for place in found.places)
+    return replace(found, batches=batches, places=places).as_dict()
+
+
+def _values(place: Place) -> dict[str, str]:
+    """What the row holds, cut: a payload may be megabytes."""
+    known = [(name, plain(value)) for name, value in place.values.items() if value is not None]
+    return {name: str(value)[:_LONGEST_VALUE] for name, value in known[:_MOST_VALUES]}
+
+
+def _named(lake: Reading, asked: str) -> Iterator[Hit]:
+    wanted = asked.casefold()
+    for pipeline in lake.status().pipelines:
+        if wanted in pipeline.name.casefold():
+            yield _hit("pipeline", pipeline.name, pipeline.state, "/pipelines/")
+    # what begins with it comes before what only has it somewhere
+    fitting = [t for t in lake.tables() if wanted in f"{t.table}\0{t.type}".casefold()]
+    fitting.sort(key=lambda t: (not t.table.casefold().startswith(wanted), t.table))
+    for table in fitting[:_MOST]:
+        yield _hit("table", table.table, f"{table.rows or 0:,} rows", "/tables/")
+
+
+def _codes(asked: str) -> Iterator[Hit]:
+    wanted = asked.upper().replace(" ", "_")
+    for code in ErrorCode:
+        if wanted in code and len(wanted) >= _SHORTEST_ID:
+            yield _hit("error code", str(code), "what it means", "/errors/")
+
+
+def _letters(lake: Reading, asked: str) -> Iterator[Hit]:
+    prefix = asked.lower()
+    if len(prefix) < _SHORTEST_ID or not _HEX.issuperset(prefix):
+        return
+    with suppress(DistributaryError):
+        letter = find_letter(lake.letters(), prefix, lake=lake.lake)
+        detail = f"{letter['error_code']}, {letter['status']}"
+        yield _hit("dead letter", letter["id"], detail, "/dead-letters/")
+
+
+def _hit(kind: str, label: str, detail: str, page: str) -> Hit:
+    return {"kind": kind, "label": label, "detail": detail, "href": page + quote(label, safe="")}
 
 
 def _one(code: str) -> dict[str, str]:

@@ -25,12 +25,12 @@ from distributary.web.answers import (
     answer,
     not_found,
     read_json,
-    reading,
     refuse,
+    routes_of,
     unexpected,
     wrong,
 )
-from distributary.web.jobs import Action, Jobs, Wish
+from distributary.web.jobs import Action, Job, Jobs, Wish
 from distributary.web.reading import Reading
 
 
@@ -58,14 +58,12 @@ def routes(access: Access, *, cookie: str) -> list[Route]:
             if guessing:
                 await asyncio.sleep(SLOW_SECONDS)
                 return too_often()
-            return refuse(
-                DistributaryError(
-                    "this is not the token, or the link was used before",
-                    code=ErrorCode.ACCESS_DENIED,
-                    next_step="look where the dashboard was started: the token's file or variable",
-                ),
-                status=401,
+            wrong_token = DistributaryError(
+                "this is not the token, or the link was used before",
+                code=ErrorCode.ACCESS_DENIED,
+                next_step="look where the dashboard was started: the token's file or variable",
             )
+            return refuse(wrong_token, status=401)
         made = access.new_session()
         answered = answer({"logged_in": True, "csrf": access.csrf(made)})
         answered.set_cookie(
@@ -119,15 +117,14 @@ def job_routes(lake: Reading, jobs: Jobs) -> list[Route]:
     """The addresses of this module."""
 
     def every(request: Request) -> dict[str, Any]:
-        return {"jobs": [job.as_dict() for job in jobs.every()]}
+        return {"jobs": jobs.every()}
 
     def one(request: Request) -> dict[str, Any]:
-        job = jobs.get(request.path_params["id"])
+        id = request.path_params["id"]
+        job = jobs.get(id)
         if job is None:
-            raise not_found(
-                "there is no such job", request.path_params["id"], next_step="/api/jobs"
-            )
-        return {"job": job.as_dict()}
+            raise not_found("there is no such job", id, next_step="/api/jobs")
+        return {"job": job}
 
     async def start(request: Request) -> Response:
         try:
@@ -140,18 +137,17 @@ def job_routes(lake: Reading, jobs: Jobs) -> list[Route]:
             return unexpected(error)
 
     return [
-        Route("/api/jobs", reading(every), methods=["GET"]),
+        *routes_of({"/api/jobs": every, "/api/jobs/{id}": one}),
         Route("/api/jobs", start, methods=["POST"]),
-        Route("/api/jobs/{id}", reading(one)),
     ]
 
 
-def _start(lake: Reading, jobs: Jobs, body: Mapping[str, Any]) -> dict[str, Any]:
+def _start(lake: Reading, jobs: Jobs, body: Mapping[str, Any]) -> Job:
     wish = _wish(lake, body)
     dry_run, after = body.get("dry_run") is True, body.get("after", "")
     if not isinstance(after, str):
         raise wrong("after", "not a text")
-    return jobs.start(wish, dry_run=dry_run, after=after).as_dict()
+    return jobs.start(wish, dry_run=dry_run, after=after)
 
 
 def _wish(lake: Reading, body: Mapping[str, Any]) -> Wish:

@@ -1,4 +1,4 @@
-"""`/api/tables`, `/api/tables/{name}`, `/api/preview`, `/api/commits`: every table."""
+"""`/api/tables`, `/api/preview`, `/api/commits`, `/api/schemas`: every table and its columns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from starlette.requests import Request
-from starlette.routing import Route
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.evolve.types import sql_name
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.health import Health, Readable, TableHealth, open_readable, with_measures
 from distributary.observe.rows import SchemaRow, TableSummary
-from distributary.web.answers import reading, text, whole, wrong
+from distributary.web.answers import Reads, some, text, whole, wrong
 from distributary.web.drawing import MOST_ROWS, of_table, preview
 from distributary.web.reading import Reading
 
@@ -40,7 +39,7 @@ _KEYS: dict[str, Callable[[TableHealth], Any]] = {
 }
 
 
-def routes(lake: Reading) -> list[Route]:
+def reads(lake: Reading) -> Reads:
     """The addresses of this module."""
 
     def tables(request: Request) -> dict[str, Any]:
@@ -97,12 +96,31 @@ def routes(lake: Reading) -> list[Route]:
             ("commits", found.pipeline, found.table), "tables", make=lambda: _commits(lake, found)
         )
 
-    return [
-        Route("/api/tables", reading(tables)),
-        Route("/api/tables/{name:path}", reading(table)),
-        Route("/api/preview", reading(rows)),
-        Route("/api/commits", reading(commits)),
-    ]
+    def schemas(request: Request) -> dict[str, Any]:
+        last = whole(request, "last", 40, low=1, high=500)
+        every = lake.remember(
+            "history", "schemas", make=lambda: _versions(lake.ledger.schema_history())
+        )
+        return {"now": datetime.now(UTC), "total": len(every), "versions": every[:last]}
+
+    def schema(request: Request) -> dict[str, Any]:
+        table = lake.table(request.path_params["table"])
+        found = lake.remember(
+            ("history", table.pipeline, table.table),
+            "schemas",
+            make=lambda: _versions(_of(lake, table.table, table.pipeline)),
+        )
+        about = some(table, "table", "type", "pipeline", "schema_ids")
+        return {"now": datetime.now(UTC), **about, "versions": found}
+
+    return {
+        "/api/tables": tables,
+        "/api/tables/{name:path}": table,
+        "/api/preview": rows,
+        "/api/commits": commits,
+        "/api/schemas": schemas,
+        "/api/schemas/{table:path}": schema,
+    }
 
 
 def _fits(item: TableHealth, request: Request) -> bool:
@@ -184,9 +202,9 @@ def _comment(field: pa.Field) -> str:
     return found.get(b"comment", b"").decode("utf-8", "replace")
 
 
-# `/api/schemas`, `/api/schemas/{table}`: how tables got their columns.
+# How tables got their columns.
 
-_SIGNS = {
+_SIGNS: dict[str, str] = {
     ChangeKind.TABLE_CREATED: "+",
     ChangeKind.COLUMN_ADDED: "+",
     ChangeKind.SIDE_COLUMN_ADDED: "+",
@@ -195,38 +213,6 @@ _SIGNS = {
     ChangeKind.COLUMN_MISSING: "-",
     ChangeKind.REFUSED: "!",
 }
-
-
-def schema_routes(lake: Reading) -> list[Route]:
-    """The addresses of this module."""
-
-    def schemas(request: Request) -> dict[str, Any]:
-        last = whole(request, "last", 40, low=1, high=500)
-        every = lake.remember(
-            "history", "schemas", make=lambda: _versions(lake.ledger.schema_history())
-        )
-        return {"now": datetime.now(UTC), "total": len(every), "versions": every[:last]}
-
-    def schema(request: Request) -> dict[str, Any]:
-        table = lake.table(request.path_params["table"])
-        found = lake.remember(
-            ("history", table.pipeline, table.table),
-            "schemas",
-            make=lambda: _versions(_of(lake, table.table, table.pipeline)),
-        )
-        return {
-            "now": datetime.now(UTC),
-            "table": table.table,
-            "type": table.type,
-            "pipeline": table.pipeline,
-            "schema_ids": table.schema_ids,
-            "versions": found,
-        }
-
-    return [
-        Route("/api/schemas", reading(schemas)),
-        Route("/api/schemas/{table:path}", reading(schema)),
-    ]
 
 
 def _of(lake: Reading, table: str, pipeline: str) -> list[SchemaRow]:
@@ -247,28 +233,19 @@ def _versions(rows: Sequence[SchemaRow]) -> list[dict[str, Any]]:
 
 
 def _version(lines: list[SchemaRow]) -> dict[str, Any]:
-    first = lines[0]
-    return {
-        "at": first.at,
-        "pipeline": first.pipeline,
-        "batch": first.batch,
-        "table": first.table,
-        "type": first.type,
-        "schema_id": first.schema_id,
-        "schema": first.schema,
-        "lines": list(_lines(lines)),
-    }
+    names = ("at", "pipeline", "batch", "table", "type", "schema_id", "schema")
+    return {**some(lines[0], *names), "lines": list(_lines(lines))}
 
 
 def _lines(rows: Iterable[SchemaRow]) -> Iterable[dict[str, Any]]:
     for row in rows:
-        sign = _SIGNS.get(ChangeKind(row.kind), " ") if row.kind in set(ChangeKind) else " "
         if row.kind == ChangeKind.TABLE_CREATED:
             yield {"sign": "+", "text": "table", "action": row.action}
             # its columns one by one: one line of all of them is no diff
             for column in _split(row.after):
                 yield {"sign": "+", "text": column, "action": ""}
             continue
+        sign = _SIGNS.get(row.kind, " ")
         yield {"sign": sign, "text": row.text.lstrip("+~-! "), "action": row.action}
 
 
