@@ -40,7 +40,7 @@ from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
-from distributary.source.base import BatchInput, Position
+from distributary.source.base import BatchInput, Position, replaced
 
 # What a broker says about its partitions, asked by the driver.
 
@@ -94,8 +94,7 @@ class Broker:
 
     def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
         """The partitions of these topics, or of all topics whose whole name fits the pattern."""
-        found = self.topics(topics, pattern)
-        return [(name, number) for name, topic in found.items() for number in topic.partitions]
+        return _partitions(self.topics(topics, pattern))
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, Topic]:
         """These topics, or all topics whose whole name fits the pattern."""
@@ -108,15 +107,13 @@ class Broker:
         if pattern is not None:
             names = sorted(name for name in known if re.fullmatch(pattern, name))
         told = self._recently_described(names)
+        found = {}
         for name in names:
             if name not in known or known[name].error is not None:
                 self._no_topic(name, known)
-        return {
-            name: Topic(
-                tuple(sorted(known[name].partitions)), told[name].id if name in told else ""
-            )
-            for name in names
-        }
+            id_ = told[name].id if name in told else ""
+            found[name] = Topic(tuple(sorted(known[name].partitions)), id_)
+        return found
 
     def described(self, names: Sequence[str]) -> dict[str, Topic]:
         """What the broker tells about these topics; those that it does not tell about are left out.
@@ -298,7 +295,7 @@ def _as_raw(messages: list[Message]) -> pa.RecordBatch:
         {
             "key": message.key(),
             "value": message.value(),
-            "headers": _peek_headers(message),
+            "headers": [{"key": name, "value": value} for name, value in _given(message)] or None,
             "topic": message.topic(),
             "partition": message.partition(),
             "offset": message.offset(),
@@ -309,9 +306,8 @@ def _as_raw(messages: list[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=RAW)
 
 
-def _peek_headers(message: Message) -> list[dict[str, Any]] | None:
-    given: Any = message.headers() or []
-    return [{"key": name, "value": value} for name, value in given] or None
+def _given(message: Message) -> Any:
+    return message.headers() or []
 
 
 def _unavailable(evidence: str) -> SourceUnavailableError:
@@ -491,15 +487,6 @@ class KafkaSource:
         if not changed:
             return
         told = [f"{topic}: was {ids[topic]}, is {id_}" for topic, id_ in changed.items()]
-        if self._config.on_replaced == "read" and not decided:
-            raise SourceUnavailableError(
-                "a topic was made anew while records were read",
-                code=ErrorCode.SOURCE_REPLACED,
-                where=self._config.bootstrap_servers,
-                evidence=_some(told),
-                next_step="nothing of the batch is half done: it is planned again, "
-                "with the new topic",
-            )
         raise self._replaced(told, decided=decided)
 
     def _made_anew(self, start: Position, until: Position, oldest: Offsets) -> set[str]:
@@ -548,16 +535,8 @@ class KafkaSource:
         )
 
     def _replaced(self, told: Sequence[str], *, decided: bool = False) -> SourceError:
-        return SourceError(
-            "a topic was deleted and made anew: it is not the one that was read",
-            code=ErrorCode.SOURCE_REPLACED,
-            where=self._config.bootstrap_servers,
-            evidence=_some(told),
-            next_step="`distributary reset` begins a new life, with new tables"
-            if decided
-            else "to go on with the new topic from its beginning set source.on_replaced: read; "
-            "to begin anew with everything, `distributary reset`",
-        )
+        read, where = self._config.on_replaced == "read", self._config.bootstrap_servers
+        return replaced("topic", where=where, evidence=_some(told), read=read, decided=decided)
 
     def _tell_missing(self, start: Position, until: Position) -> None:
         """Topics of a pattern that were read and are not there: nobody else would ask for them."""
@@ -607,17 +586,12 @@ class KafkaSource:
         return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
 
     def _frame(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
-        assigned: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for r in ranges:
-            assigned.setdefault(r.topic, []).append(r.partition)
-            starts.setdefault(r.topic, {})[str(r.partition)] = r.start
-            ends.setdefault(r.topic, {})[str(r.partition)] = r.end
+        starts = _nested({(r.topic, r.partition): r.start for r in ranges})
+        ends = _nested({(r.topic, r.partition): r.end for r in ranges})
         options = {
             "kafka.group.id": self._group,
             **self._config.spark_options(),
-            "assign": json.dumps(assigned),
+            "assign": json.dumps({topic: list(map(int, each)) for topic, each in starts.items()}),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }

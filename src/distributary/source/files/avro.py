@@ -52,18 +52,6 @@ class TooLargeError(UnpackError):
         super().__init__(f"it holds more than {MOST_BLOCK_BYTES} bytes")
 
 
-def _deflate(data: bytes) -> bytes:
-    return _stream(zlib.decompressobj(wbits=-15), data)
-
-
-def _bzip2(data: bytes) -> bytes:
-    return _stream(bz2.BZ2Decompressor(), data)
-
-
-def _xz(data: bytes) -> bytes:
-    return _stream(lzma.LZMADecompressor(memlimit=MOST_BLOCK_BYTES), data)
-
-
 def _stream(unpacker: Any, data: bytes) -> bytes:
     unpacked: bytes = unpacker.decompress(data, MOST_BLOCK_BYTES)
     if not unpacker.eof:
@@ -97,17 +85,13 @@ def _zstandard(data: bytes) -> bytes:
     return unpacked
 
 
-def _null(data: bytes) -> bytes:
-    return data
-
-
 CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "null": _null,
-    "deflate": _deflate,
+    "null": lambda data: data,
+    "deflate": lambda data: _stream(zlib.decompressobj(wbits=-15), data),
     "snappy": _snappy,
     "zstandard": _zstandard,
-    "bzip2": _bzip2,
-    "xz": _xz,
+    "bzip2": lambda data: _stream(bz2.BZ2Decompressor(), data),
+    "xz": lambda data: _stream(lzma.LZMADecompressor(memlimit=MOST_BLOCK_BYTES), data),
 }
 
 
@@ -155,7 +139,7 @@ class Slicer:
     """Cuts data of one schema."""
 
     def __init__(self, schema: Schema) -> None:
-        if takes_no_bytes(schema, schema.top):
+        if takes_no_bytes(schema, schema.top, {}):
             raise DecodeError("events of this schema take no bytes, so nothing tells their number")
         writer = StepWriter(schema)
         names: dict[str, Any] = {"wide": _wide, "block": _cut_block, "items": _items}
@@ -248,7 +232,6 @@ def _items(data: bytes, position: int) -> tuple[int, int]:
 
 _GUID_FRAME = b"\x01"
 _NOTHING = pa.scalar(b"", pa.binary())
-_MOST_CLAIMS = 4096
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """Blocks are small: what costs something each time is done for many of them together."""
 
@@ -258,7 +241,6 @@ class AvroEvents:
 
     def __init__(self, guid: UUID) -> None:
         self._frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
-        self._claims: dict[tuple[bytes, ...], bytes | None] = {}
         self._cuts: list[tuple[bytes, Slices]] = []
         self._size = 0
         self._count = 0
@@ -288,7 +270,7 @@ class AvroEvents:
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
-        claims = self._named([name for _, cut in cuts for name in cut.names])
+        claims = _claims([name for _, cut in cuts for name in cut.names])
         times = _times(data, pairs)
         start = 0
         while start < len(values):
@@ -300,16 +282,11 @@ class AvroEvents:
             yield Events(framed, claims[piece], times[piece])
             start = end
 
-    def _named(self, names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
-        if len(self._claims) > _MOST_CLAIMS:
-            self._claims.clear()
-        codes: dict[tuple[bytes, ...], int] = {}
-        numbers = [codes.setdefault(each, len(codes)) for each in names]
-        for each in codes:
-            if each not in self._claims:
-                self._claims[each] = _claim(each)
-        found = pa.array([self._claims[each] for each in codes], pa.binary())
-        return found.take(pa.array(numbers, pa.int32()))
+
+def _claims(names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
+    codes: dict[tuple[bytes, ...], int] = {}
+    numbers = [codes.setdefault(each, len(codes)) for each in names]
+    return pa.array(map(_claim, codes), pa.binary()).take(pa.array(numbers, pa.int32()))
 
 
 def _claim(names: tuple[bytes, ...]) -> bytes | None:
@@ -361,26 +338,19 @@ class _EndError(Exception):
     """The file ends in the middle of something."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    schema: bytes
-    codec: str
-    sync: bytes
-
-
 def read_avro(data: Bytes, keep: Callable[[bytes], None]) -> Iterator[Events | Fault]:
     """The events of a file; `keep` is given its schema before the first of them."""
-    header = _whole_header(data)
+    schema, codec, sync = _whole_header(data)
     try:
-        slicer = slicer_for(header.schema.decode())
+        slicer = slicer_for(schema.decode())
     except (InvalidSchemaError, DecodeError, UnicodeDecodeError) as error:
         reason = getattr(error, "what", "the schema is not UTF-8")
         raise FileFaultError(ErrorCode.UNUSABLE_SCHEMA, reason, data.rest(0)) from error
-    keep(header.schema)
-    waiting = AvroEvents(guid_of(header.schema))
+    keep(schema)
+    waiting = AvroEvents(guid_of(schema))
     try:
-        for count, body in _blocks(data, header.sync):
-            yield from _cut(count, body, header.codec, slicer, waiting)
+        for count, body in _blocks(data, sync):
+            yield from _cut(count, body, codec, slicer, waiting)
     except FileFaultError:
         yield from waiting.take()
         raise
@@ -447,7 +417,8 @@ def _blocks(data: Bytes, sync: bytes) -> Iterator[tuple[int, bytes]]:
         position = data.position
 
 
-def _whole_header(data: Bytes) -> _Header:
+def _whole_header(data: Bytes) -> tuple[bytes, str, bytes]:
+    """The schema, the codec and the marker between blocks."""
     while True:
         try:
             return _header(data)
@@ -457,10 +428,10 @@ def _whole_header(data: Bytes) -> _Header:
                 raise FileFaultError(ErrorCode.FILE_TRUNCATED, reason, data.rest(0)) from error
 
 
-def _header(data: Bytes) -> _Header:
+def _header(data: Bytes) -> tuple[bytes, str, bytes]:
     magic = data.read(len(MAGIC))
     if not MAGIC.startswith(magic):
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, "this is not an Avro file", data.rest(0))
+        raise _corrupt(data, "this is not an Avro file")
     if len(magic) < len(MAGIC):
         raise _EndError
     entries: dict[bytes, bytes] = {}
@@ -476,9 +447,9 @@ def _header(data: Bytes) -> _Header:
                 raise _large_header(data, f"{_MOST_ENTRIES} entries")
     codec = entries.get(b"avro.codec", b"null").decode("utf-8", "replace")
     if b"avro.schema" not in entries or codec not in CODECS:
-        reason = "the header has no schema" if codec in CODECS else "the codec is not known"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
-    return _Header(entries[b"avro.schema"], codec, _taken(data, _SYNC_BYTES))
+        known = codec in CODECS
+        raise _corrupt(data, "the header has no schema" if known else "the codec is not known")
+    return entries[b"avro.schema"], codec, _taken(data, _SYNC_BYTES)
 
 
 def _block(data: Bytes, sync: bytes) -> tuple[int, bytes] | None:
@@ -489,12 +460,10 @@ def _block(data: Bytes, sync: bytes) -> tuple[int, bytes] | None:
         return None
     count, size = _long(data, first), _long(data)
     if count < 0 or not 0 <= size <= MOST_BLOCK_BYTES:
-        reason = "a block begins with numbers that cannot be"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+        raise _corrupt(data, "a block begins with numbers that cannot be", start)
     body = _taken(data, size + _SYNC_BYTES)
     if not body.endswith(sync):
-        reason = "a block does not end with the file's marker"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+        raise _corrupt(data, "a block does not end with the file's marker", start)
     return count, body[:-_SYNC_BYTES]
 
 
@@ -507,19 +476,21 @@ def _long(data: Bytes, first: bytes = b"") -> int:
             return (value >> 1) ^ -(value & 1)
         shift += 7
         if shift > 63:
-            reason = "a number is longer than ten bytes"
-            raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+            raise _corrupt(data, "a number is longer than ten bytes")
         byte = _taken(data, 1)
 
 
 def _counted(data: Bytes) -> bytes:
     size = _long(data)
     if not 0 <= size < _MOST_LENGTH:
-        reason = "the header has an entry of a length that cannot be"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+        raise _corrupt(data, "the header has an entry of a length that cannot be")
     if data.position + size > _MOST_HEADER_BYTES:
         raise _large_header(data, f"{_MOST_HEADER_BYTES} bytes")
     return _taken(data, size)
+
+
+def _corrupt(data: Bytes, reason: str, start: int = 0) -> FileFaultError:
+    return FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
 
 
 def _large_header(data: Bytes, most: str) -> FileFaultError:

@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any, BinaryIO, Protocol, cast
+from functools import lru_cache, partial
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -48,44 +48,6 @@ from distributary.store.bucket import connected, hidden
 _BUFFER_BYTES = 1024 * 1024
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """What there is now is a link, a socket, or in a file's place a folder."""
-"""Words of so few letters are regions and switches, not secrets."""
-
-
-class Files(Protocol):
-    """Where files lie. Sent to tasks, so it holds no open connection."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether a file can be seen before its writer is done."""
-        ...
-
-    def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
-        """A file's bytes from the beginning, or `anywhere` for reading in any order.
-
-        Raises FileNotFoundError where it is gone, PermissionError where it may not be read, and
-        SourceUnavailableError where the store does not answer.
-        """
-        ...
-
-    def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
-        """What it means that a read failed."""
-        ...
-
-
-class Listing(Protocol):
-    """What the driver asks about the same files."""
-
-    def files(self) -> Iterable[FoundFile]:
-        """Every file that may be new."""
-        ...
-
-    def confirm(self) -> None:
-        """What was listed last is remembered: it need not be listed again."""
-        ...
-
-    def look(self, path: str) -> FoundFile | None:
-        """One file as it is now; None if it is gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +56,14 @@ class LocalFiles:
 
     root: str
     grows: bool = True
+    """Whether a file can be seen before its writer is done."""
 
     def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
-        """A regular file, unless a link leads out of the root."""
+        """A file's bytes from the beginning, or `anywhere` for reading in any order.
+
+        Raises FileNotFoundError where it is gone, or a link leads out of the root, PermissionError
+        where it may not be read, and SourceUnavailableError where the store does not answer.
+        """
         whole = os.path.join(self.root, path)
         try:
             folder = os.path.realpath(os.path.dirname(whole))
@@ -130,7 +97,7 @@ class BucketFiles:
     grows: bool = False
 
     def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
-        """An object."""
+        """An object; raises what `LocalFiles.open` does."""
         system, base = self._system()
         try:
             if anywhere:
@@ -146,7 +113,7 @@ class BucketFiles:
             raise self.unavailable(error, path) from error
 
     def files(self) -> list[FoundFile]:
-        """Every object, by one listing without folders."""
+        """Every object that may be new, by one listing without folders."""
         system, base = self._system()
         try:
             selector = pa_fs.FileSelector(base, recursive=True, allow_not_found=True)
@@ -182,6 +149,10 @@ class BucketFiles:
 
     def _system(self) -> tuple[Any, str]:
         return connected(self.address, tuple(sorted(self.options.items())))
+
+
+Files = LocalFiles | BucketFiles
+"""Where files lie. Sent to tasks, so it holds no open connection."""
 
 
 def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
@@ -235,24 +206,6 @@ class Patience:
         return True
 
 
-class Bytes(Protocol):
-    """What a format is read from."""
-
-    position: int
-
-    def read(self, count: int) -> bytes:
-        """The next bytes; fewer only at the end."""
-        ...
-
-    def back(self, position: int) -> bool:
-        """Wait for more bytes and go back to where they are needed; False if none came."""
-        ...
-
-    def rest(self, position: int) -> bytes:
-        """What a dead letter holds when nothing from here on can be read."""
-        ...
-
-
 class PlainBytes:
     """A file as it is stored."""
 
@@ -279,7 +232,7 @@ class PlainBytes:
         return self._ahead[:count]
 
     def back(self, position: int) -> bool:
-        """Wait for the file to grow, where it is young enough for that."""
+        """Wait for the file to grow, where it is young enough, and go back; False if it did not."""
         if not self._files.grows or not self._grew():
             return False
         self._file.seek(position)
@@ -288,7 +241,7 @@ class PlainBytes:
         return True
 
     def rest(self, position: int) -> bytes:
-        """The bytes from here on."""
+        """What a dead letter holds when nothing from here on can be read."""
         self._file.close()
         self._file = self._files.open(self._path, anywhere=True)
         self._file.seek(position)
@@ -380,6 +333,10 @@ def too_large(most: int) -> str:
     return f"the file unpacks to more than {most} bytes: source.max_unpacked_bytes"
 
 
+Bytes = PlainBytes | GzipBytes
+"""What a format is read from."""
+
+
 def content_of(plain: PlainBytes, most: int) -> Bytes:
     """The bytes that a format is read from: gzip is known by how it begins."""
     return GzipBytes(plain, most) if plain.peek(len(GZIP)) == GZIP else plain
@@ -400,37 +357,28 @@ _TABLE = "source_metadata"
 _TIME = "source_timestamp"
 
 
-def takes_no_bytes(schema: Schema, type_: Type) -> bool:
-    """Whether values of a type take no bytes: a count of them could be anything."""
-    return _Sizes(schema).weightless(type_)
+def takes_no_bytes(schema: Schema, type_: Type, known: dict[str, bool]) -> bool:
+    """Whether values of a type take no bytes: a count of them could be anything.
 
-
-class _Sizes:
-    """Tells which types take no bytes: a count of them could be anything."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._known: dict[str, bool] = {}
-
-    def weightless(self, type_: Type) -> bool:
-        match type_:
-            case Primitive(name):
-                return name == "null"
-            case Name(full):
-                if full not in self._known:
-                    # a record that contains itself, and nothing else, has no data at all
-                    self._known[full] = True
-                    self._known[full] = self._named(full)
-                return self._known[full]
-        return False
-
-    def _named(self, full: str) -> bool:
-        match self._schema.named[full]:
-            case Fixed(size=size):
-                return size == 0
-            case Record(fields=fields):
-                return all(self.weightless(each.type) for each in fields)
-        return False
+    What is found out about named types is put into `known`.
+    """
+    match type_:
+        case Primitive(name):
+            return name == "null"
+        case Name(full) if full not in known:
+            # a record that contains itself, and nothing else, has no data at all
+            known[full] = True
+            match schema.named[full]:
+                case Fixed(size=size):
+                    known[full] = size == 0
+                case Record(fields=fields):
+                    known[full] = all(takes_no_bytes(schema, f.type, known) for f in fields)
+                case _:
+                    known[full] = False
+            return known[full]
+        case Name(full):
+            return known[full]
+    return False
 
 
 class StepWriter:
@@ -438,11 +386,10 @@ class StepWriter:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._sizes = _Sizes(schema)
+        self._weightless: dict[str, bool] = {}
         self._shared = _used_often(schema)
         self._lines: list[str] = []
-        self._functions: list[str] = []
-        self._named: dict[str, str] = {}
+        self._named: dict[str | int, str] = {}
         self._waiting: list[tuple[str, Type]] = []
         self.time_micros = False
 
@@ -474,7 +421,7 @@ class StepWriter:
             return
         for field in top.fields:
             if field.name == _TIME:
-                self._noted(field.type, level, "t", ("long",))
+                self._noted(field.type, level, "t", "long")
             elif field.name == _TABLE:
                 self._metadata(field.type, level)
             else:
@@ -490,27 +437,25 @@ class StepWriter:
             return
         for field in record.fields:
             if field.name in NAMES:
-                self._noted(field.type, level, field.name, ("string",))
+                self._noted(field.type, level, field.name, "string")
             else:
                 self._type(field.type, level)
 
-    def _noted(self, type_: Type, level: int, variable: str, kinds: tuple[str, ...]) -> None:
+    def _noted(self, type_: Type, level: int, variable: str, kind: str) -> None:
         """A field that is kept, where it is of the kind that it should be."""
-        if isinstance(type_, Union):
-            self._branches(
-                type_, level, lambda each, inner: self._noted(each, inner, variable, kinds)
-            )
-        elif isinstance(type_, Primitive) and type_.name in kinds:
-            if type_.name == "long":
+        match type_:
+            case Union():
+                self._branches(type_, level, partial(self._noted, variable=variable, kind=kind))
+            case Primitive("long") if kind == "long":
                 self.time_micros = bool(type_.logical and type_.logical.name.endswith("micros"))
                 self._add(level, f"{variable} = p")
                 self._type(type_, level)
-            else:
+            case Primitive("string") if kind == "string":
                 self._length(level)
                 self._add(level, f"{variable} = b[p:p + x]")
                 self._add(level, "p += x")
-        else:
-            self._type(type_, level)
+            case _:
+                self._type(type_, level)
 
     def _type(self, type_: Type, level: int) -> None:
         """Step over a value; what is deep or used often is a function of its own."""
@@ -518,15 +463,11 @@ class StepWriter:
         if not often and level < _MOST_INDENTED:
             self._inline(type_, level)
             return
-        key = type_.full if isinstance(type_, Name) else ""
-        name = self._named.get(key) if key else None
-        if name is None:
-            name = f"f{len(self._functions)}"
-            self._functions.append(name)
-            self._waiting.append((name, type_))
-            if key:
-                self._named[key] = name
-        self._add(level, f"p = {name}(b, p)")
+        key = type_.full if isinstance(type_, Name) else id(type_)
+        if key not in self._named:
+            self._named[key] = f"f{len(self._named)}"
+            self._waiting.append((self._named[key], type_))
+        self._add(level, f"p = {self._named[key]}(b, p)")
 
     def _inline(self, type_: Type, level: int) -> None:
         match type_:
@@ -575,7 +516,7 @@ class StepWriter:
         self._add(level, "else: raise Unfit('a union has no branch of this number')")
 
     def _blocks(self, items: Type, level: int, *, keyed: bool) -> None:
-        weightless = not keyed and self._sizes.weightless(items)
+        weightless = not keyed and takes_no_bytes(self._schema, items, self._weightless)
         self._add(level, "while True:")
         self._add(level + 1, "n = b[p]; p += 1")
         self._add(level + 1, f"if n & 129: n, p = {'block' if weightless else 'items'}(b, p)")
@@ -620,7 +561,7 @@ EVENTS_PER_BATCH = 65_536
 """Events may be short: each is a row of several columns."""
 
 _ROW_BYTES = 64
-_MOST_CLAIM_BYTES = 4096
+_LONG_NAMES = 1024
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_US = -62_135_596_800_000_000
 LATEST_US = 253_402_300_799_999_999
@@ -675,27 +616,14 @@ def told_by(event: object) -> tuple[bytes | None, int | None]:
 
 def claim_of(*names: str | None) -> bytes | None:
     """The claim of a table: few names stand for many events, and long ones are not kept."""
-    try:
-        return _claim_of(*names)
-    except _LongError as error:
-        return error.claim
-
-
-class _LongError(Exception):
-    """A cache does not keep what is raised."""
-
-    def __init__(self, claim: bytes) -> None:
-        super().__init__()
-        self.claim = claim
+    long = sum(len(name or "") for name in names) > _LONG_NAMES
+    return _claim_of.__wrapped__(*names) if long else _claim_of(*names)
 
 
 @lru_cache(maxsize=4096)
 def _claim_of(*names: str | None) -> bytes | None:
     text = claim(dict(zip(NAMES, names, strict=True)))
-    found = text.encode() if text else None
-    if found is not None and len(found) > _MOST_CLAIM_BYTES:
-        raise _LongError(found)
-    return found
+    return text.encode() if text else None
 
 
 def micros(time: object) -> int | None:
