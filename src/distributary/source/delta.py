@@ -270,22 +270,17 @@ class _Place:
     @classmethod
     def of(cls, position: Position) -> _Place:
         snapshot = "snapshot" in position
-        version = position["snapshot" if snapshot else "version"]
-        return cls(
-            version=int(version),
-            index=int(position["index"]),
-            rows=int(position["rows"]),
-            snapshot=snapshot,
-            table=str(position.get("table", "")),
-            before=int(position.get("before", 0)),
+        version, index, rows = (
+            int(position[name]) for name in ("snapshot" if snapshot else "version", "index", "rows")
         )
+        table, before = str(position.get("table", "")), int(position.get("before", 0))
+        return cls(version, index, rows, snapshot=snapshot, table=table, before=before)
 
     def position(self) -> dict[str, Any]:
         key = "snapshot" if self.snapshot else "version"
-        position: dict[str, Any] = {key: self.version, "index": self.index, "rows": self.rows}
-        if self.table:
-            position["table"] = self.table
-        return position | {"before": self.before} if self.before else position
+        position = {key: self.version, "index": self.index, "rows": self.rows}
+        more = {"table": self.table, "before": self.before}
+        return position | {name: value for name, value in more.items() if value}
 
 
 class DeltaSource:
@@ -306,12 +301,15 @@ class DeltaSource:
         """The table as it is now, or the version that the settings name."""
         if self._config.starting_version is not None:
             return _Place(self._config.starting_version, 0, 0).position()
-        if self._config.starting_timestamp is not None:
-            version, (_, table) = self._version_at_start(), self._log.known()
-            return _Place(version, 0, 0, table=table).position()
+        moment = self._config.starting_timestamp
+        if moment is not None:
+            table, since = self._log.table(), moment.timestamp() * 1000
+            later = [int(h["version"]) for h in table.history() if h.get("timestamp", 0) >= since]
+            version = min(later, default=int(table.version()) + 1)
+            return _Place(version, 0, 0, table=self._log.known()[1]).position()
         self._log.newest_version()
-        newest, table = self._log.known()
-        return _Place(newest, 0, 0, snapshot=True, table=table).position()
+        newest, identity = self._log.known()
+        return _Place(newest, 0, 0, snapshot=True, table=identity).position()
 
     def newest(self) -> Position:
         """Behind the newest commit; how many rows that is nobody needs to know."""
@@ -374,14 +372,13 @@ class DeltaSource:
 
     def files(self, start: Position, end: Position) -> list[SourceFile]:
         """The files between two positions, in order."""
-        found = self._files(_Place.of(end.get("from", start)), _Place.of(end))
-        return [_source_file(file, after) for file, after in found]
+        between = self._files(_Place.of(end.get("from", start)), _Place.of(end))
+        return [_source_file(*found) for found in between]
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
         newest = _Place.of(self.newest())
-        found = self._files(self._begin(start)[0], newest)
-        files = [_source_file(file, after) for file, after in found]
+        files = [_source_file(*found) for found in self._files(self._begin(start)[0], newest)]
         left = self._config.max_records_per_batch
         for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
             yield batch.slice(0, left)
@@ -465,14 +462,6 @@ class DeltaSource:
             file = files[place.index]
             place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
             yield file, place
-
-    def _version_at_start(self) -> int:
-        """The first version that is not older than `starting_timestamp`."""
-        moment = self._config.starting_timestamp
-        table = self._log.table()
-        since = moment.timestamp() * 1000 if moment else 0.0
-        later = [int(h["version"]) for h in table.history() if h.get("timestamp", 0) >= since]
-        return min(later, default=int(table.version()) + 1)
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(

@@ -85,9 +85,8 @@ class Broker:
     def __init__(self, options: Mapping[str, str], *, committed_only: bool = False) -> None:
         self._servers = options["bootstrap.servers"]
         self._options = dict(options)
-        self._level = (
-            IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        )
+        level = IsolationLevel
+        self._level = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
         self._error: KafkaError | None = None
         self._client: AdminClient | None = None
         self._believed: tuple[float, Sequence[str], dict[str, Topic]] = (0.0, (), {})
@@ -350,16 +349,20 @@ class KafkaSource:
     def first(self) -> Position:
         """Where the settings say; partitions that come later are read from their beginning."""
         topics = self._topics()
-        partitions, ids = _partitions(topics), _ids(topics)
+        partitions = _partitions(topics)
         chosen = self._config.starting_offsets
         if isinstance(chosen, datetime):
-            return _position(self._broker.since(partitions, int(chosen.timestamp() * 1000)), ids)
-        if chosen == "latest":
-            return _position(self._broker.latest(partitions), ids)
-        found = self._broker.earliest(partitions)
-        if chosen != "earliest":
-            found |= self._given(partitions)
-        return _position(found, ids)
+            found = self._broker.since(partitions, int(chosen.timestamp() * 1000))
+        elif chosen == "latest":
+            found = self._broker.latest(partitions)
+        elif chosen == "earliest":
+            found = self._broker.earliest(partitions)
+        else:
+            flat = {(topic, p): at for topic, each in chosen.items() for p, at in each.items()}
+            ends = self._broker.latest([one for one in partitions if flat.get(one) == _LATEST])
+            plain = {one: flat[one] for one in partitions if flat.get(one, _EARLIEST) >= 0}
+            found = self._broker.earliest(partitions) | plain | ends
+        return _position(found, _ids(topics))
 
     def newest(self) -> Position:
         """One past the newest record of every partition; new partitions and topics included."""
@@ -449,15 +452,15 @@ class KafkaSource:
     def explain(self, error: Exception) -> DistributaryError | None:
         """What a failure of Spark's job means, where it is about the broker."""
         text = str(error)
-        if any(sign in text for sign in (*_LOST, *_UNREACHABLE)):
-            try:
-                self._verify(self._opened, decided=False)
-            except SourceUnavailableError as cause:
-                if cause.code is ErrorCode.SOURCE_REPLACED:
-                    return cause
-            except SourceError as cause:
+        lost = any(sign in text for sign in _LOST)
+        if not lost and not any(sign in text for sign in _UNREACHABLE):
+            return None
+        try:
+            self._verify(self._opened, decided=False)
+        except SourceError as cause:
+            if cause.code is not ErrorCode.SOURCE_UNAVAILABLE:
                 return cause
-        if any(sign in text for sign in _LOST):
+        if lost:
             return SourceError(
                 "records were deleted at the broker while they were being read",
                 code=ErrorCode.SOURCE_DATA_LOST,
@@ -465,14 +468,12 @@ class KafkaSource:
                 evidence=_first_line(text),
                 next_step="give the topic a longer retention, and run again",
             )
-        if any(sign in text for sign in _UNREACHABLE):
-            return SourceUnavailableError(
-                "the broker stopped answering in the middle of a batch",
-                where=self._config.bootstrap_servers,
-                evidence=_first_line(text),
-                next_step="nothing of the batch is half done: it is tried again",
-            )
-        return None
+        return SourceUnavailableError(
+            "the broker stopped answering in the middle of a batch",
+            where=self._config.bootstrap_servers,
+            evidence=_first_line(text),
+            next_step="nothing of the batch is half done: it is tried again",
+        )
 
     def _topics(self) -> dict[str, Topic]:
         return self._broker.topics(self._config.topics, self._config.topic_pattern)
@@ -549,16 +550,6 @@ class KafkaSource:
         if not gone <= self._told:
             _log.warning("topics that were read are no longer there: %s", _some(sorted(gone)))
         self._told |= gone
-
-    def _given(self, partitions: Sequence[Partition]) -> Offsets:
-        """Offsets by topic and partition from the settings; -1 stands for the end."""
-        chosen = self._config.starting_offsets
-        if isinstance(chosen, str | datetime):
-            return {}
-        flat = {(topic, p): offset for topic, ps in chosen.items() for p, offset in ps.items()}
-        ends = self._broker.latest([one for one in partitions if flat.get(one) == _LATEST])
-        plain = {one: flat[one] for one in partitions if flat.get(one, _EARLIEST) >= 0}
-        return plain | ends
 
     def _after_losses(self, known: Offsets, ends: Offsets, oldest: Offsets) -> Offsets:
         """Partitions that can only be read from further on; SourceError unless that is allowed."""
