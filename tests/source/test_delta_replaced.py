@@ -217,6 +217,22 @@ def test_a_decided_batch_needs_its_table_only_to_be_read_again(tmp_path: Path, c
     assert failure.code is ErrorCode.SOURCE_REPLACED
 
 
+def test_only_a_file_of_the_table_is_lost_data_of_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path)
+    opened(one, one.first(), after_all(one))
+
+    def explained(missing: Path) -> ErrorCode | None:
+        text = f"Failed to open local file '{missing}'. Detail: [errno 2] No such file or directory"
+        failure = one.explain(Exception(f"Traceback:\nFileNotFoundError: [Errno 2] {text}\n"))
+        return None if failure is None else failure.code
+
+    assert explained(path / "part-00000.parquet") is ErrorCode.SOURCE_DATA_LOST
+    assert explained(tmp_path / "checkpoint" / "runs" / "sorted.arrow") is None
+    assert explained(tmp_path / "table" / "part-00000.parquet") is None
+
+
 def opened_before(tmp_path: Path) -> Any:
     """The ranges of such a batch with the table that it was made of."""
     path = tmp_path / "same" / "t"

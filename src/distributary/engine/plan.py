@@ -393,7 +393,12 @@ class Planner:
             text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
         if self._change_plan is not None:
-            return self._place_changes(key, schema, self._change_plan)
+            placed = self._change_plan.place(key, schema)
+            if isinstance(placed, Rejected):
+                return placed
+            route, schemas = placed
+            self._schemas |= {each.id: each for each in schemas}
+            return route
         if self._needs_branch(key, schema):
             return None
         types = self._columns_of_type
@@ -437,16 +442,6 @@ class Planner:
         self._columns_of_type[type_name] = columns
         raw = self._lookup.is_raw(key, schema)
         return Route(name, type_name, schema.id, message, raw_bytes=raw)
-
-    def _place_changes(
-        self, key: RouteKey, schema: WriterSchema, changes: ChangePlan
-    ) -> Route | Rejected:
-        placed = changes.place(key, schema)
-        if isinstance(placed, Rejected):
-            return placed
-        route, schemas = placed
-        self._schemas.update({schema.id: schema for schema in schemas})
-        return route
 
     def follow_newest(self, times: Mapping[RouteKey, int]) -> None:
         """Take in when the newest records of some keys were made."""

@@ -7,17 +7,23 @@ are plain JSON and are kept in the manifests, so that a manifest alone decides a
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from distributary.errors import DistributaryError
+from distributary.errors import (
+    DistributaryError,
+    ErrorCode,
+    SourceError,
+    SourceUnavailableError,
+)
 from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
 
@@ -28,12 +34,8 @@ Position = Mapping[str, Any]
 """Everything before it has been read; JSON, understood by its source only."""
 
 
-class Reader(Protocol):
-    """Runs in a task: turns what the frame carries into raw records."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of `model.record.RAW`."""
-        ...
+Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Runs in a task: turns what the frame carries into batches of `model.record.RAW`."""
 
 
 class Verify(Protocol):
@@ -113,6 +115,56 @@ class BatchInput:
         """How old the newest record of this batch is; `told_us` is what the records say of it."""
         newest_us = told_us if self.newest_us is None else self.newest_us
         return None if newest_us is None else max(0.0, time.time() - newest_us / 1e6)
+
+
+def replaced(
+    thing: str, *, where: str, evidence: str, read: bool, decided: bool = False
+) -> SourceError:
+    """What it means that a topic or a table is another one now, and the new one is to be `read`."""
+    if read and not decided:
+        return SourceUnavailableError(
+            f"another {thing} came into the place of the one that was read",
+            code=ErrorCode.SOURCE_REPLACED,
+            where=where,
+            evidence=evidence,
+            next_step=f"nothing of the batch is half done: it is planned again, "
+            f"with the new {thing}",
+        )
+    return SourceError(
+        f"another {thing} is in the place of the one that was read, or an older copy of it",
+        code=ErrorCode.SOURCE_REPLACED,
+        where=where,
+        evidence=evidence,
+        next_step="`distributary reset` begins a new life, with new tables"
+        if decided
+        else f"to go on with the new {thing} from its beginning set source.on_replaced: read; "
+        "to begin anew with everything, `distributary reset`",
+    )
+
+
+# Sources whose tasks open files by themselves.
+
+File = TypeVar("File")
+
+
+def spread(
+    files: Sequence[File], tasks: int, weight: Callable[[File], int], order: Callable[[File], int]
+) -> list[list[File]]:
+    """Files to tasks, so that each has about the same to read; a task keeps the order."""
+    loads: list[list[File]] = [[] for _ in range(min(tasks, len(files)))]
+    lightest = [(0, number) for number in range(len(loads))]
+    for file in sorted(files, key=weight, reverse=True):
+        size, number = lightest[0]
+        loads[number].append(file)
+        heapq.heapreplace(lightest, (size + weight(file), number))
+    return [sorted(load, key=order) for load in loads]
+
+
+def files_of(batches: Iterable[pa.RecordBatch], tasks: Sequence[Sequence[File]]) -> Iterator[File]:
+    """What the tasks with these numbers read."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist() if tasks else ():
+            yield from tasks[number]
 
 
 class Source(Protocol):

@@ -38,9 +38,18 @@ from distributary.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW, TIMESTAMP
-from distributary.source.base import BatchInput, Position, parallelism, unverified
+from distributary.source.base import (
+    BatchInput,
+    Position,
+    files_of,
+    parallelism,
+    replaced,
+    spread,
+    unverified,
+)
 
 # What the log of a Delta table says, as a source needs it: files in the order of commits.
 
@@ -68,10 +77,10 @@ class DeltaLog:
         self._value = value
         self._storage_options = dict(storage_options or {})
         uri = self.path if "://" in self.path else Path(self.path).resolve().as_uri()
-        self._filesystem, self._root = fs.FileSystem.from_uri(uri)
+        self._filesystem, self.root = fs.FileSystem.from_uri(uri)
         self._rows: dict[str, int] = {}
-        self._commits: dict[int, tuple[AddedFile, ...]] = {}
-        self._snapshots: dict[int, tuple[AddedFile, ...]] = {}
+        self._commits: Cache[tuple[AddedFile, ...]] = Cache(1000)
+        self._snapshots: Cache[tuple[AddedFile, ...]] = Cache(1)
         self._newest = -1
         self._identity = ""
         self._newest_file: tuple[object, ...] = ()
@@ -126,30 +135,23 @@ class DeltaLog:
 
     def snapshot(self, version: int) -> tuple[AddedFile, ...]:
         """All files of a version, the oldest first."""
-        known = self._snapshots.get(version)
-        if known is None:
-            actions = pa.table(self.table(version).get_add_actions(flatten=True)).to_pylist()
-            actions.sort(key=lambda a: (int(a["modification_time"]), a["path"]))
-            known = tuple(
-                self._added(a["path"], a.get("num_records"), int(a["modification_time"]))
-                for a in actions
-            )
-            self._snapshots = {version: known}
-        return known
+        return self._snapshots.get(version, lambda: self._read_snapshot(version))
 
     def commit(self, version: int) -> tuple[AddedFile, ...]:
         """The files of new records that one commit added, in the commit's order."""
-        known = self._commits.get(version)
-        if known is None:
-            known = self._read_commit(version)
-            if len(self._commits) > 1000:
-                self._commits.clear()
-            self._commits[version] = known
-        return known
+        return self._commits.get(version, lambda: self._read_commit(version))
 
     def count(self) -> int:
         """Rows of the table now."""
         return int(self.table().count())
+
+    def _read_snapshot(self, version: int) -> tuple[AddedFile, ...]:
+        actions = pa.table(self.table(version).get_add_actions(flatten=True)).to_pylist()
+        actions.sort(key=lambda a: (int(a["modification_time"]), a["path"]))
+        return tuple(
+            self._added(a["path"], a.get("num_records"), int(a["modification_time"]))
+            for a in actions
+        )
 
     def _read_commit(self, version: int) -> tuple[AddedFile, ...]:
         path = self._commit_path(version)
@@ -198,7 +200,7 @@ class DeltaLog:
                 next_step="find out who wrote this commit; a table whose files are elsewhere, such "
                 "as a shallow clone, is read where its files are",
             )
-        full = f"{self._root}/{name}"
+        full = f"{self.root}/{name}"
         if rows is None:
             rows = self._rows.get(full)
         if rows is None:
@@ -207,7 +209,7 @@ class DeltaLog:
         return AddedFile(full, rows, modified_ms * 1000)
 
     def _commit_path(self, version: int) -> str:
-        return f"{self._root}/_delta_log/{version:020d}.json"
+        return f"{self.root}/_delta_log/{version:020d}.json"
 
     def _refuse_unreadable(self, table: DeltaTable) -> None:
         names = {f.name for f in table.schema().fields}
@@ -261,25 +263,25 @@ class _Place:
     before: int = 0
     """Rows of tables that were in this one's place before."""
 
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        # a snapshot comes before all commits
+        return not self.snapshot, self.version, self.index
+
     @classmethod
     def of(cls, position: Position) -> _Place:
         snapshot = "snapshot" in position
-        version = position["snapshot" if snapshot else "version"]
-        return cls(
-            version=int(version),
-            index=int(position["index"]),
-            rows=int(position["rows"]),
-            snapshot=snapshot,
-            table=str(position.get("table", "")),
-            before=int(position.get("before", 0)),
+        version, index, rows = (
+            int(position[name]) for name in ("snapshot" if snapshot else "version", "index", "rows")
         )
+        table, before = str(position.get("table", "")), int(position.get("before", 0))
+        return cls(version, index, rows, snapshot=snapshot, table=table, before=before)
 
     def position(self) -> dict[str, Any]:
         key = "snapshot" if self.snapshot else "version"
-        position: dict[str, Any] = {key: self.version, "index": self.index, "rows": self.rows}
-        if self.table:
-            position["table"] = self.table
-        return position | {"before": self.before} if self.before else position
+        position = {key: self.version, "index": self.index, "rows": self.rows}
+        more = {"table": self.table, "before": self.before}
+        return position | {name: value for name, value in more.items() if value}
 
 
 class DeltaSource:
@@ -300,12 +302,15 @@ class DeltaSource:
         """The table as it is now, or the version that the settings name."""
         if self._config.starting_version is not None:
             return _Place(self._config.starting_version, 0, 0).position()
-        if self._config.starting_timestamp is not None:
-            version, (_, table) = self._version_at_start(), self._log.known()
-            return _Place(version, 0, 0, table=table).position()
+        moment = self._config.starting_timestamp
+        if moment is not None:
+            table, since = self._log.table(), moment.timestamp() * 1000
+            later = [int(h["version"]) for h in table.history() if h.get("timestamp", 0) >= since]
+            version = min(later, default=int(table.version()) + 1)
+            return _Place(version, 0, 0, table=self._log.known()[1]).position()
         self._log.newest_version()
-        newest, table = self._log.known()
-        return _Place(newest, 0, 0, snapshot=True, table=table).position()
+        newest, identity = self._log.known()
+        return _Place(newest, 0, 0, snapshot=True, table=identity).position()
 
     def newest(self) -> Position:
         """Behind the newest commit; how many rows that is nobody needs to know."""
@@ -348,7 +353,8 @@ class DeltaSource:
         # a batch that is decided needs its ranges only, unless it must be read again
         there = self._is_there(ended)
         files = self.files(start, end) if there else []
-        tasks = _spread(files, parallelism(spark))
+        most = parallelism(spark)
+        tasks = spread(files, most, weight=lambda f: f.rows, order=lambda f: f.offset)
         rows = ended.rows - begun.rows
         read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
         lag = self._lag(ended) if there else None
@@ -367,14 +373,13 @@ class DeltaSource:
 
     def files(self, start: Position, end: Position) -> list[SourceFile]:
         """The files between two positions, in order."""
-        found = self._files(_Place.of(end.get("from", start)), _Place.of(end))
-        return [_source_file(file, after) for file, after in found]
+        between = self._files(_Place.of(end.get("from", start)), _Place.of(end))
+        return [_source_file(*found) for found in between]
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
         newest = _Place.of(self.newest())
-        found = self._files(self._begin(start)[0], newest)
-        files = [_source_file(file, after) for file, after in found]
+        files = [_source_file(*found) for found in self._files(self._begin(start)[0], newest)]
         left = self._config.max_records_per_batch
         for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
             yield batch.slice(0, left)
@@ -384,7 +389,8 @@ class DeltaSource:
 
     def explain(self, error: Exception) -> DistributaryError | None:
         """A file that was there when the batch was planned and is gone now."""
-        if "FileNotFoundError" not in str(error):
+        missing = [line for line in str(error).splitlines() if "FileNotFoundError" in line]
+        if not missing:
             return None
         try:
             self._log.newest_version()
@@ -392,6 +398,8 @@ class DeltaSource:
                 self._refuse(self._opened, decided=False)
         except SourceError as cause:
             return cause
+        if not any(f"{self._log.root}/" in line for line in missing):
+            return None
         return SourceError(
             "a file of the source table vanished while it was being read",
             code=ErrorCode.SOURCE_DATA_LOST,
@@ -433,25 +441,8 @@ class DeltaSource:
         return place.table in ("", table) and past <= newest
 
     def _refuse(self, place: _Place, *, decided: bool) -> None:
-        if self._config.on_replaced == "read" and not decided:
-            raise SourceUnavailableError(
-                "another table came into the place of the source table while it was read",
-                code=ErrorCode.SOURCE_REPLACED,
-                where=self._log.path,
-                evidence=self._before_and_now(place),
-                next_step="nothing of the batch is half done: it is planned again, "
-                "with the new table",
-            )
-        raise SourceError(
-            "another table is in the place of the source table, or an older copy of it",
-            code=ErrorCode.SOURCE_REPLACED,
-            where=self._log.path,
-            evidence=self._before_and_now(place),
-            next_step="`distributary reset` begins a new life, with new tables"
-            if decided
-            else "to go on with the new table from its beginning set source.on_replaced: read; "
-            "to begin anew with everything, `distributary reset`",
-        )
+        read, evidence = self._config.on_replaced == "read", self._before_and_now(place)
+        raise replaced("table", where=self._log.path, evidence=evidence, read=read, decided=decided)
 
     def _before_and_now(self, place: _Place) -> str:
         newest, table = self._log.known()
@@ -463,32 +454,15 @@ class DeltaSource:
     def _files(self, start: _Place, end: _Place) -> Iterator[tuple[AddedFile, _Place]]:
         """Files between two places, each with the place behind it."""
         place = start
-        while place.snapshot:
-            files = self._log.snapshot(place.version)
-            if end.snapshot and place.index >= end.index:
-                return
+        while place.rank < end.rank:
+            known = self._log.snapshot if place.snapshot else self._log.commit
+            files = known(place.version)
             if place.index >= len(files):
                 place = replace(place, version=place.version + 1, index=0, snapshot=False)
-                break
-            file = files[place.index]
-            place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
-            yield file, place
-        while (place.version, place.index) < (end.version, end.index) and not end.snapshot:
-            files = self._log.commit(place.version)
-            if place.index >= len(files):
-                place = replace(place, version=place.version + 1, index=0)
                 continue
             file = files[place.index]
             place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
             yield file, place
-
-    def _version_at_start(self) -> int:
-        """The first version that is not older than `starting_timestamp`."""
-        moment = self._config.starting_timestamp
-        table = self._log.table()
-        since = moment.timestamp() * 1000 if moment else 0.0
-        later = [int(h["version"]) for h in table.history() if h.get("timestamp", 0) >= since]
-        return min(later, default=int(table.version()) + 1)
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(
@@ -524,10 +498,8 @@ class DeltaReader:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in self.tasks[number] if self.tasks else ():
-                    yield from self._read(file)
+        for file in files_of(batches, self.tasks):
+            yield from self._read(file)
 
     def _read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
         columns = [c for c in (self.value, self.key, self.headers, self.timestamp) if c]
@@ -556,14 +528,3 @@ class DeltaReader:
             time,
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=RAW)
-
-
-def _spread(files: Sequence[SourceFile], tasks: int) -> list[list[SourceFile]]:
-    """Files to tasks, so that each has about the same number of rows; order is kept in a task."""
-    loads: list[list[SourceFile]] = [[] for _ in range(min(tasks, len(files)))]
-    rows = [0] * len(loads)
-    for file in sorted(files, key=lambda f: -f.rows):
-        lightest = rows.index(min(rows))
-        loads[lightest].append(file)
-        rows[lightest] += file.rows
-    return [sorted(load, key=lambda f: f.offset) for load in loads]

@@ -40,7 +40,7 @@ from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
-from distributary.source.base import BatchInput, Position, parallelism
+from distributary.source.base import BatchInput, Position, parallelism, replaced
 
 # What a broker says about its partitions, asked by the driver.
 
@@ -85,17 +85,15 @@ class Broker:
     def __init__(self, options: Mapping[str, str], *, committed_only: bool = False) -> None:
         self._servers = options["bootstrap.servers"]
         self._options = dict(options)
-        self._level = (
-            IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        )
+        level = IsolationLevel
+        self._level = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
         self._error: KafkaError | None = None
         self._client: AdminClient | None = None
         self._believed: tuple[float, Sequence[str], dict[str, Topic]] = (0.0, (), {})
 
     def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
         """The partitions of these topics, or of all topics whose whole name fits the pattern."""
-        found = self.topics(topics, pattern)
-        return [(name, number) for name, topic in found.items() for number in topic.partitions]
+        return _partitions(self.topics(topics, pattern))
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, Topic]:
         """These topics, or all topics whose whole name fits the pattern."""
@@ -108,15 +106,13 @@ class Broker:
         if pattern is not None:
             names = sorted(name for name in known if re.fullmatch(pattern, name))
         told = self._recently_described(names)
+        found = {}
         for name in names:
             if name not in known or known[name].error is not None:
                 self._no_topic(name, known)
-        return {
-            name: Topic(
-                tuple(sorted(known[name].partitions)), told[name].id if name in told else ""
-            )
-            for name in names
-        }
+            id_ = told[name].id if name in told else ""
+            found[name] = Topic(tuple(sorted(known[name].partitions)), id_)
+        return found
 
     def described(self, names: Sequence[str]) -> dict[str, Topic]:
         """What the broker tells about these topics; those that it does not tell about are left out.
@@ -298,7 +294,7 @@ def _as_raw(messages: list[Message]) -> pa.RecordBatch:
         {
             "key": message.key(),
             "value": message.value(),
-            "headers": _peek_headers(message),
+            "headers": [{"key": name, "value": value} for name, value in _given(message)] or None,
             "topic": message.topic(),
             "partition": message.partition(),
             "offset": message.offset(),
@@ -309,9 +305,8 @@ def _as_raw(messages: list[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=RAW)
 
 
-def _peek_headers(message: Message) -> list[dict[str, Any]] | None:
-    given: Any = message.headers() or []
-    return [{"key": name, "value": value} for name, value in given] or None
+def _given(message: Message) -> Any:
+    return message.headers() or []
 
 
 def _unavailable(evidence: str) -> SourceUnavailableError:
@@ -354,16 +349,20 @@ class KafkaSource:
     def first(self) -> Position:
         """Where the settings say; partitions that come later are read from their beginning."""
         topics = self._topics()
-        partitions, ids = _partitions(topics), _ids(topics)
+        partitions = _partitions(topics)
         chosen = self._config.starting_offsets
         if isinstance(chosen, datetime):
-            return _position(self._broker.since(partitions, int(chosen.timestamp() * 1000)), ids)
-        if chosen == "latest":
-            return _position(self._broker.latest(partitions), ids)
-        found = self._broker.earliest(partitions)
-        if chosen != "earliest":
-            found |= self._given(partitions)
-        return _position(found, ids)
+            found = self._broker.since(partitions, int(chosen.timestamp() * 1000))
+        elif chosen == "latest":
+            found = self._broker.latest(partitions)
+        elif chosen == "earliest":
+            found = self._broker.earliest(partitions)
+        else:
+            flat = {(topic, p): at for topic, each in chosen.items() for p, at in each.items()}
+            ends = self._broker.latest([one for one in partitions if flat.get(one) == _LATEST])
+            plain = {one: flat[one] for one in partitions if flat.get(one, _EARLIEST) >= 0}
+            found = self._broker.earliest(partitions) | plain | ends
+        return _position(found, _ids(topics))
 
     def newest(self) -> Position:
         """One past the newest record of every partition; new partitions and topics included."""
@@ -453,15 +452,15 @@ class KafkaSource:
     def explain(self, error: Exception) -> DistributaryError | None:
         """What a failure of Spark's job means, where it is about the broker."""
         text = str(error)
-        if any(sign in text for sign in (*_LOST, *_UNREACHABLE)):
-            try:
-                self._verify(self._opened, decided=False)
-            except SourceUnavailableError as cause:
-                if cause.code is ErrorCode.SOURCE_REPLACED:
-                    return cause
-            except SourceError as cause:
+        lost = any(sign in text for sign in _LOST)
+        if not lost and not any(sign in text for sign in _UNREACHABLE):
+            return None
+        try:
+            self._verify(self._opened, decided=False)
+        except SourceError as cause:
+            if cause.code is not ErrorCode.SOURCE_UNAVAILABLE:
                 return cause
-        if any(sign in text for sign in _LOST):
+        if lost:
             return SourceError(
                 "records were deleted at the broker while they were being read",
                 code=ErrorCode.SOURCE_DATA_LOST,
@@ -469,14 +468,12 @@ class KafkaSource:
                 evidence=_first_line(text),
                 next_step="give the topic a longer retention, and run again",
             )
-        if any(sign in text for sign in _UNREACHABLE):
-            return SourceUnavailableError(
-                "the broker stopped answering in the middle of a batch",
-                where=self._config.bootstrap_servers,
-                evidence=_first_line(text),
-                next_step="nothing of the batch is half done: it is tried again",
-            )
-        return None
+        return SourceUnavailableError(
+            "the broker stopped answering in the middle of a batch",
+            where=self._config.bootstrap_servers,
+            evidence=_first_line(text),
+            next_step="nothing of the batch is half done: it is tried again",
+        )
 
     def _topics(self) -> dict[str, Topic]:
         return self._broker.topics(self._config.topics, self._config.topic_pattern)
@@ -491,15 +488,6 @@ class KafkaSource:
         if not changed:
             return
         told = [f"{topic}: was {ids[topic]}, is {id_}" for topic, id_ in changed.items()]
-        if self._config.on_replaced == "read" and not decided:
-            raise SourceUnavailableError(
-                "a topic was made anew while records were read",
-                code=ErrorCode.SOURCE_REPLACED,
-                where=self._config.bootstrap_servers,
-                evidence=_some(told),
-                next_step="nothing of the batch is half done: it is planned again, "
-                "with the new topic",
-            )
         raise self._replaced(told, decided=decided)
 
     def _made_anew(self, start: Position, until: Position, oldest: Offsets) -> set[str]:
@@ -548,16 +536,8 @@ class KafkaSource:
         )
 
     def _replaced(self, told: Sequence[str], *, decided: bool = False) -> SourceError:
-        return SourceError(
-            "a topic was deleted and made anew: it is not the one that was read",
-            code=ErrorCode.SOURCE_REPLACED,
-            where=self._config.bootstrap_servers,
-            evidence=_some(told),
-            next_step="`distributary reset` begins a new life, with new tables"
-            if decided
-            else "to go on with the new topic from its beginning set source.on_replaced: read; "
-            "to begin anew with everything, `distributary reset`",
-        )
+        read, where = self._config.on_replaced == "read", self._config.bootstrap_servers
+        return replaced("topic", where=where, evidence=_some(told), read=read, decided=decided)
 
     def _tell_missing(self, start: Position, until: Position) -> None:
         """Topics of a pattern that were read and are not there: nobody else would ask for them."""
@@ -570,16 +550,6 @@ class KafkaSource:
         if not gone <= self._told:
             _log.warning("topics that were read are no longer there: %s", _some(sorted(gone)))
         self._told |= gone
-
-    def _given(self, partitions: Sequence[Partition]) -> Offsets:
-        """Offsets by topic and partition from the settings; -1 stands for the end."""
-        chosen = self._config.starting_offsets
-        if isinstance(chosen, str | datetime):
-            return {}
-        flat = {(topic, p): offset for topic, ps in chosen.items() for p, offset in ps.items()}
-        ends = self._broker.latest([one for one in partitions if flat.get(one) == _LATEST])
-        plain = {one: flat[one] for one in partitions if flat.get(one, _EARLIEST) >= 0}
-        return plain | ends
 
     def _after_losses(self, known: Offsets, ends: Offsets, oldest: Offsets) -> Offsets:
         """Partitions that can only be read from further on; SourceError unless that is allowed."""
@@ -607,17 +577,12 @@ class KafkaSource:
         return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
 
     def _frame(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
-        assigned: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for r in ranges:
-            assigned.setdefault(r.topic, []).append(r.partition)
-            starts.setdefault(r.topic, {})[str(r.partition)] = r.start
-            ends.setdefault(r.topic, {})[str(r.partition)] = r.end
+        starts = _nested({(r.topic, r.partition): r.start for r in ranges})
+        ends = _nested({(r.topic, r.partition): r.end for r in ranges})
         options = {
             "kafka.group.id": self._group,
             **self._config.spark_options(),
-            "assign": json.dumps(assigned),
+            "assign": json.dumps({topic: list(map(int, each)) for topic, each in starts.items()}),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import gc
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,35 +48,41 @@ _LONGEST_CHECK = 200
 _MOST_VALUES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Held:
     """What is left of a table's parts, and what is to be told about the rest."""
 
-    parts: list[Part]
-    dead: list[pa.RecordBatch]
-    facts: list[Fact]
+    parts: list[Part] = field(default_factory=list)
+    dead: list[pa.RecordBatch] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
 
 
 def held_to_rules(parts: list[Part], catalog: Catalog, order: StageOrder) -> Held:
     """The parts of one table without records that a rule sends to the dead letters."""
     table = catalog.tables.get(parts[0].route.table) if parts else None
     if table is None or table.role is not Role.EACH:
-        return Held(parts, [], [])
+        return Held(parts)
     by_type: dict[str, list[Part]] = {}
     for part in parts:
         by_type.setdefault(part.route.type, []).append(part)
-    kept: list[Part] = []
-    dead: list[pa.RecordBatch] = []
+    held = Held()
     counts: list[RuleCount] = []
     for type_name, mine in by_type.items():
-        rules = rules_for(catalog.expectations, table, type_name)
         filled = [part for part in mine if part.batch.num_rows]
-        if not rules or not filled:
-            kept += mine
+        rules = rules_for(catalog.expectations, table, type_name) if filled else ()
+        checks = checks_of(rules, table.columns) if rules else None
+        if checks is not None:
+            counts += _not_applied(rules, checks)
+        if checks is None or not checks.rules:
+            held.parts += mine
             continue
-        kept += [part for part in mine if not part.batch.num_rows]
-        _hold(filled, _Bench(rules, table, catalog, order), kept, dead, counts)
-    return Held(kept, dead, count_facts(table.name, counts))
+        held.parts += [part for part in mine if not part.batch.num_rows]
+        names = checks.schema.names
+        known = columns_as_written(filled, table, names, catalog, order)
+        rows = pa.table([known[name] for name in names], names=names)
+        counts += _hold(filled, rows, checks, order, held)
+    held.facts += count_facts(table.name, counts)
+    return held
 
 
 def count_changes(table: TablePlan, rows: pa.Table, raw: pa.Table, catalog: Catalog) -> list[Fact]:
@@ -116,60 +122,40 @@ def count_dropped(raw: pa.Table, decoded: Decoded) -> RuleCount:
     return RuleCount(UNKNOWN_FIELDS, Action.WARN, checked, len(decoded.unknown), first=first)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """What it takes to judge the rows of one table and type."""
+def _refuses(rule: Rule, order: StageOrder) -> bool:
+    """Whether a row that breaks the rule is kept out of the table, with its record.
 
-    rules: tuple[Rule, ...]
-    table: TablePlan
-    catalog: Catalog
-    order: StageOrder
-
-    def refuses(self, rule: Rule) -> bool:
-        """Whether a row that breaks the rule is kept out of the table, with its record.
-
-        A letter that is sent again and fails stays a letter: it must not stop the others.
-        """
-        again = self.order.lane != _STREAM
-        return rule.action is Action.DEAD_LETTER or (again and rule.action is Action.FAIL)
+    A letter that is sent again and fails stays a letter: it must not stop the others.
+    """
+    again = order.lane != _STREAM
+    return rule.action is Action.DEAD_LETTER or (again and rule.action is Action.FAIL)
 
 
 def _hold(
-    parts: Sequence[Part],
-    bench: _Bench,
-    kept: list[Part],
-    dead: list[pa.RecordBatch],
-    counts: list[RuleCount],
-) -> None:
-    checks = checks_of(bench.rules, bench.table.columns)
-    counts += _not_applied(bench.rules, checks)
-    if not checks.rules:
-        kept += parts
-        return
-    names = checks.schema.names
-    known = columns_as_written(parts, bench.table, names, bench.catalog, bench.order)
-    rows = pa.table([known[name] for name in names], names=names)
-    verdicts = checks(rows)
+    parts: Sequence[Part], rows: pa.Table, checks: Checks, order: StageOrder, held: Held
+) -> Iterator[RuleCount]:
+    """Judge the rows of some parts, and put what is left and what is refused into `held`."""
+    verdicts = list(zip(checks.rules, checks(rows), strict=True))
     start = 0
     for part in parts:
         here = slice(start, start + part.batch.num_rows)
-        start = here.stop
         refused = np.zeros(part.batch.num_rows, np.bool_)
-        for rule, verdict in zip(checks.rules, verdicts, strict=True):
+        for rule, verdict in verdicts:
             broken = verdict.broken[here]
-            counts.append(_count(rule, broken, len(broken), part.raw))
-            if bench.refuses(rule):
+            yield _count(rule, broken, len(broken), part.raw)
+            if _refuses(rule, order):
                 refused |= broken
         if not refused.any():
-            kept.append(part)
-            continue
-        rest, first = without_records(part, refused)
-        kept.append(rest)
-        bad = []
-        for row in first.tolist():
-            why = _message(bench, checks.rules, verdicts, rows, here.start + row)
-            bad.append(part.letter(row, ErrorCode.EXPECTATION_FAILED, why, "rules"))
-        dead.append(letters_batch(part.raw, bad, bench.order))
+            held.parts.append(part)
+        else:
+            rest, first = without_records(part, refused)
+            held.parts.append(rest)
+            letters = []
+            for row in first.tolist():
+                why = _message(order, verdicts, rows, start + row)
+                letters.append(part.letter(row, ErrorCode.EXPECTATION_FAILED, why, "rules"))
+            held.dead.append(letters_batch(part.raw, letters, order))
+        start = here.stop
 
 
 def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -214,15 +200,10 @@ def _left_out(unchanged: pa.ChunkedArray, rule: Rule) -> Flags:
 
 
 def _message(
-    bench: _Bench,
-    rules: Sequence[Rule],
-    verdicts: Sequence[Verdict],
-    rows: pa.Table,
-    row: int,
+    order: StageOrder, verdicts: Sequence[tuple[Rule, Verdict]], rows: pa.Table, row: int
 ) -> str:
     """Which rule a row breaks, and by what."""
-    pairs = zip(rules, verdicts, strict=True)
-    broken = [(r, v) for r, v in pairs if bench.refuses(r) and v.broken[row]]
+    broken = [(r, v) for r, v in verdicts if _refuses(r, order) and v.broken[row]]
     rule, verdict = broken[0]
     how = " cannot be evaluated" if verdict.failed[row] else ""
     parts = [f"{rule.name}{how}: {printable(rule.check, longest=_LONGEST_CHECK)}"]
@@ -277,8 +258,7 @@ _MOST_TRIES = 64
 """How often rows are halved before all of the rest count as broken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a rule says about rows."""
 
     broken: Flags
@@ -309,11 +289,9 @@ class _Engine:
     def types(self, schema: pa.Schema, expressions: Sequence[str]) -> list[str]:
         """The types of expressions over columns; raises what the engine has against them."""
         connection = self._open()
-        listed = ", ".join(f"{text} AS v{n}" for n, text in enumerate(expressions))
         connection.register("shape", _Source(schema.empty_table()))
         try:
-            # expressions were parsed and found harmless when the file was loaded
-            found = connection.execute(f"DESCRIBE SELECT {listed} FROM shape").fetchall()  # noqa: S608
+            found = connection.execute(f"DESCRIBE {_select(expressions)} FROM shape").fetchall()
         finally:
             connection.unregister("shape")
         return [str(row[1]) for row in found]
@@ -329,8 +307,7 @@ class _Engine:
         number = self._prepared
         source = _Source(schema.empty_table())
         connection.register(f"rows_{number}", source)
-        listed = ", ".join(f"{text} AS v{n}" for n, text in enumerate(expressions))
-        connection.execute(f"PREPARE rules_{number} AS SELECT {listed} FROM rows_{number}")  # noqa: S608
+        connection.execute(f"PREPARE rules_{number} AS {_select(expressions)} FROM rows_{number}")
         return source, lambda: connection.execute(f"EXECUTE rules_{number}").fetchnumpy()
 
     def reset(self) -> None:
@@ -346,6 +323,11 @@ class _Engine:
         return self._connection
 
 
+def _select(expressions: Sequence[str]) -> str:
+    # they were parsed and found harmless when the file was loaded
+    return "SELECT " + ", ".join(f"{text} AS v{n}" for n, text in enumerate(expressions))
+
+
 _ENGINE = _Engine()
 
 
@@ -356,11 +338,8 @@ class Checks:
         self.unfit: dict[str, str] = {}
         """Rules that cannot be evaluated, and why."""
         by_name = {column.name.lower(): column for column in columns}
-        needed: dict[str, pa.Field] = {}
         self.rules = tuple(self._fitting(rules, by_name))
-        for rule in self.rules:
-            needed |= {field.name: field for field in _fields(rule, by_name)}
-        self.schema = pa.schema(list(needed.values()))
+        self.schema = _schema(self.rules, by_name)
         """The columns that the rules look at."""
         self._life = -1
         self._source: _Source
@@ -384,39 +363,28 @@ class Checks:
                 every = np.ones(some.num_rows, np.bool_)
                 return [Verdict(every, every)] * len(self.rules)
             pairs = zip(judged(some.slice(0, half)), judged(some.slice(half)), strict=True)
-            return [_joined(*pair) for pair in pairs]
+            return [Verdict(*map(np.concatenate, zip(*pair, strict=True))) for pair in pairs]
 
         return judged(rows.select(self.schema.names).cast(self.schema))
 
     def _fitting(self, rules: Sequence[Rule], by_name: dict[str, Column]) -> list[Rule]:
         """The rules that can be evaluated; says of the others why they cannot."""
-        known = []
-        for rule in rules:
-            missing = _missing(rule, by_name)
-            if missing:
-                self.unfit[rule.name] = missing
-            else:
-                known.append(rule)
+        missing = {rule.name: _missing(rule, by_name) for rule in rules}
+        known = [rule for rule in rules if not missing[rule.name]]
+        self.unfit = {name: why for name, why in missing.items() if why}
         if len(known) > 1 and not self._unusable(known, by_name):
             return known
-        fitting = []
-        for rule in known:
-            why = self._unusable([rule], by_name)
-            if why:
-                self.unfit[rule.name] = why
-            else:
-                fitting.append(rule)
-        return fitting
+        self.unfit |= {r.name: why for r in known if (why := self._unusable([r], by_name))}
+        return [rule for rule in known if rule.name not in self.unfit]
 
     @staticmethod
     def _unusable(rules: Sequence[Rule], by_name: dict[str, Column]) -> str:
         """What the engine has against these rules; empty if nothing."""
         import duckdb
 
-        fields = {field.name: field for rule in rules for field in _fields(rule, by_name)}
         plain = [enclosed(rule.check) for rule in rules]
         try:
-            types = _ENGINE.types(pa.schema(list(fields.values())), [*plain, *map(_guarded, rules)])
+            types = _ENGINE.types(_schema(rules, by_name), [*plain, *map(_guarded, rules)])
         except duckdb.FatalException as error:
             _ENGINE.reset()
             return _words(error)
@@ -452,17 +420,11 @@ def _verdict(answer: Any, count: int) -> Verdict:
     return Verdict(broken, failed)
 
 
-def _joined(first: Verdict, second: Verdict) -> Verdict:
-    return Verdict(
-        np.concatenate([first.broken, second.broken]),
-        np.concatenate([first.failed, second.failed]),
-    )
-
-
-def _fields(rule: Rule, by_name: dict[str, Column]) -> list[pa.Field]:
-    """The table's columns that a rule names."""
-    named = (by_name.get(names[0].lower()) for names in rule.columns)
-    return [pa.field(column.name, column.type) for column in named if column is not None]
+def _schema(rules: Sequence[Rule], by_name: dict[str, Column]) -> pa.Schema:
+    """The table's columns that some rules name."""
+    named = (by_name.get(names[0].lower()) for rule in rules for names in rule.columns)
+    found = dict.fromkeys(column for column in named if column is not None)
+    return pa.schema([pa.field(column.name, column.type) for column in found])
 
 
 def _missing(rule: Rule, by_name: dict[str, Column]) -> str:

@@ -138,12 +138,12 @@ class Bucket(Store):
         else:
             to.write(name, self.read(name))
 
-    def open(self, name: str) -> pa.NativeFile:
-        """A file to be read in parts."""
+    def open(self, name: str, *, ahead: int = 1024 * 1024) -> pa.NativeFile:
+        """A file to be read in parts; so many bytes at a time."""
         found = self.look(name)
         if found is None:
             raise FileNotFoundError(f"{self.address}/{name}")
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, found), _BUFFER_BYTES), mode="r")
+        return pa.PythonFile(io.BufferedReader(_Ranges(self, found), ahead), mode="r")
 
     def sync(self) -> None:
         """What a bucket has taken is safe."""
@@ -183,9 +183,6 @@ class Bucket(Store):
 
     def _words(self, error: Exception) -> str:
         return hidden(str(error).partition("\n")[0], self._said)
-
-
-_BUFFER_BYTES = 1024 * 1024
 
 
 class _Ranges(io.RawIOBase):

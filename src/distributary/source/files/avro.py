@@ -8,7 +8,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
-from distributary.registry.compile.avro_schema import Schema, parse_avro
+from distributary.registry.compile.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_avro,
+)
 from distributary.registry.record_schemas import guid_of
 from distributary.source.files.bytes import (
     BYTES_PER_BATCH,
@@ -26,13 +38,12 @@ from distributary.source.files.bytes import (
     EVENTS_PER_BATCH,
     LATEST_US,
     MOST_LETTER_BYTES,
+    NAMES,
     Bytes,
     Events,
     Fault,
     FileFaultError,
-    StepWriter,
     claim_of,
-    takes_no_bytes,
 )
 
 # The codecs of Avro files, each with an end to what a block may become.
@@ -50,18 +61,6 @@ class TooLargeError(UnpackError):
 
     def __init__(self) -> None:
         super().__init__(f"it holds more than {MOST_BLOCK_BYTES} bytes")
-
-
-def _deflate(data: bytes) -> bytes:
-    return _stream(zlib.decompressobj(wbits=-15), data)
-
-
-def _bzip2(data: bytes) -> bytes:
-    return _stream(bz2.BZ2Decompressor(), data)
-
-
-def _xz(data: bytes) -> bytes:
-    return _stream(lzma.LZMADecompressor(memlimit=MOST_BLOCK_BYTES), data)
 
 
 def _stream(unpacker: Any, data: bytes) -> bytes:
@@ -97,17 +96,13 @@ def _zstandard(data: bytes) -> bytes:
     return unpacked
 
 
-def _null(data: bytes) -> bytes:
-    return data
-
-
 CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "null": _null,
-    "deflate": _deflate,
+    "null": lambda data: data,
+    "deflate": lambda data: _stream(zlib.decompressobj(wbits=-15), data),
     "snappy": _snappy,
     "zstandard": _zstandard,
-    "bzip2": _bzip2,
-    "xz": _xz,
+    "bzip2": lambda data: _stream(bz2.BZ2Decompressor(), data),
+    "xz": lambda data: _stream(lzma.LZMADecompressor(memlimit=MOST_BLOCK_BYTES), data),
 }
 
 
@@ -119,10 +114,219 @@ def unpack(codec: str, data: bytes) -> bytes:
         raise UnpackError(f"{type(error).__name__}: {error}") from error
 
 
+# Writes Python that steps over Avro data of one schema.
+#
+# A handful of instructions a field, without a call where there need be none: several times faster
+# than decoding with a library. `p` is the position in the bytes `b`. Nothing from outside becomes
+# part of the text but numbers: of branches, and of sizes.
+
+_MOST_INDENTED = 12
+_FIXED_SIZES = {"boolean": 1, "float": 4, "double": 8}
+_TABLE = "source_metadata"
+_TIME = "source_timestamp"
+
+
+def _takes_no_bytes(schema: Schema, type_: Type, known: dict[str, bool]) -> bool:
+    """Whether values of a type take no bytes: a count of them could be anything.
+
+    What is found out about named types is put into `known`.
+    """
+    match type_:
+        case Primitive(name):
+            return name == "null"
+        case Name(full) if full not in known:
+            # a record that contains itself, and nothing else, has no data at all
+            known[full] = True
+            match schema.named[full]:
+                case Fixed(size=size):
+                    known[full] = size == 0
+                case Record(fields=fields):
+                    known[full] = all(_takes_no_bytes(schema, f.type, known) for f in fields)
+                case _:
+                    known[full] = False
+            return known[full]
+        case Name(full):
+            return known[full]
+    return False
+
+
+class _StepWriter:
+    """Writes the functions for a schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._weightless: dict[str, bool] = {}
+        self._shared = _used_often(schema)
+        self._lines: list[str] = []
+        self._named: dict[str | int, str] = {}
+        self._waiting: list[tuple[str, Type]] = []
+        self.time_micros = False
+
+    def text(self) -> str:
+        """The module: `run` for the events of a block, and a function for each type used often.
+
+        It needs `wide`, `block`, `items` and `Unfit`, for numbers of several bytes and for what
+        cannot be.
+        """
+        empty = " = ".join(NAMES)
+        self._add(0, "def run(b, p, count, ends, names, times):")
+        self._add(1, "for _ in range(count):")
+        self._add(2, f"{empty} = b''")
+        self._add(2, "t = -1")
+        self._top(2)
+        self._add(2, f"ends(p); names(({', '.join(NAMES)})); times(t)")
+        while self._waiting:
+            name, type_ = self._waiting.pop()
+            self._add(0, f"def {name}(b, p):")
+            self._inline(type_, 1)
+            self._add(1, "return p")
+        return "\n".join(self._lines) + "\n"
+
+    def _top(self, level: int) -> None:
+        """The envelope, of which some fields are looked at."""
+        top = self._schema.resolve(self._schema.top)
+        if not isinstance(top, Record):
+            self._inline(self._schema.top, level)
+            return
+        for field in top.fields:
+            if field.name == _TIME:
+                self._noted(field.type, level, "t", "long")
+            elif field.name == _TABLE:
+                self._metadata(field.type, level)
+            else:
+                self._type(field.type, level)
+
+    def _metadata(self, type_: Type, level: int) -> None:
+        if isinstance(type_, Union):
+            self._branches(type_, level, self._metadata)
+            return
+        record = self._schema.resolve(type_)
+        if not isinstance(record, Record):
+            self._type(type_, level)
+            return
+        for field in record.fields:
+            if field.name in NAMES:
+                self._noted(field.type, level, field.name, "string")
+            else:
+                self._type(field.type, level)
+
+    def _noted(self, type_: Type, level: int, variable: str, kind: str) -> None:
+        """A field that is kept, where it is of the kind that it should be."""
+        match type_:
+            case Union():
+                self._branches(type_, level, partial(self._noted, variable=variable, kind=kind))
+            case Primitive("long") if kind == "long":
+                self.time_micros = bool(type_.logical and type_.logical.name.endswith("micros"))
+                self._add(level, f"{variable} = p")
+                self._type(type_, level)
+            case Primitive("string") if kind == "string":
+                self._length(level)
+                self._add(level, f"{variable} = b[p:p + x]")
+                self._add(level, "p += x")
+            case _:
+                self._type(type_, level)
+
+    def _type(self, type_: Type, level: int) -> None:
+        """Step over a value; what is deep or used often is a function of its own."""
+        often = isinstance(type_, Name) and type_.full in self._shared
+        if not often and level < _MOST_INDENTED:
+            self._inline(type_, level)
+            return
+        key = type_.full if isinstance(type_, Name) else id(type_)
+        if key not in self._named:
+            self._named[key] = f"f{len(self._named)}"
+            self._waiting.append((self._named[key], type_))
+        self._add(level, f"p = {self._named[key]}(b, p)")
+
+    def _inline(self, type_: Type, level: int) -> None:
+        match type_:
+            case Primitive(name):
+                self._primitive(name, level)
+            case Array(items):
+                self._blocks(items, level, keyed=False)
+            case Map(values):
+                self._blocks(values, level, keyed=True)
+            case Union():
+                self._branches(type_, level, self._type)
+            case Name(full):
+                self._definition(full, level)
+
+    def _definition(self, full: str, level: int) -> None:
+        match self._schema.named[full]:
+            case Enum():
+                self._primitive("long", level)
+            case Fixed(size=size):
+                self._add(level, f"p += {size}")
+            case Record(fields=fields):
+                self._add(level, "pass")
+                for field in fields:
+                    self._type(field.type, level)
+
+    def _primitive(self, name: str, level: int) -> None:
+        if name in ("int", "long"):
+            self._add(level, "while b[p] > 127: p += 1")
+            self._add(level, "p += 1")
+        elif name in ("string", "bytes"):
+            self._length(level)
+            self._add(level, "p += x")
+        else:
+            self._add(level, f"p += {_FIXED_SIZES.get(name, 0)}")
+
+    def _length(self, level: int) -> None:
+        self._add(level, "x = b[p]; p += 1")
+        self._add(level, "if x & 129: x, p = wide(b, p)")
+        self._add(level, "else: x >>= 1")
+
+    def _branches(self, union: Union, level: int, write: Callable[[Type, int], None]) -> None:
+        self._length(level)
+        for number, branch in enumerate(union.branches):
+            self._add(level, f"{'elif' if number else 'if'} x == {number}:")
+            write(branch, level + 1)
+        self._add(level, "else: raise Unfit('a union has no branch of this number')")
+
+    def _blocks(self, items: Type, level: int, *, keyed: bool) -> None:
+        weightless = not keyed and _takes_no_bytes(self._schema, items, self._weightless)
+        self._add(level, "while True:")
+        self._add(level + 1, "n = b[p]; p += 1")
+        self._add(level + 1, f"if n & 129: n, p = {'block' if weightless else 'items'}(b, p)")
+        self._add(level + 1, "else: n >>= 1")
+        self._add(level + 1, "if not n: break")
+        if weightless:
+            return
+        self._add(level + 1, "for _ in range(n):")
+        if keyed:
+            self._primitive("string", level + 2)
+        self._type(items, level + 2)
+
+    def _add(self, level: int, line: str) -> None:
+        self._lines.append("  " * level + line)
+
+
+def _used_often(schema: Schema) -> set[str]:
+    """Names that stand at more than one place: written out at each of them, they could explode."""
+    seen: set[str] = set()
+    often: set[str] = set()
+    waiting: list[Type] = [schema.top]
+    while waiting:
+        match waiting.pop():
+            case Array(inner) | Map(inner):
+                waiting.append(inner)
+            case Union(branches):
+                waiting += branches
+            case Name(full) if full in seen:
+                often.add(full)
+            case Name(full):
+                seen.add(full)
+                named = schema.named[full]
+                if isinstance(named, Record):
+                    waiting += [field.type for field in named.fields]
+    return often
+
+
 # Cuts a block of Avro data into its events, without decoding them.
 #
 # Avro says nowhere how long a record is: to find its end, every field must be stepped over, which
-# `files_steps` writes a function for. On its way it notes the names of the source table and the
+# `_StepWriter` writes a function for. On its way it notes the names of the source table and the
 # source's time.
 
 _MOST_NUMBER_BYTES = 10
@@ -155,9 +359,9 @@ class Slicer:
     """Cuts data of one schema."""
 
     def __init__(self, schema: Schema) -> None:
-        if takes_no_bytes(schema, schema.top):
+        if _takes_no_bytes(schema, schema.top, {}):
             raise DecodeError("events of this schema take no bytes, so nothing tells their number")
-        writer = StepWriter(schema)
+        writer = _StepWriter(schema)
         names: dict[str, Any] = {"wide": _wide, "block": _cut_block, "items": _items}
         names["Unfit"] = _UnfitError
         # the text is our own: schemas reach it as numbers of branches and sizes only
@@ -248,7 +452,6 @@ def _items(data: bytes, position: int) -> tuple[int, int]:
 
 _GUID_FRAME = b"\x01"
 _NOTHING = pa.scalar(b"", pa.binary())
-_MOST_CLAIMS = 4096
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """Blocks are small: what costs something each time is done for many of them together."""
 
@@ -258,7 +461,6 @@ class AvroEvents:
 
     def __init__(self, guid: UUID) -> None:
         self._frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
-        self._claims: dict[tuple[bytes, ...], bytes | None] = {}
         self._cuts: list[tuple[bytes, Slices]] = []
         self._size = 0
         self._count = 0
@@ -288,7 +490,7 @@ class AvroEvents:
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
-        claims = self._named([name for _, cut in cuts for name in cut.names])
+        claims = _claims([name for _, cut in cuts for name in cut.names])
         times = _times(data, pairs)
         start = 0
         while start < len(values):
@@ -300,16 +502,11 @@ class AvroEvents:
             yield Events(framed, claims[piece], times[piece])
             start = end
 
-    def _named(self, names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
-        if len(self._claims) > _MOST_CLAIMS:
-            self._claims.clear()
-        codes: dict[tuple[bytes, ...], int] = {}
-        numbers = [codes.setdefault(each, len(codes)) for each in names]
-        for each in codes:
-            if each not in self._claims:
-                self._claims[each] = _claim(each)
-        found = pa.array([self._claims[each] for each in codes], pa.binary())
-        return found.take(pa.array(numbers, pa.int32()))
+
+def _claims(names: list[tuple[bytes, ...]]) -> pa.BinaryArray:
+    codes: dict[tuple[bytes, ...], int] = {}
+    numbers = [codes.setdefault(each, len(codes)) for each in names]
+    return pa.array(map(_claim, codes), pa.binary()).take(pa.array(numbers, pa.int32()))
 
 
 def _claim(names: tuple[bytes, ...]) -> bytes | None:
@@ -361,26 +558,19 @@ class _EndError(Exception):
     """The file ends in the middle of something."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    schema: bytes
-    codec: str
-    sync: bytes
-
-
 def read_avro(data: Bytes, keep: Callable[[bytes], None]) -> Iterator[Events | Fault]:
     """The events of a file; `keep` is given its schema before the first of them."""
-    header = _whole_header(data)
+    schema, codec, sync = _whole_header(data)
     try:
-        slicer = slicer_for(header.schema.decode())
+        slicer = slicer_for(schema.decode())
     except (InvalidSchemaError, DecodeError, UnicodeDecodeError) as error:
         reason = getattr(error, "what", "the schema is not UTF-8")
         raise FileFaultError(ErrorCode.UNUSABLE_SCHEMA, reason, data.rest(0)) from error
-    keep(header.schema)
-    waiting = AvroEvents(guid_of(header.schema))
+    keep(schema)
+    waiting = AvroEvents(guid_of(schema))
     try:
-        for count, body in _blocks(data, header.sync):
-            yield from _cut(count, body, header.codec, slicer, waiting)
+        for count, body in _blocks(data, sync):
+            yield from _cut(count, body, codec, slicer, waiting)
     except FileFaultError:
         yield from waiting.take()
         raise
@@ -447,7 +637,8 @@ def _blocks(data: Bytes, sync: bytes) -> Iterator[tuple[int, bytes]]:
         position = data.position
 
 
-def _whole_header(data: Bytes) -> _Header:
+def _whole_header(data: Bytes) -> tuple[bytes, str, bytes]:
+    """The schema, the codec and the marker between blocks."""
     while True:
         try:
             return _header(data)
@@ -457,10 +648,10 @@ def _whole_header(data: Bytes) -> _Header:
                 raise FileFaultError(ErrorCode.FILE_TRUNCATED, reason, data.rest(0)) from error
 
 
-def _header(data: Bytes) -> _Header:
+def _header(data: Bytes) -> tuple[bytes, str, bytes]:
     magic = data.read(len(MAGIC))
     if not MAGIC.startswith(magic):
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, "this is not an Avro file", data.rest(0))
+        raise _corrupt(data, "this is not an Avro file")
     if len(magic) < len(MAGIC):
         raise _EndError
     entries: dict[bytes, bytes] = {}
@@ -476,9 +667,9 @@ def _header(data: Bytes) -> _Header:
                 raise _large_header(data, f"{_MOST_ENTRIES} entries")
     codec = entries.get(b"avro.codec", b"null").decode("utf-8", "replace")
     if b"avro.schema" not in entries or codec not in CODECS:
-        reason = "the header has no schema" if codec in CODECS else "the codec is not known"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
-    return _Header(entries[b"avro.schema"], codec, _taken(data, _SYNC_BYTES))
+        known = codec in CODECS
+        raise _corrupt(data, "the header has no schema" if known else "the codec is not known")
+    return entries[b"avro.schema"], codec, _taken(data, _SYNC_BYTES)
 
 
 def _block(data: Bytes, sync: bytes) -> tuple[int, bytes] | None:
@@ -489,12 +680,10 @@ def _block(data: Bytes, sync: bytes) -> tuple[int, bytes] | None:
         return None
     count, size = _long(data, first), _long(data)
     if count < 0 or not 0 <= size <= MOST_BLOCK_BYTES:
-        reason = "a block begins with numbers that cannot be"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+        raise _corrupt(data, "a block begins with numbers that cannot be", start)
     body = _taken(data, size + _SYNC_BYTES)
     if not body.endswith(sync):
-        reason = "a block does not end with the file's marker"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
+        raise _corrupt(data, "a block does not end with the file's marker", start)
     return count, body[:-_SYNC_BYTES]
 
 
@@ -507,19 +696,21 @@ def _long(data: Bytes, first: bytes = b"") -> int:
             return (value >> 1) ^ -(value & 1)
         shift += 7
         if shift > 63:
-            reason = "a number is longer than ten bytes"
-            raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+            raise _corrupt(data, "a number is longer than ten bytes")
         byte = _taken(data, 1)
 
 
 def _counted(data: Bytes) -> bytes:
     size = _long(data)
     if not 0 <= size < _MOST_LENGTH:
-        reason = "the header has an entry of a length that cannot be"
-        raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
+        raise _corrupt(data, "the header has an entry of a length that cannot be")
     if data.position + size > _MOST_HEADER_BYTES:
         raise _large_header(data, f"{_MOST_HEADER_BYTES} bytes")
     return _taken(data, size)
+
+
+def _corrupt(data: Bytes, reason: str, start: int = 0) -> FileFaultError:
+    return FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(start))
 
 
 def _large_header(data: Bytes, most: str) -> FileFaultError:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from distributary.errors import (
     CheckpointError,
@@ -76,7 +75,10 @@ class Wanted:
     def __call__(self, file: FoundFile) -> bool:
         """Whether a file belongs to the source."""
         *folders, name = file.path.split("/")
-        if file.size <= 0 or not name or name.startswith((".", "_")) or is_schema_name(name):
+        if file.size <= 0 or not name or name.startswith((".", "_")):
+            return False
+        if _SCHEMA.fullmatch(name.lower()):
+            # the schema of the files beside it
             return False
         minute = _minute_of(file.path)
         if minute is None:
@@ -94,11 +96,6 @@ class Wanted:
         if self.include and not any(fnmatchcase(table, pattern) for pattern in self.include):
             return False
         return not any(fnmatchcase(table, pattern) for pattern in self.exclude)
-
-
-def is_schema_name(name: str) -> bool:
-    """Whether a name says that the file is the schema of the files beside it."""
-    return _SCHEMA.fullmatch(name.lower()) is not None
 
 
 def _minute_of(path: str) -> datetime | None:
@@ -147,7 +144,7 @@ class Catalogue:
 
     def knows(self, file: FoundFile) -> bool:
         """Whether this file is in, as it is: one that has grown since is another one."""
-        return _digest(file.path, file.size, file.modified_ns) in self._known
+        return _digest(file) in self._known
 
     def append(self, files: Sequence[FoundFile]) -> None:
         """Number files; they are on the disk when this returns."""
@@ -186,27 +183,24 @@ class Catalogue:
             groups[-1].append(first)
         with self._writing():
             for group in groups:
-                self._joined([self._path(first) for first in group])
+                whole, *others = paths = [self._path(number) for number in group]
+                if others:
+                    disk.replace(whole, b"".join(path.read_bytes() for path in paths))
+                for path in others:
+                    path.unlink(missing_ok=True)
         ends = [*(group[0] for group in groups[1:]), len(self)]
         self._firsts = [group[0] for group in groups]
         self._counts = [end - first for first, end in zip(self._firsts, ends, strict=True)]
         self._segment = (-1, [])
 
-    @staticmethod
-    def _joined(paths: Sequence[Path]) -> None:
-        if len(paths) > 1:
-            disk.replace(paths[0], b"".join(path.read_bytes() for path in paths))
-            for path in paths[1:]:
-                path.unlink(missing_ok=True)
-
     def _append(self, files: Sequence[FoundFile]) -> None:
         first, chain, lines, digests = len(self), self._chain, [], []
         for file in files:
-            digest = _digest(file.path, file.size, file.modified_ns)
+            digest = _digest(file)
             chain = _linked(chain, digest)
             digests.append(digest)
-            content = {"path": file.path, "size": file.size, "mtime": file.modified_ns}
-            lines.append(json.dumps({**content, "chain": chain}, separators=(",", ":")))
+            told = {"path": file.path, "size": file.size, "mtime": file.modified_ns, "chain": chain}
+            lines.append(json.dumps(told, separators=(",", ":")))
         data = ("\n".join(lines) + "\n").encode()
         with self._writing():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +228,7 @@ class Catalogue:
                 raise self._damaged(self._path(first), f"file {len(self)} is missing")
             for number, line in enumerate(lines, first):
                 file = self._parsed(number, line)
-                digest = _digest(file.path, file.size, file.modified_ns)
+                digest = _digest(file)
                 self._chain = _linked(self._chain, digest)
                 if self._chain != file.chain:
                     raise self._damaged(self._path(first), f"file {number} is another one")
@@ -244,9 +238,8 @@ class Catalogue:
 
     def _parsed(self, number: int, line: bytes) -> CataloguedFile:
         try:
-            content: dict[str, Any] = json.loads(line)
-            path, size, modified = content["path"], content["size"], content["mtime"]
-            return CataloguedFile(number, path, size, modified, content["chain"])
+            told = json.loads(line)
+            return CataloguedFile(number, *(told[k] for k in ("path", "size", "mtime", "chain")))
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(self._folder, f"file {number}: {type(error).__name__}") from error
 
@@ -281,8 +274,8 @@ class Catalogue:
         )
 
 
-def _digest(path: str, size: int, modified_ns: int) -> bytes:
-    text = f"{size}\0{modified_ns}\0{path}".encode("utf-8", "surrogatepass")
+def _digest(file: FoundFile | CataloguedFile) -> bytes:
+    text = f"{file.size}\0{file.modified_ns}\0{file.path}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

@@ -161,10 +161,11 @@ def read_parquet(file: BinaryIO, wait: Callable[[], bool], most: int) -> Iterato
     A group of rows that has more than `most` bytes is not begun.
     """
     # the footer is written last: without it the file is only begun
-    while not (whole := _is_whole(file)) and wait():
+    while not (whole := _tail(file)[0]) and wait():
         pass
     try:
-        _check_footer(file)
+        if (footer := _tail(file)[1]) > _MOST_FOOTER_BYTES:
+            raise _LargeError(f"the footer has {footer} bytes")
         with pq.ParquetFile(file) as parquet:
             for batch in _batches(file, parquet, most):
                 yield from map(_events, _pieces(batch))
@@ -192,19 +193,14 @@ class _LargeError(Exception):
     """A part of the file unpacks to more than can be held."""
 
 
-def _is_whole(file: BinaryIO) -> bool:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - len(_MAGIC)))
-    return file.read() == _MAGIC
-
-
-def _check_footer(file: BinaryIO) -> None:
+def _tail(file: BinaryIO) -> tuple[bool, int]:
+    """Whether a file is whole, and how long its footer is."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - len(_MAGIC) - 4))
-    length = int.from_bytes(file.read(4), "little")
+    tail = file.read()
+    length = int.from_bytes(tail[:4], "little")
     # one that is longer than its file is no footer at all, which the library says
-    if _MOST_FOOTER_BYTES < length < size:
-        raise _LargeError(f"the footer has {length} bytes")
+    return tail.endswith(_MAGIC), length if length < size else 0
 
 
 def _batches(file: BinaryIO, parquet: pq.ParquetFile, most: int) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,6 @@ that differ do not agree on any offset past the difference.
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
 from distributary.model.names import printable
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.registry.record_schemas import keep_schema
-from distributary.source.base import BatchInput, Position, parallelism
+from distributary.source.base import BatchInput, Position, files_of, parallelism, spread
 from distributary.source.files.avro import read_avro
 from distributary.source.files.bytes import (
     BucketFiles,
@@ -44,7 +43,6 @@ from distributary.source.files.bytes import (
     Fault,
     FileFaultError,
     Files,
-    Listing,
     LocalFiles,
     Patience,
     PlainBytes,
@@ -91,10 +89,8 @@ class FilesReader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
         patience = Patience(self.settle_seconds)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in self.tasks[number] if self.tasks else ():
-                    yield from self._records(file, patience)
+        for file in files_of(batches, self.tasks):
+            yield from self._records(file, patience)
 
     def _records(self, file: CataloguedFile, patience: Patience) -> Iterator[pa.RecordBatch]:
         row = 0
@@ -211,7 +207,7 @@ class FilesSource:
         self._files = files_at(config.root, storage_options or {})
         self._settle = config.settle.total_seconds()
         self._wanted = Wanted(config.format, config.include, config.exclude, config.start_date)
-        self._listing: Listing = (
+        self._listing = (
             self._files
             if isinstance(self._files, BucketFiles)
             else Walk(self._files.root, settle_ns=int(self._settle * 1e9))
@@ -348,7 +344,7 @@ class FilesSource:
         )
 
 
-def files_at(address: str, options: Mapping[str, str]) -> LocalFiles | BucketFiles:
+def files_at(address: str, options: Mapping[str, str]) -> Files:
     """The files below an address."""
     folder = local_path(address)
     return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
@@ -356,14 +352,8 @@ def files_at(address: str, options: Mapping[str, str]) -> LocalFiles | BucketFil
 
 def _spread(files: Sequence[CataloguedFile], tasks: int) -> list[list[CataloguedFile]]:
     """Files to tasks, so that each has about the same number of bytes; a task keeps the order."""
-    loads: list[list[CataloguedFile]] = [[] for _ in range(min(tasks, len(files)))]
-    lightest = [(0, number) for number in range(len(loads))]
-    for file in sorted(files, key=lambda f: -f.size):
-        size, number = lightest[0]
-        loads[number].append(file)
-        # opening a file costs something too, however small it is
-        heapq.heapreplace(lightest, (size + file.size + 65_536, number))
-    return [sorted(load, key=lambda f: f.number) for load in loads]
+    # opening a file costs something too, however small it is
+    return spread(files, tasks, weight=lambda f: f.size + 65_536, order=lambda f: f.number)
 
 
 def _same(file: FoundFile, now: FoundFile | None) -> bool:
