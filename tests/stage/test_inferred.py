@@ -217,6 +217,14 @@ def test_odd_words_about_a_change_cost_no_other(tmp_path: Path, odd: dict[str, A
     assert row["_source_ts"] is not None and row["_seq"]["a"] == 1
 
 
+def test_a_key_that_its_column_cannot_hold_is_no_row_without_a_key(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(event(1))
+    staged = stream.stage(event(2, after={"id": 2.5, "note": "x"}))
+    assert staged.dead == {"TYPE_CHANGE_REFUSED": 1}
+    assert stream.stage(event(4)).dead == {"TYPE_CHANGE_REFUSED": 1}
+
+
 def test_rows_that_are_named_by_their_topic_are_objects_too(tmp_path: Path) -> None:
     stream = Stream(tmp_path, changes=True)
     assert stream.stage("x").dead.total() == 1

@@ -14,8 +14,10 @@ from distributary.decode.change.base import ChangeDecoder
 from distributary.decode.formats import CAPACITY, change_decoder_for, decoder_for
 from distributary.decode.protobuf.decoder import decode_together
 from distributary.delta.parquet import write_file
+from distributary.errors import ErrorCode
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
+from distributary.evolve.types import side_base
 from distributary.evolve.unified import REST, rest_as_json, share_of
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings
@@ -277,7 +279,7 @@ def _decode(portions: Sequence[_Portion], catalog: Catalog, order: StageOrder) -
         for portion, route in routed:
             changes = _Changes.of(route, catalog, catalog.changes, guarded=order.guarded)
             for payloads, raw in _slices(portion.payloads, portion.raw, changes.decoder, catalog):
-                found = changes.decode(payloads, raw)
+                found = _keyed(changes.decode(payloads, raw), route, changes.shape, catalog)
                 yield _found(raw, found, route, changes.shape, catalog, order)
         return
     decoders = [_decoder_of(route, catalog, guarded=order.guarded) for _, route in routed]
@@ -316,6 +318,37 @@ def _found(
     letters = [_failed(failure, route) for failure in decoded.failed]
     dead = letters_batch(raw, letters, order) if letters else None
     return _part(raw, decoded, route, shape, catalog), dead
+
+
+def _keyed(decoded: Decoded, route: Route, shape: HasColumns, catalog: Catalog) -> Decoded:
+    """Changes without those whose key the table has no room for: a side column is no key.
+
+    Without its value a key would be null, and all such rows one row.
+    """
+    table = catalog.tables.get(route.table)
+    sides = {c.name for c in table.columns if side_base(c.comment)} if table is not None else set()
+    if table is None or not sides:
+        return decoded
+    moved = {f.source for f in fills_for(table, shape, catalog) if f.target in sides}
+    keys = decoded.ok.column(_KEY).to_pylist() if moved else []
+    lost = {row: moved & set(key or ()) for row, key in enumerate(keys)}
+    lost = {row: names for row, names in lost.items() if names}
+    if not lost:
+        return decoded
+    rows = decoded.ok.num_rows
+    origin = decoded.origin.to_pylist() if decoded.origin is not None else list(range(rows))
+    why = {
+        origin[row]: f"{', '.join(sorted(names))}: the key has another type than its column"
+        for row, names in lost.items()
+    }
+    kept = pa.array([row for row in range(rows) if origin[row] not in why], pa.int64())
+    refused = (Failure(i, ErrorCode.TYPE_CHANGE_REFUSED, text) for i, text in why.items())
+    return replace(
+        decoded,
+        ok=decoded.ok.take(kept),
+        origin=pa.array([origin[row] for row in kept.to_pylist()], pa.int64()),
+        failed=(*decoded.failed, *refused),
+    )
 
 
 def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
