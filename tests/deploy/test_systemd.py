@@ -22,7 +22,7 @@ def lines(text: str) -> list[str]:
 def test_a_service_that_stays(installable: Make, own_folder: Path) -> None:
     pipeline = installable()
     unit = lines(service_unit(pipeline, Systemd(listen="127.0.0.1:9108")))
-    up = f"{sys.executable} -m distributary up {pipeline.path} --log-format json"
+    up = f"{sys.executable} -P -m distributary up {pipeline.path} --log-format json"
     assert f"ExecStart={up} --listen 127.0.0.1:9108" in unit
     for wanted in (
         "Type=exec",

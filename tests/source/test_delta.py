@@ -169,6 +169,8 @@ def name_file(path: Path, version: int, name: str) -> None:
         "file:{there}",
         "FILE%3A%2F%2F{there}",
         "s3://another/p.parquet",
+        "link.parquet",
+        "linked/p.parquet",
     ],
 )
 def test_a_log_cannot_name_files_outside_of_its_table(
@@ -179,6 +181,8 @@ def test_a_log_cannot_name_files_outside_of_its_table(
     there = tmp_path / "private" / "p.parquet"
     there.parent.mkdir()
     pq.write_table(pa.table({"value": [b"secret"]}), there)
+    (tmp_path / "t" / "link.parquet").symlink_to(there)
+    (tmp_path / "t" / "linked").symlink_to(there.parent)
     name_file(tmp_path / "t", 1, name.format(there=there))
     one = source(tmp_path / "t", **settings)
     with pytest.raises(SourceError) as caught:

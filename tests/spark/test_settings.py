@@ -179,6 +179,14 @@ def test_event_log_masks_what_is_secret(name: str) -> None:
         assert not re.search(conf[setting], "spark.also.given.by.a.variable.not")
 
 
+@pytest.mark.parametrize("value", ["https://me:CANARY@example.com/x", "Server=x;Pwd=CANARY"])
+def test_secret_inside_an_innocent_setting_is_hidden_too(value: str) -> None:
+    conf = conf_of(SparkSettings(conf={"spark.driver.place": value}))
+    assert "CANARY" not in str(launch_conf(conf))
+    for setting in ("spark.redaction.regex", "spark.sql.redaction.options.regex"):
+        assert re.search(conf[setting], "spark.driver.place")
+
+
 def test_secret_options_of_the_jvm_go_by_a_file() -> None:
     options = '-Xss4m "-Djavax.net.ssl.keyStorePassword=CANARY CANARY" -Dplain=1'
     conf = conf_of(SparkSettings(conf={"spark.driver.extraJavaOptions": options}))

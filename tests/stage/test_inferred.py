@@ -138,6 +138,27 @@ def test_too_many_properties_of_one_record_cost_no_column(tmp_path: Path) -> Non
         assert len(stream.rows(staged)) == len(batch) - 1
 
 
+@pytest.mark.parametrize("odd", [{"id": {"a": 1}}, {"name": [1]}, {"part": "x"}, {"tags": [[1]]}])
+def test_a_value_of_another_kind_costs_no_column(tmp_path: Path, odd: dict[str, Any]) -> None:
+    stream = Stream(tmp_path)
+    usual = {"id": 1, "name": "n", "part": {"a": 1}, "tags": ["t"]}
+    stream.stage(usual)
+    assert stream.stage(usual | odd, usual | {"colour": "red"}).dead == {"PAYLOAD_MISMATCH": 1}
+    after = stream.stage(usual)
+    (row,) = stream.rows(after)
+    assert not after.dead and "colour" in row
+    assert {name: row[name] for name in usual} == usual
+
+
+def test_numbers_and_mixed_values_grow_as_before(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.stage({"price": 1, "zip": 5}, {"price": 2, "zip": "x"})
+    staged = stream.stage({"price": 1.5, "zip": True})
+    assert not staged.dead
+    (row,) = stream.rows(staged)
+    assert row["price__double"] == 1.5 and row["zip"] == "true"
+
+
 def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.stage(*good(0, 3))
@@ -158,6 +179,9 @@ def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) 
         {"after": {f"p{n}": n for n in range(MAX_PROPERTIES + 1)}},
         {"op": 5},
         {"op": {"a": 1}},
+        {"after": {"id": {"a": 1}, "note": "x"}},
+        {"after": {"id": "6", "note": "x"}},
+        {"after": {"id": 6, "note": [1]}},
         {"source": event(9)["source"] | {"file": 5}},
     ],
     ids=lambda odd: "-".join(map(str, odd)) if len(str(odd)) < 90 else "long",
@@ -191,6 +215,14 @@ def test_odd_words_about_a_change_cost_no_other(tmp_path: Path, odd: dict[str, A
     assert not after.dead
     (row,) = stream.rows(after)
     assert row["_source_ts"] is not None and row["_seq"]["a"] == 1
+
+
+def test_a_key_that_its_column_cannot_hold_is_no_row_without_a_key(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(event(1))
+    staged = stream.stage(event(2, after={"id": 2.5, "note": "x"}))
+    assert staged.dead == {"TYPE_CHANGE_REFUSED": 1}
+    assert stream.stage(event(4)).dead == {"TYPE_CHANGE_REFUSED": 1}
 
 
 def test_rows_that_are_named_by_their_topic_are_objects_too(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _leave_no_core()
+    # whoever can write to the working folder, a lake say, would run code in our children
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         with _ended_by_signal():
             code = app(given, prog_name=PROGRAM, standalone_mode=False)

@@ -194,7 +194,7 @@ class Whose:
     pipeline: str | None = None
 
 
-def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
+def find_registry(call: Invocation, whose: Whose, *, option: str = "--config") -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
     config: PipelineConfig | None = None
     if whose.registry is not None:
@@ -204,7 +204,7 @@ def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
         settings = _needed(config.registry)
     else:
         lake = find_lake(call, whose.lake)
-        loaded = loaded_of(call, lake, name=whose.pipeline, needs=DECODING, option="--config")
+        loaded = loaded_of(call, lake, name=whose.pipeline, needs=DECODING, option=option)
         config, found_by = loaded.config, loaded.file
         settings = _needed(config.registry)
     where = settings.path or ", ".join(map(hide_credentials, settings.places))

@@ -132,7 +132,8 @@ WantedBy=timers.target
 
 
 def _command(pipeline: Installable, settings: Systemd) -> list[str]:
-    program = [sys.executable, "-m", "distributary"]
+    # -P: the working folder is no place to import from
+    program = [sys.executable, "-P", "-m", "distributary"]
     if settings.schedule is not None:
         return [*program, "run", str(pipeline.path), "--available-now"]
     listen = ["--listen", settings.listen] if settings.listen else []

@@ -50,6 +50,7 @@ from distributary.source.base import (
     spread,
     unverified,
 )
+from distributary.store.base import leads_outside
 
 # What the log of a Delta table says, as a source needs it: files in the order of commits.
 
@@ -192,15 +193,17 @@ class DeltaLog:
 
     def _added(self, path: str, rows: int | None, modified_ms: int) -> AddedFile:
         name = unquote(path)
-        if ".." in name.split("/") or _ELSEWHERE.match(name):
+        full = f"{self.root}/{name}"
+        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
+        named_elsewhere = ".." in name.split("/") or _ELSEWHERE.match(name) is not None
+        if named_elsewhere or (is_local and leads_outside(self.root, full)):
             raise SourceError(
-                "the log of the source table names a file outside of the table's folder",
+                "the log of the source table names a file outside of the table's folder, or a link",
                 where=self.path,
                 evidence=printable(path),
                 next_step="find out who wrote this commit; a table whose files are elsewhere, such "
                 "as a shallow clone, is read where its files are",
             )
-        full = f"{self.root}/{name}"
         if rows is None:
             rows = self._rows.get(full)
         if rows is None:

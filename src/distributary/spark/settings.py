@@ -176,7 +176,7 @@ def launch_conf(
         for name, value in conf.items()
         if name.startswith(_AT_LAUNCH)
         and not is_secret_name(name)
-        and (name not in sealed or name.startswith(_NOT_LATER))
+        and (name.startswith(_NOT_LATER) or not (name in sealed or any(secrets_within(value))))
     }
     for name in _DRIVER_OPTIONS:
         hidden = _secret_options(conf, name, sealed)
@@ -270,11 +270,13 @@ def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str,
 def _secret_names(settings: SparkSettings) -> str:
     """By which Spark masks its event log and its pages."""
     given = settings.sealed
+    # a password inside an address or a connection string has no telling name
+    holding = {name for name, value in settings.conf.items() if any(secrets_within(value))}
     # an option that the JVM was given is a property of its own there
     options = [
         o for n in _DRIVER_OPTIONS if n in given for o in jvm_options(settings.conf.get(n, ""))
     ]
-    names = {*given, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
+    names = {*given, *holding, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
     return "|".join([f"(?i){SECRET_NAMES}", *(f"^{re.escape(name)}$" for name in sorted(names))])
 
 

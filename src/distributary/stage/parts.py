@@ -16,9 +16,10 @@ from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
+from distributary.evolve.types import side_base
 from distributary.evolve.unified import REST, rest_as_json, share_of
 from distributary.model.cache import Cache
-from distributary.model.deadletter import Decoded
+from distributary.model.deadletter import Decoded, Failure
 from distributary.model.expectation import RuleCount
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
@@ -252,7 +253,9 @@ def _decoded_slices(
     payloads: pa.BinaryArray, raw: pa.Table, decoder: _RouteDecoder, catalog: Catalog
 ) -> Iterator[tuple[pa.Table, Decoded]]:
     for some, of in _slices(payloads, raw, decoder.inner, catalog):
-        yield of, decoder.decode(some, of, changes=catalog.changes is not None)
+        changes = catalog.changes is not None
+        decoded = decoder.decode(some, of, changes=changes)
+        yield of, _keyed(decoded, decoder, catalog) if changes else decoded
 
 
 def _slices(
@@ -284,6 +287,37 @@ def _found(
     more = (SHARD,) if route.shard else ()
     fills = () if table is None else fills_for(table, decoder.inner, catalog, *more)
     return Part(route, decoded.ok, fills, raw, records, dropped), dead
+
+
+def _keyed(decoded: Decoded, decoder: _RouteDecoder, catalog: Catalog) -> Decoded:
+    """Changes without those whose key the table has no room for: a side column is no key.
+
+    Without its value a key would be null, and all such rows one row.
+    """
+    table = catalog.tables.get(decoder.route.table)
+    sides = {c.name for c in table.columns if side_base(c.comment)} if table is not None else set()
+    if table is None or not sides:
+        return decoded
+    moved = {f.source for f in fills_for(table, decoder.inner, catalog) if f.target in sides}
+    keys = decoded.ok.column(_KEY).to_pylist() if moved else []
+    lost = {row: moved & set(key or ()) for row, key in enumerate(keys)}
+    lost = {row: names for row, names in lost.items() if names}
+    if not lost:
+        return decoded
+    rows = decoded.ok.num_rows
+    origin = decoded.origin.to_pylist() if decoded.origin is not None else list(range(rows))
+    why = {
+        origin[row]: f"{', '.join(sorted(names))}: the key has another type than its column"
+        for row, names in lost.items()
+    }
+    kept = pa.array([row for row in range(rows) if origin[row] not in why], pa.int64())
+    refused = (Failure(i, ErrorCode.TYPE_CHANGE_REFUSED, text) for i, text in why.items())
+    return replace(
+        decoded,
+        ok=decoded.ok.take(kept),
+        origin=pa.array([origin[row] for row in kept.to_pylist()], pa.int64()),
+        failed=(*decoded.failed, *refused),
+    )
 
 
 def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:

@@ -256,7 +256,7 @@ class Subject:
 
 def show_subjects(call: Invocation, whose: Whose, *, matching: str | None) -> None:
     """Every subject, with its versions and the newest of them."""
-    found = find_registry(call, whose)
+    found = find_registry(call, whose, option="`distributary schema subjects FILE`")
     subjects = _by_listing(found, matching or "") or _by_name(found, matching or "")
     data = {"registry": found.where, "subjects": subjects}
     call.out.show(data, lambda paper: _draw_subjects(paper, subjects))

@@ -47,7 +47,9 @@ _RANKS = (2**53, 2**63, 10**20, 10**38)
 _INT64, _TEXT = 1, len(_RANKS)
 _SCALARS = frozenset(("boolean", "integer", "number", "string"))
 _KINDS = (frozenset(("object",)), frozenset(("array",)), _SCALARS)
-"""What records of one table are at the top."""
+"""What records of one table are at the top, and values of one column."""
+_COLUMN_KINDS = (*_KINDS[:2], *map(frozenset, (("boolean",), ("integer", "number"), ("string",))))
+"""What values of a column of change data are: its database gave it a type."""
 
 
 @dataclass(slots=True)
@@ -99,15 +101,37 @@ def grown(known: Shape, shape: Shape, *, changes: bool = False) -> Shape:
     """What is known and what a shape adds to it, which is nothing if it is of another kind.
 
     Where nothing is known yet, objects go before arrays, and those before single values. Change
-    events are always objects.
+    events are always objects. The same holds for each column: what was objects, arrays or single
+    values stays that, and a record that has something else there says nothing about it.
     """
     joined = widened(known, shape, parts=changes)
     if changes:
-        return objects_only(joined)
+        return _kept(known, objects_only(joined), _COLUMN_KINDS)
     if not known or not joined:
         return ANYTHING
     types = _parts(known).types or _parts(joined).types
-    return _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
+    top = _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
+    return _kept(known, top, _KINDS)
+
+
+def _kept(known: Shape, joined: Shape, kinds: Sequence[frozenset[str]]) -> Shape:
+    """What was joined, but what is of one kind by now stays that, also inside."""
+    types = _parts(known).types if known else set()
+    kind = next((each for each in kinds if types and types <= each), None)
+    if kind is None:
+        return joined
+    if not joined or not _parts(joined).types <= kind:
+        return known
+    inside = dict(joined)
+    if "properties" in joined and "properties" in known:
+        old = known["properties"]
+        inside["properties"] = {
+            name: _kept(old.get(name, NOTHING), shape, kinds)
+            for name, shape in joined["properties"].items()
+        }
+    if "items" in joined and "items" in known:
+        inside["items"] = _kept(known["items"], joined["items"], kinds)
+    return inside
 
 
 def objects_only(shape: Shape) -> Shape:
