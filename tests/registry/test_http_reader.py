@@ -20,7 +20,7 @@ from distributary.errors import (
 from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.compile.protobuf import compile_proto
-from distributary.registry.http.answers import SchemaShape
+from distributary.registry.http.client import SchemaShape
 from tests.registry.loopback import Asked, Says, by_path, no, registry, says, serving
 
 PROTO3 = 'syntax = "proto3";'

@@ -35,7 +35,8 @@ from distributary.registry.base import (
 )
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.formats import compile_schema
-from distributary.registry.http.answers import (
+from distributary.registry.http.client import (
+    ATTEMPTS,
     MAX_ID,
     ContextShape,
     LevelShape,
@@ -44,12 +45,13 @@ from distributary.registry.http.answers import (
     PlaceShape,
     Refusal,
     RegisteredShape,
+    RegistryClient,
     SchemaShape,
     VerdictShape,
     VersionShape,
+    listed,
     sent,
 )
-from distributary.registry.http.client import ATTEMPTS, RegistryClient, listed
 from distributary.registry.http.transport import MAX_ANSWER
 from distributary.registry.local import References, StoredVersion, in_order
 
