@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,11 +148,5 @@ def letters_batch(
         "status": [str(DeadLetterStatus.OPEN)] * count,
         "note": [None] * count,
     }
-    arrays = [_one_array(columns[f.name], f.type) for f in DEAD_LETTER_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
-
-
-def _one_array(values: Any, type_: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    return values if isinstance(values, pa.Array) else pa.array(values, type_)
+    table = pa.Table.from_pydict(columns, schema=DEAD_LETTER_SCHEMA)
+    return table.combine_chunks().to_batches()[0]

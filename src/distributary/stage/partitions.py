@@ -132,11 +132,10 @@ def write_files(
     """One file for each partition of a Delta table, or for each label of a plain one."""
 
     def written(rows: pa.Table, folder: str, values: Values, where: pa.Array | None) -> StagedFile:
-        own_offsets, own_ids = (
-            column if where is None or column is None else column.take(where)
-            for column in (offsets, schema_ids)
-        )
-        bounds = {} if own_offsets is None else pc.min_max(own_offsets).as_py()
+        at, ids = offsets, schema_ids
+        if where is not None:
+            at, ids = (None if column is None else column.take(where) for column in (at, ids))
+        bounds = {} if at is None else pc.min_max(at).as_py()
         in_log = table.format == "delta"
         return write_file(
             rows,
@@ -145,7 +144,7 @@ def write_files(
             partition_values=dict(zip(table.partition_by, values, strict=True)) if in_log else None,
             first_offset=bounds.get("min", -1),
             last_offset=bounds.get("max", -1),
-            schema_ids=() if own_ids is None else own_ids.unique().drop_null().to_pylist(),
+            schema_ids=() if ids is None else ids.unique().drop_null().to_pylist(),
         )
 
     if not table.partition_by:

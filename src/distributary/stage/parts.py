@@ -209,7 +209,8 @@ def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
     payloads: list[pa.BinaryArray] = []
     size = 0
     for path, start, rows in share.slices:
-        raw, payload = (column.slice(start, rows) for column in runs(path))
+        records, contents = runs(path)
+        raw, payload = records.slice(start, rows), contents.slice(start, rows)
         if raws and size + payload.nbytes > _BYTES_PER_DECODE:
             yield _portion(share.key, raws, payloads)
             raws, payloads, size = [], [], 0
