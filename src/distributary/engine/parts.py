@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
+from distributary.config.lake import absolute
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
@@ -81,7 +82,7 @@ def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSch
     """What records without a schema have looked like; None where every record has one."""
     if not config.infers:
         return None
-    return InferredSchemas(local_folder(config.checkpoint_path) / "inferred", trial=trial)
+    return InferredSchemas(f"{_checkpoint(config)}/inferred", trial=trial)
 
 
 def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
@@ -91,28 +92,20 @@ def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchem
     return CarriedSchemas(file_schemas(config), trial=trial)
 
 
-def file_schemas(config: PipelineConfig) -> Path:
+def file_schemas(config: PipelineConfig) -> str:
     """Where the schemas in the heads of files are kept."""
-    return local_folder(config.checkpoint_path) / "file-schemas"
+    return f"{_checkpoint(config)}/file-schemas"
 
 
-def schema_cache(config: PipelineConfig) -> Path:
+def schema_cache(config: PipelineConfig) -> str:
     """Where schemas outlive a run: one folder per registry and context, because ids are its own."""
     places = "\n".join(config.registry.places if config.registry else ())
     registry = hashlib.sha256(places.encode()).hexdigest()[:16]
-    return local_folder(config.checkpoint_path) / "schemas" / registry
+    return f"{_checkpoint(config)}/schemas/{registry}"
 
 
-def local_folder(path: str) -> Path:
-    """A folder of this machine; checkpoints on object stores need a conditional put."""
-    if "://" in path and not path.startswith("file://"):
-        raise ConfigError(
-            "the checkpoint must be on a file system",
-            where="lake.checkpoint",
-            evidence=path,
-            next_step="set lake.checkpoint to a folder that the driver can write to",
-        )
-    return Path(path.removeprefix("file://")).absolute()
+def _checkpoint(config: PipelineConfig) -> str:
+    return absolute(config.checkpoint_path)
 
 
 def make_source(config: PipelineConfig) -> Source:
@@ -125,7 +118,7 @@ def make_source(config: PipelineConfig) -> Source:
         return KafkaSource(config.source)
     return FilesSource(
         config.source,
-        folder=local_folder(config.checkpoint_path) / "files",
+        folder=f"{_checkpoint(config)}/files",
         schemas=file_schemas(config),
         storage_options={**config.lake.options, **config.source.options},
         max_payload_bytes=config.limits.max_payload_bytes,

@@ -22,7 +22,8 @@ from distributary.errors import RegistryUnavailableError
 from distributary.model.names import folder_name, printable
 from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.registry.base import SchemaRegistry, context_of
-from distributary.registry.folder import read_json, replace_file
+from distributary.registry.folder import encoded, read_json
+from distributary.store.base import at
 
 _ASK_AGAIN_SECONDS = 10.0
 _log = logging.getLogger(__name__)
@@ -40,12 +41,12 @@ class CachedRegistry:
         self,
         inner: SchemaRegistry,
         *,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         latest_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner = inner
-        self._folder = folder
+        self._store = None if folder is None else at(folder)
         self._latest_seconds = latest_seconds
         self._clock = clock
         self._by_id: dict[int, WriterSchema] = {}
@@ -147,10 +148,10 @@ class CachedRegistry:
 
     def _read(self, name: str) -> dict[str, Any]:
         """What was written; empty for anything else."""
-        if self._folder is None:
+        if self._store is None:
             return {}
         try:
-            content = read_json(self._folder / f"{name}.json") or {}
+            content = read_json(self._store, f"{name}.json") or {}
             digest = content.pop("digest", None)
             return content if digest == _digest(content) else {}
         except (OSError, RegistryUnavailableError, ValueError):
@@ -158,12 +159,11 @@ class CachedRegistry:
             return {}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        if self._folder is not None:
+        if self._store is not None:
             # a cache that cannot be written is a slow start, not a failure
             with suppress(OSError):
-                self._folder.mkdir(parents=True, exist_ok=True)
                 whole = {**content, "digest": _digest(content)}
-                replace_file(self._folder / f"{name}.json", whole, durable=False)
+                self._store.write(f"{name}.json", encoded(whole), durable=False)
 
 
 def _latest_name(subject: str) -> str:

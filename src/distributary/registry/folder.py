@@ -29,81 +29,66 @@ from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import Reference
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.local import LocalRegistry, StoredSchema, StoredVersion, in_order
-from distributary.store import disk
+from distributary.store.base import Store, at, local_folder
 
 # The registry's own files, and the errors of a folder that cannot be used.
 
 
 @contextmanager
-def unreachable(root: Path) -> Iterator[None]:
-    """Turns what the file system says into the registry's own error: try again, lose nothing."""
+def unreachable(store: Store) -> Iterator[None]:
+    """Turns what a file system or a bucket says into the registry's own error: try again."""
     try:
         yield
     except OSError as error:
         what, step = "fails", "check the disk and the permissions of the folder"
-        if isinstance(error, FileNotFoundError) and not root.exists():
+        if isinstance(error, FileNotFoundError) and not store.exists():
             what = "does not exist"
             step = "check registry.path, or register a first schema to create the folder"
         raise RegistryUnavailableError(
             f"the registry's folder {what}",
-            where=printable(str(root)),
+            where=printable(store.address),
             evidence=printable(f"{type(error).__name__}: {error}"),
             next_step=step,
         ) from error
 
 
-def damaged(path: Path) -> RegistryUnavailableError:
+def damaged(store: Store, name: str) -> RegistryUnavailableError:
     """A file of the registry holds something else than was written: nobody's record is at fault."""
     return RegistryUnavailableError(
         "a file of the registry is damaged",
-        where=printable(str(path)),
+        where=printable(f"{store.address}/{name}"),
         evidence="it is not what the registry writes: edited by hand, or a merge left its marks",
         next_step="restore the file, for example with git checkout",
     )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(store: Store, name: str) -> dict[str, Any] | None:
     """A JSON object, or None when there is no such file."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(store.read(name))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise damaged(path)
+        raise damaged(store, name)
     return content
 
 
-def ensure_folder(path: Path, *, durable: bool = True) -> None:
-    """Make a folder in an existing one, unless it is there."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return
-    if durable:
-        disk.sync(path.parent)
-
-
-def create(path: Path, content: dict[str, Any], *, durable: bool = True) -> bool:
+def create(store: Store, name: str, content: dict[str, Any], *, durable: bool = True) -> bool:
     """Write a new file that never changes; False when the name is taken."""
     try:
-        return disk.create(path, _encoded(content), durable=durable) is not None
+        return store.create(name, encoded(content), durable=durable) is not None
     except OSError:
         # a file system without links: the caller's lock is what keeps others out here
-        if path.exists():
+        if store.look(name) is not None:
             return False
-        replace_file(path, content, durable=durable)
+        store.write(name, encoded(content), durable=durable)
         return True
 
 
-def replace_file(path: Path, content: dict[str, Any] | bytes, *, durable: bool = True) -> None:
-    """Write a file, or put another in its place, in one step."""
-    data = content if isinstance(content, bytes) else _encoded(content)
-    disk.replace(path, data, durable=durable)
-
-
-def _encoded(content: dict[str, Any]) -> bytes:
+def encoded(content: dict[str, Any]) -> bytes:
+    """An object as a file holds it."""
     try:
         return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:
@@ -119,11 +104,9 @@ _RESCAN_SECONDS = 1.0
 class _FileStore:
     """The folder; what was read once and cannot change is kept in memory."""
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
-        self._root = path
+    def __init__(self, store: Store, *, durable: bool = True) -> None:
+        self._store = store
         self._durable = durable
-        self._ids_folder = path / "ids"
-        self._subjects_folder = path / "subjects"
         self._schemas: dict[int, StoredSchema] = {}
         self._ids: dict[StoredSchema, int] = {}
         self._version_files: dict[tuple[str, int], tuple[str, int]] = {}
@@ -134,16 +117,18 @@ class _FileStore:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        with unreachable(self._root):
-            self._root.mkdir(parents=True, exist_ok=True)
-            ensure_folder(self._ids_folder, durable=self._durable)
-            ensure_folder(self._subjects_folder, durable=self._durable)
-            ignore = self._root / ".gitignore"
-            if not ignore.exists():
-                replace_file(ignore, b".lock\n.changed\n.new-*\n", durable=False)
-            descriptor = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        folder = local_folder(self._store.address)
+        with unreachable(self._store):
+            if self._store.look(".gitignore") is None:
+                self._store.write(".gitignore", b".lock\n.changed\n.new-*\n", durable=False)
+            if folder is not None:
+                descriptor = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        if folder is None:
+            # in a bucket two writers meet where a file is created, and one of them loses
+            yield
+            return
         try:
-            with unreachable(self._root):
+            with unreachable(self._store):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -154,17 +139,20 @@ class _FileStore:
     def schema(self, schema_id: int) -> StoredSchema | None:
         # a new one is seen at once, whoever wrote it
         if schema_id not in self._schemas:
-            path = self._ids_folder / f"{schema_id:08d}.json"
-            with unreachable(self._root):
-                content = read_json(path)
+            name = _id_name(schema_id)
+            with unreachable(self._store):
+                content = read_json(self._store, name)
                 if content is None:
-                    os.stat(self._root)
+                    self._require()
                     return None
-            self._schemas[schema_id] = _schema_from(path, content, schema_id)
+            schema = _schema_from(content, schema_id)
+            if schema is None:
+                raise damaged(self._store, name)
+            self._schemas[schema_id] = schema
         return self._schemas[schema_id]
 
     def ids(self) -> list[int]:
-        names = map(_ID.fullmatch, self._listed(self._ids_folder))
+        names = map(_ID.fullmatch, self._files("ids"))
         return sorted(int(name[1]) for name in names if name)
 
     def id_of(self, schema: StoredSchema) -> int | None:
@@ -184,16 +172,15 @@ class _FileStore:
                 "references": [r.as_dict() for r in schema.references],
                 "schema": schema.text.split("\n"),
             }
-            with unreachable(self._root):
-                path = self._ids_folder / f"{schema_id:08d}.json"
-                if create(path, content, durable=self._durable):
+            with unreachable(self._store):
+                if create(self._store, _id_name(schema_id), content, durable=self._durable):
                     break
         self._schemas[schema_id] = schema
         self._ids[schema] = schema_id
         return schema_id
 
     def subjects(self) -> tuple[str, ...]:
-        found = (self._subject(folder) for folder in self._listed(self._subjects_folder))
+        found = (self._subject(folder) for folder in self._folders())
         return tuple(subject for subject, _ in found if subject is not None)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
@@ -214,72 +201,77 @@ class _FileStore:
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
         content = {"subject": subject, "version": version, "id": schema_id}
-        folder = self._subjects_folder / folder_name(subject)
-        with unreachable(self._root):
-            ensure_folder(folder, durable=self._durable)
-            if not create(folder / f"{version}.json", content, durable=self._durable):
+        folder = folder_name(subject)
+        with unreachable(self._store):
+            name = f"subjects/{folder}/{version}.json"
+            if not create(self._store, name, content, durable=self._durable):
                 raise FileExistsError(f"version {version} was written by somebody without the lock")
-            self._announce(folder.name, schema_id)
+            self._announce(folder, schema_id)
 
     def delete_version(self, subject: str, *, version: int) -> None:
-        folder = self._subjects_folder / folder_name(subject)
-        with unreachable(self._root):
+        name = f"subjects/{folder_name(subject)}/{version}.deleted"
+        with unreachable(self._store):
             mark = {"subject": subject, "version": version}
-            create(folder / f"{version}.deleted", mark, durable=self._durable)
+            create(self._store, name, mark, durable=self._durable)
 
     def level(self, subject: str | None) -> Level | None:
-        path = self._config(subject)
-        with unreachable(self._root):
-            content = read_json(path)
+        name = _config(subject)
+        with unreachable(self._store):
+            content = read_json(self._store, name)
         if content is None:
             return None
         try:
             return Level(content["compatibility"])
         except (KeyError, ValueError):
-            raise damaged(path) from None
+            raise damaged(self._store, name) from None
 
     def set_level(self, subject: str | None, level: Level | None) -> None:
-        path = self._config(subject)
+        name = _config(subject)
         named = {} if subject is None else {"subject": subject}
-        with unreachable(self._root):
+        with unreachable(self._store):
             if level is None:
-                path.unlink(missing_ok=True)
+                self._store.remove(name)
             else:
-                ensure_folder(path.parent, durable=self._durable)
                 content = {**named, "compatibility": str(level)}
-                replace_file(path, content, durable=self._durable)
-
-    def _config(self, subject: str | None) -> Path:
-        folder = self._root if subject is None else self._subjects_folder / folder_name(subject)
-        return folder / "config.json"
+                self._store.write(name, encoded(content), durable=self._durable)
 
     def _announce(self, folder: str, schema_id: int) -> None:
         """Tell other readers that an id has a new home; this one learns it without a scan."""
         word = secrets.token_bytes(16)
         with self._scan_lock:
             current = self._word() == self._scanned_word
-            replace_file(self._root / ".changed", word, durable=False)
+            self._store.write(".changed", word, durable=False)
             if current:
                 self._homes.setdefault(schema_id, set()).add(folder)
                 self._scanned_word = word
 
     def _word(self) -> bytes:
         try:
-            return (self._root / ".changed").read_bytes()
+            return self._store.read(".changed")
         except OSError:
             return b""
 
-    def _listed(self, folder: Path, also: type[OSError] = FileNotFoundError) -> list[str]:
-        with unreachable(self._root):
-            try:
-                return os.listdir(folder)
-            except (FileNotFoundError, also):
-                os.stat(self._root)
-                return []
+    def _require(self) -> None:
+        if not self._store.exists():
+            raise FileNotFoundError(self._store.address)
+
+    def _files(self, folder: str) -> list[str]:
+        with unreachable(self._store):
+            found = [file.name.rpartition("/")[2] for file in self._store.files(folder)]
+            if not found:
+                self._require()
+            return found
+
+    def _folders(self) -> list[str]:
+        with unreachable(self._store):
+            found = self._store.folders("subjects")
+            if not found:
+                self._require()
+            return found
 
     def _subject(self, folder: str) -> tuple[str | None, tuple[StoredVersion, ...]]:
         """A subject's name and versions, from its folder as it is now."""
-        names = self._listed(self._subjects_folder / folder, NotADirectoryError)
+        names = self._files(f"subjects/{folder}")
         found = [name for name in map(_VERSION.fullmatch, names) if name]
         deleted = {int(name[1]) for name in found if name[2] == "deleted"}
         subject, versions = None, []
@@ -290,15 +282,15 @@ class _FileStore:
 
     def _version_file(self, folder: str, number: int) -> tuple[str, int]:
         if (folder, number) not in self._version_files:
-            path = self._subjects_folder / folder / f"{number}.json"
-            with unreachable(self._root):
-                content = read_json(path) or {}
+            name = f"subjects/{folder}/{number}.json"
+            with unreachable(self._store):
+                content = read_json(self._store, name) or {}
             subject, schema_id = content.get("subject"), content.get("id")
             # a folder that was copied or renamed by hand must not pass for the subject it was
             if not isinstance(subject, str) or folder_name(subject) != folder:
-                raise damaged(path)
+                raise damaged(self._store, name)
             if not isinstance(schema_id, int) or content.get("version") != number:
-                raise damaged(path)
+                raise damaged(self._store, name)
             self._version_files[folder, number] = (subject, schema_id)
         return self._version_files[folder, number]
 
@@ -312,7 +304,7 @@ class _FileStore:
         if word == self._scanned_word and begun < self._scan_again_at:
             return
         homes: dict[int, set[str]] = {}
-        for folder in self._listed(self._subjects_folder):
+        for folder in self._folders():
             for version in self._subject(folder)[1]:
                 homes.setdefault(version.schema_id, set()).add(folder)
         self._homes, self._scanned_word = homes, word
@@ -320,7 +312,15 @@ class _FileStore:
         self._scan_again_at = ended + max(_RESCAN_SECONDS, 20 * (ended - begun))
 
 
-def _schema_from(path: Path, content: dict[str, Any], schema_id: int) -> StoredSchema:
+def _id_name(schema_id: int) -> str:
+    return f"ids/{schema_id:08d}.json"
+
+
+def _config(subject: str | None) -> str:
+    return "config.json" if subject is None else f"subjects/{folder_name(subject)}/config.json"
+
+
+def _schema_from(content: dict[str, Any], schema_id: int) -> StoredSchema | None:
     try:
         lines = content["schema"]
         if content["id"] != schema_id or not isinstance(lines, list):
@@ -331,7 +331,7 @@ def _schema_from(path: Path, content: dict[str, Any], schema_id: int) -> StoredS
             references=tuple(Reference.of(r) for r in content["references"]),
         )
     except (KeyError, TypeError, ValueError, InvalidSchemaError):
-        raise damaged(path) from None
+        return None
 
 
 class FileRegistry(LocalRegistry):
@@ -342,4 +342,4 @@ class FileRegistry(LocalRegistry):
     """
 
     def __init__(self, path: Path | str, *, durable: bool = True) -> None:
-        super().__init__(_FileStore(Path(path), durable=durable))
+        super().__init__(_FileStore(at(path), durable=durable))

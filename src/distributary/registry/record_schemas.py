@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.avro import compile_avro
 from distributary.registry.folder import FileRegistry, create, damaged, read_json, unreachable
 from distributary.registry.local import LocalRegistry, MemoryRegistry
-from distributary.store import disk
+from distributary.store.base import Store, at
 
 # Schemas that nobody wrote: what records of one kind have looked like so far, each a JSON Schema
 # that only grows. The folder is a registry like any other, so that rows can name the version they
@@ -32,9 +31,9 @@ _TRIALS = 2**31
 class InferredSchemas:
     """The schemas of a pipeline's records that came without any, by what the records claim."""
 
-    def __init__(self, folder: Path, *, trial: bool = False) -> None:
+    def __init__(self, folder: str | Path, *, trial: bool = False) -> None:
         """With `trial` nothing is written: what is learnt is forgotten with this object."""
-        self._folder = folder
+        self._store = at(folder)
         self._kept = FileRegistry(folder)
         self._registry: LocalRegistry = MemoryRegistry() if trial else self._kept
         self._first = FIRST_ID + _TRIALS if trial else FIRST_ID
@@ -53,7 +52,7 @@ class InferredSchemas:
     def document(self, claim: str) -> dict[str, Any] | None:
         """The schema as JSON, or None."""
         # the folder is made with the first schema
-        kept = self._folder.is_dir() and self._kept.versions(claim)
+        kept = self._store.exists() and self._kept.versions(claim)
         return self._known(claim)[1] if claim in self._newest or kept else None
 
     def add(self, claim: str, document: dict[str, Any]) -> None:
@@ -69,7 +68,7 @@ class InferredSchemas:
 
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
-        return self._kept.subjects() if self._folder.is_dir() else ()
+        return self._kept.subjects() if self._store.exists() else ()
 
     def forget(self, claim: str) -> None:
         """Have no schema for a claim any more; rows that name one can still be told by it."""
@@ -104,29 +103,28 @@ def guid_of(text: bytes) -> UUID:
     return UUID(bytes=hashlib.sha256(text).digest()[:16])
 
 
-def keep_schema(folder: Path, text: bytes) -> None:
+def keep_schema(folder: str | Path, text: bytes) -> None:
     """Write a schema down, unless it is there; called by tasks, several at a time."""
-    path = _schema_path(folder, guid_of(text))
-    if not path.exists():
-        with unreachable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            disk.create(path, text)
+    store, name = at(folder), _schema_name(guid_of(text))
+    with unreachable(store):
+        if store.look(name) is None:
+            store.create(name, text)
 
 
-def read_schema(folder: Path, guid: UUID) -> str | None:
+def read_schema(store: Store, guid: UUID) -> str | None:
     """A schema that was written down, or None."""
-    path = _schema_path(folder, guid)
-    with unreachable(folder):
+    name = _schema_name(guid)
+    with unreachable(store):
         try:
-            data = path.read_bytes()
+            data = store.read(name)
         except FileNotFoundError:
             return None
     if guid_of(data) != guid:
-        raise damaged(path)
+        raise damaged(store, name)
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise damaged(path) from None
+        raise damaged(store, name) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +139,8 @@ class _Given:
 class FileSchemas:
     """The registry over such a folder. Subjects are the names of records."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self._store = at(folder)
         self._by_id: dict[int, _Given] = {}
         self._by_guid: dict[UUID, _Given] = {}
         self._schemas: dict[int, WriterSchema] = {}
@@ -208,31 +206,28 @@ class FileSchemas:
         return self._schemas[given.id]
 
     def _text(self, guid: UUID) -> str:
-        text = read_schema(self._folder, guid)
+        text = read_schema(self._store, guid)
         if text is None:
             raise _missing(f"GUID {guid}")
         return text
 
     def _learn(self) -> None:
         """Read the ids that were given, by this process or by one before it."""
-        with unreachable(self._folder):
-            try:
-                names = os.listdir(self._folder / "ids")
-            except FileNotFoundError:
-                return
+        with unreachable(self._store):
+            names = [file.name.rpartition("/")[2] for file in self._store.files("ids")]
         numbers = {int(name[1]) for name in map(_ID.fullmatch, names) if name}
         for number in sorted(numbers - self._by_id.keys()):
             self._remember(number)
 
     def _remember(self, schema_id: int) -> None:
-        path = self._id_path(schema_id)
-        with unreachable(self._folder):
-            content = read_json(path) or {}
+        name = _id_name(schema_id)
+        with unreachable(self._store):
+            content = read_json(self._store, name) or {}
         try:
             place = SubjectVersion(str(content["record"]), int(content["version"]))
             given = _Given(schema_id, UUID(content["guid"]), place)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise damaged(path) from None
+            raise damaged(self._store, name) from None
         self._by_id[schema_id] = given
         self._by_guid.setdefault(given.guid, given)
 
@@ -242,19 +237,18 @@ class FileSchemas:
             schema_id += 1
             version = max(self._versions(record), default=0) + 1
             content = {"id": schema_id, "guid": str(guid), "record": record, "version": version}
-            with unreachable(self._folder):
-                path = self._id_path(schema_id)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                create(path, content)
+            with unreachable(self._store):
+                create(self._store, _id_name(schema_id), content)
             # where another process was faster, this is the id of another schema
             self._remember(schema_id)
 
-    def _id_path(self, schema_id: int) -> Path:
-        return self._folder / "ids" / f"{schema_id:08d}.json"
+
+def _id_name(schema_id: int) -> str:
+    return f"ids/{schema_id:08d}.json"
 
 
-def _schema_path(folder: Path, guid: UUID) -> Path:
-    return folder / f"{guid.hex}.avsc"
+def _schema_name(guid: UUID) -> str:
+    return f"{guid.hex}.avsc"
 
 
 def _missing(
@@ -267,8 +261,8 @@ def _missing(
 class CarriedSchemas:
     """Schemas that records carry, in JSON of Kafka Connect; with `trial`, in memory only."""
 
-    def __init__(self, folder: Path, *, trial: bool = False) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path, *, trial: bool = False) -> None:
+        self._store = at(folder)
         self._trial = trial
         self._known: dict[UUID, WriterSchema] = {}
         self._newest: dict[str, UUID] = {}
@@ -278,7 +272,7 @@ class CarriedSchemas:
         guid = guid_of(text.encode())
         if guid not in self._known:
             if not self._trial:
-                keep_schema(self._folder, text.encode())
+                keep_schema(self._store.address, text.encode())
             self._known[guid] = _schema(guid, text)
 
     def note(self, claim: str, guid: UUID) -> None:
@@ -286,15 +280,14 @@ class CarriedSchemas:
         if self._newest.get(claim) != guid:
             self._newest[claim] = guid
             if not self._trial:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                disk.replace(self._note(claim), guid.hex.encode())
+                self._store.write(_note(claim), guid.hex.encode())
 
     def newest(self, claim: str) -> WriterSchema:
         """The schema that the records of a claim came with last."""
         guid = self._newest.get(claim)
         if guid is None:
             try:
-                guid = UUID(hex=self._note(claim).read_text("ascii"))
+                guid = UUID(hex=self._store.read(_note(claim)).decode("ascii"))
             except (OSError, ValueError):
                 raise SchemaNotFoundError(
                     "no record has brought a schema for this table",
@@ -304,18 +297,19 @@ class CarriedSchemas:
             self._newest[claim] = guid
         return self.by_guid(guid)
 
-    def _note(self, claim: str) -> Path:
-        # names of tables may hold what names of files may not
-        return self._folder / f"{hashlib.sha256(claim.encode()).hexdigest()}.newest"
-
     def by_guid(self, guid: UUID) -> WriterSchema:
         """A schema that came with a record before."""
         if guid not in self._known:
-            text = read_schema(self._folder, guid)
+            text = read_schema(self._store, guid)
             if text is None:
                 raise _missing(str(guid), what="no record has brought such a schema")
             self._known[guid] = _schema(guid, text)
         return self._known[guid]
+
+
+def _note(claim: str) -> str:
+    # names of tables may hold what names of files may not
+    return f"{hashlib.sha256(claim.encode()).hexdigest()}.newest"
 
 
 def _schema(guid: UUID, text: str) -> WriterSchema:

@@ -45,12 +45,12 @@ class Disk(Store):
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
         """Create a file unless the name is taken; its version, or None when it was taken."""
-        found = create(self._made(name), data, durable=durable)
+        found = create(self._made(name, durable=durable), data, durable=durable)
         return None if found is None else _version(found)
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> str:
         """Put a file in place of another, or of none; its version."""
-        return _version(replace(self._made(name), data, durable=durable))
+        return _version(replace(self._made(name, durable=durable), data, durable=durable))
 
     def swap(self, name: str, data: bytes, *, unchanged: str) -> str | None:
         """Put a file in place of this very version of it; None where it is another by now."""
@@ -145,10 +145,13 @@ class Disk(Store):
     def _path(self, name: str) -> Path:
         return Path(self.address, name)
 
-    def _made(self, name: str) -> Path:
+    def _made(self, name: str, *, durable: bool) -> Path:
         """The path of a file, in a folder that is there."""
         path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if durable:
+                sync(path.parent.parent)
         return path
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:

@@ -31,7 +31,7 @@ from distributary.errors import (
     SourceUnavailableError,
 )
 from distributary.model.names import printable
-from distributary.store import disk
+from distributary.store.base import at
 
 # Which names below the root of a files source are change files.
 #
@@ -130,8 +130,8 @@ class CataloguedFile:
 class Catalogue:
     """Grows at its end only. Used by one thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self._store = at(folder)
         self._known: set[bytes] = set()
         self._firsts: list[int] = []
         self._counts: list[int] = []
@@ -183,11 +183,11 @@ class Catalogue:
             groups[-1].append(first)
         with self._writing():
             for group in groups:
-                whole, *others = paths = [self._path(number) for number in group]
+                whole, *others = names = [_name(number) for number in group]
                 if others:
-                    disk.replace(whole, b"".join(path.read_bytes() for path in paths))
-                for path in others:
-                    path.unlink(missing_ok=True)
+                    self._store.write(whole, b"".join(map(self._store.read, names)))
+                for name in others:
+                    self._store.remove(name)
         ends = [*(group[0] for group in groups[1:]), len(self)]
         self._firsts = [group[0] for group in groups]
         self._counts = [end - first for first, end in zip(self._firsts, ends, strict=True)]
@@ -203,12 +203,11 @@ class Catalogue:
             lines.append(json.dumps(told, separators=(",", ":")))
         data = ("\n".join(lines) + "\n").encode()
         with self._writing():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            created = disk.create(self._path(first), data)
+            created = self._store.create(_name(first), data)
         if created is None:
             raise FencedError(
                 "another process has added files to the catalogue meanwhile",
-                where=str(self._path(first)),
+                where=f"{self._store.address}/{_name(first)}",
                 next_step="nothing is lost: let the other process go on",
             )
         self._firsts.append(first)
@@ -217,21 +216,21 @@ class Catalogue:
         self._chain = chain
 
     def _load(self) -> None:
-        names = (path.name for path in self._folder.iterdir()) if self._folder.exists() else ()
-        firsts = sorted(int(name[1]) for name in map(_SEGMENT.fullmatch, names) if name)
+        names = map(_SEGMENT.fullmatch, (file.name for file in self._store.files()))
+        firsts = sorted(int(name[1]) for name in names if name)
         for first in firsts:
             # one that begins earlier was put together with others, and not removed any more
             if first < len(self):
                 continue
-            lines = self._path(first).read_bytes().splitlines()
+            lines = self._store.read(_name(first)).splitlines()
             if first > len(self) or not lines:
-                raise self._damaged(self._path(first), f"file {len(self)} is missing")
+                raise self._damaged(_name(first), f"file {len(self)} is missing")
             for number, line in enumerate(lines, first):
                 file = self._parsed(number, line)
                 digest = _digest(file)
                 self._chain = _linked(self._chain, digest)
                 if self._chain != file.chain:
-                    raise self._damaged(self._path(first), f"file {number} is another one")
+                    raise self._damaged(_name(first), f"file {number} is another one")
                 self._known.add(digest)
             self._firsts.append(first)
             self._counts.append(len(lines))
@@ -241,16 +240,13 @@ class Catalogue:
             told = json.loads(line)
             return CataloguedFile(number, *(told[k] for k in ("path", "size", "mtime", "chain")))
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(self._folder, f"file {number}: {type(error).__name__}") from error
+            raise self._damaged("", f"file {number}: {type(error).__name__}") from error
 
     def _lines(self, first: int) -> list[bytes]:
         """The lines of a segment; the last one read is kept, for batches that share it."""
         if self._segment[0] != first:
-            self._segment = (first, self._path(first).read_bytes().splitlines())
+            self._segment = (first, self._store.read(_name(first)).splitlines())
         return self._segment[1]
-
-    def _path(self, first: int) -> Path:
-        return self._folder / f"{first:020d}.jsonl"
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -259,19 +255,22 @@ class Catalogue:
         except OSError as error:
             raise LakeUnavailableError(
                 "cannot write the catalogue of files",
-                where=str(self._folder),
+                where=self._store.address,
                 evidence=error.strerror or type(error).__name__,
                 next_step="check that the folder is writable and that the disk has room",
             ) from error
 
-    @staticmethod
-    def _damaged(where: Path, evidence: str) -> CheckpointError:
+    def _damaged(self, name: str, evidence: str) -> CheckpointError:
         return CheckpointError(
             "the catalogue of files that were found is damaged",
-            where=str(where),
+            where=f"{self._store.address}/{name}",
             evidence=evidence,
             next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
         )
+
+
+def _name(first: int) -> str:
+    return f"{first:020d}.jsonl"
 
 
 def _digest(file: FoundFile | CataloguedFile) -> bytes:
