@@ -83,16 +83,17 @@ class RowReader:
         return {f.name: self._field(given.get(f.number), f) for f in value.fields}
 
     def _field(self, content: Any, field: Field) -> Any:
-        value, label = field.value, field.label
+        value = field.value
         if field.key is not None:
+            label, named = field.label, field.key
             return [
-                (self._value(key, field.key, label), self._value(content[key], value, label))
+                (self._value(key, named, label), self._value(content[key], value, label))
                 for key in content or ()
             ]
         if field.repeated:
-            return [self._value(each, value, label) for each in content or ()]
+            return [self._value(each, value, field.label) for each in content or ()]
         if content is not None:
-            return self._value(content, value, label)
+            return self._value(content, value, field.label)
         if field.presence:
             return None
         return value.names.get(0, "0") if value.names else _ZERO_OF.get(value.type, 0)
