@@ -144,7 +144,9 @@ def write_files(
             partition_values=dict(zip(table.partition_by, values, strict=True)) if in_log else None,
             first_offset=bounds.get("min", -1),
             last_offset=bounds.get("max", -1),
-            schema_ids=() if ids is None else ids.unique().drop_null().to_pylist(),
+            schema_ids=()
+            if ids is None
+            else [i for i in ids.unique().to_pylist() if i is not None],
         )
 
     if not table.partition_by:
