@@ -102,6 +102,20 @@ class Documents:
         Raises:
             ValueError: When the schema is not one, or refers to what is not there.
         """
+        return self._validator(PATTERNS)
+
+    @cached_property
+    def looks_around(self) -> bool:
+        """Whether a pattern needs more than one look at each character of a text."""
+        try:
+            self._validator(jsonschema_rs.RegexOptions())
+        except ValueError:
+            return True
+        return False
+
+    def _validator(
+        self, patterns: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions
+    ) -> jsonschema_rs.Validator:
         known = [(self._uri, self.content)]
         with no_panic():
             registry = jsonschema_rs.Registry(
@@ -112,7 +126,7 @@ class Documents:
                 registry=registry,
                 base_uri=self._uri,
                 validate_formats=False,
-                pattern_options=PATTERNS,
+                pattern_options=patterns,
                 offline=True,
             )
 
