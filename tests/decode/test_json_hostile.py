@@ -236,3 +236,14 @@ def test_a_pattern_with_look_around_takes_a_long_text() -> None:
     payloads = [json.dumps({"x": "ab" * 10_000}).encode(), b'{"x": "a secret"}']
     decoded = decoder(schema).decode(pa.array(payloads, pa.binary()))
     assert [each.index for each in decoded.failed] == [1]
+
+
+@pytest.mark.parametrize("texts", [["a" * 25_001], ["a" * 2_501] * 100])
+def test_a_pattern_does_not_look_around_in_very_long_texts(texts: list[str]) -> None:
+    patterned = {"items": {"pattern": r"^(?=a*$)a+$"}}
+    schema = {"title": "Texts", "type": "object", "properties": {"x": patterned}}
+    found = failure(schema, json.dumps({"x": texts}).encode(), quick=True)
+    assert found.code is ErrorCode.PAYLOAD_MISMATCH
+    plain = {"title": "Texts", "type": "object", "properties": {"x": {"items": {"pattern": "^a"}}}}
+    decoded = decoder(plain).decode(pa.array([json.dumps({"x": texts}).encode()], pa.binary()))
+    assert not decoded.failed

@@ -104,6 +104,9 @@ MAX_DEPTH = 100
 _PLAIN = 2
 """Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
 
+_MOST_SQUARES = 25_000**2
+"""A pattern may look around from each character of a text: one of so many takes seconds."""
+
 
 class JsonDecoder(TwoSpeedDecoder):
     """Decodes the payloads of one schema."""
@@ -115,6 +118,7 @@ class JsonDecoder(TwoSpeedDecoder):
         self._max_depth = min(limits.max_depth, MAX_DEPTH)
         documents = _opened(body, message)
         self._validator = documents.validator
+        self._looks_around = documents.looks_around
         self._names = _names(documents)
         self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
         row = self._payload.row
@@ -172,6 +176,9 @@ class JsonDecoder(TwoSpeedDecoder):
         return content
 
     def _validate(self, content: Any) -> None:
+        if self._looks_around and _squares(content) > _MOST_SQUARES:
+            reason = "its texts are too long for the patterns with look-around of the schema"
+            raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
         try:
             with no_panic():
                 if self._validator.is_valid(content):
@@ -193,6 +200,15 @@ class JsonDecoder(TwoSpeedDecoder):
         """Where in a payload; names that only the payload has are not told."""
         steps = (printable(str(s)) if type(s) is int or s in self._names else "*" for s in path)
         return "/" + "/".join(steps)
+
+
+def _squares(content: Any) -> int:
+    """The squared lengths of all texts and names in a value: what looking around may cost."""
+    if isinstance(content, str):
+        return len(content) ** 2
+    if isinstance(content, dict):
+        return sum(len(name) ** 2 + _squares(value) for name, value in content.items())
+    return sum(map(_squares, content)) if isinstance(content, list) else 0
 
 
 def _with_rest(batch: pa.RecordBatch, rest: pa.Array, schema: pa.Schema) -> pa.RecordBatch:

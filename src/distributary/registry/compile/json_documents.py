@@ -91,6 +91,20 @@ class Documents:
     @cached_property
     def validator(self) -> jsonschema_rs.Validator:
         """Says whether a value matches, formats aside; ValueError for what is no schema."""
+        return self._validator(PATTERNS)
+
+    @cached_property
+    def looks_around(self) -> bool:
+        """Whether a pattern needs more than one look at each character of a text."""
+        try:
+            self._validator(jsonschema_rs.RegexOptions())
+        except ValueError:
+            return True
+        return False
+
+    def _validator(
+        self, patterns: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions
+    ) -> jsonschema_rs.Validator:
         draft, validator = _VALIDATORS[self.draft]
         known = [(self._uri, self.content)]
         with no_panic():
@@ -99,7 +113,7 @@ class Documents:
                 registry=jsonschema_rs.Registry(known, draft=draft, retriever=self._retrieve),
                 base_uri=self._uri,
                 validate_formats=False,
-                pattern_options=PATTERNS,
+                pattern_options=patterns,
                 offline=True,
             )
 

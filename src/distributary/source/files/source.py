@@ -121,7 +121,7 @@ class FilesReader:
         try:
             content = content_of(data, most)
             if self.format == "avro":
-                found = read_avro(content, partial(keep_schema, Path(self.schemas)))
+                found = read_avro(content, partial(keep_schema, self.schemas))
             else:
                 found = read_json(content, self.max_payload_bytes)
             yield from _within(most, found, partial(data.rest, 0))
@@ -195,8 +195,8 @@ class FilesSource:
         self,
         config: FilesSourceConfig,
         *,
-        folder: Path,
-        schemas: Path,
+        folder: str | Path,
+        schemas: str | Path,
         storage_options: Mapping[str, str] | None = None,
         max_payload_bytes: int = 16 << 20,
     ) -> None:
