@@ -1,4 +1,4 @@
-"""Tables on an object store, a real one on loopback; progress is on a file system."""
+"""Tables and progress on an object store, a real one on loopback."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Store:
         spelled = ", ".join(f'{name}: "{value}"' for name, value in known.items())
         path = self.games.write_file(tables=tables, extra=extra)
         place = f"lake: {{path: {self.games.lake}}}"
-        told = f"lake: {{path: {self.address}, checkpoint: {self.games.root}/progress, "
-        told += f"storage_options: {{{spelled}}}}}"
+        told = f"lake: {{path: {self.address}, storage_options: {{{spelled}}}}}"
         path.write_text(path.read_text().replace(place, told))
         return Pipeline.load(path)
 

@@ -18,6 +18,7 @@ from distributary.errors import ErrorCode, InvalidSchemaError, RegistryUnavailab
 from distributary.model.names import folder_name, printable
 from distributary.registry import folder as files
 from distributary.registry.folder import FileRegistry
+from distributary.store.base import at
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "\nmessage Chess {\n  string player = 1; // ♟\n}\n"
@@ -283,7 +284,7 @@ def test_processes_that_register_at_once_share_one_numbering(tmp_path: Path) -> 
 
 
 def _hold(root: Path, held: Event) -> None:
-    with files._FileStore(root).exclusive():
+    with files._FileStore(at(root)).exclusive():
         held.set()
         time.sleep(3600)
 

@@ -96,7 +96,7 @@ class Bucket(Store):
         with self._asked("look"):
             try:
                 return self._info(obstore.head(self.connection, self.key(name)))
-            except FileNotFoundError:
+            except (FileNotFoundError, ValueError):
                 return None
 
     def files(self, folder: str = "", *, recursive: bool = False) -> list[Info]:
@@ -174,7 +174,8 @@ class Bucket(Store):
         REQUESTS[kind] += 1
         try:
             yield
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ValueError) as error:
+            # also a name that a bucket may have and the library cannot spell, such as `a//b`
             raise FileNotFoundError(self._words(error)) from None
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise PermissionError(self._words(error)) from None
