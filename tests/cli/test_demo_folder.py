@@ -3,14 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.actions.demo_changes import ChangeFeed, changes_scene
-from distributary.cli.actions.demo_scene import (
-    DemoFolder,
-    Scene,
-    games_scene,
-    open_feed,
-    orders_scene,
-)
+from distributary.cli.demo.changes import ChangeFeed, changes_scene
+from distributary.cli.demo.play import DemoFolder, Scene
+from distributary.cli.demo.records import games_scene, orders_scene
 from distributary.cli.logs import LogFile
 from distributary.cli.output import TextOutput
 from distributary.cli.verb import Invocation
@@ -77,7 +72,7 @@ def test_rounds_are_sent_when_asked_for(own_folder: Path) -> None:
     folder = DemoFolder(Path("demo"), scene)
     folder.begin()
     call = Invocation("demo", TextOutput(), LogFile("demo"))
-    with open_feed(call, folder, scene) as feed:
+    with scene.open(call, folder) as feed:
         assert feed.sent.messages == 0
         assert feed.next()
         first = feed.sent.messages

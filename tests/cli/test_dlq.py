@@ -3,7 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.actions.dlq import Selection
+from distributary.cli.dlq import Selection
+from distributary.cli.logs import LogFile
+from distributary.cli.output import TextOutput
+from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.deadletters import hexdump
@@ -83,13 +86,13 @@ def test_discard_of_one_record(lake: Path, cli: Cli) -> None:
 
 
 def select(**given: str) -> Selection:
-    names = ("reason", "type", "since", "until", "offset", "id", "pipeline")
-    return Selection.of(**{name: given.get(name) for name in names})  # type: ignore[arg-type]
+    names = ("reason", "type", "since", "until", "offset", "id")
+    call = Invocation("dlq replay", TextOutput(), LogFile("replay"))
+    return Selection.typed(call, **{name: given.get(name) for name in names})
 
 
 def test_selections_are_read_as_typed() -> None:
     assert select().is_everything
-    assert select(pipeline="games").is_everything
     assert not select(reason="NULL_VALUE").is_everything
     assert select(offset="a/b/3/10-20").offsets == (10, 20)
     assert select(offset="a/b/3/10").topic == "a/b"

@@ -130,11 +130,11 @@ def test_a_log_can_be_followed(tmp_path: Path) -> None:
 def test_sigterm_is_143(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "import distributary.cli.actions.schema as tables\n"
+        "import distributary.cli.schema as schema\n"
         "def forever(*args, **kwargs):\n"
         "    print('started', flush=True)\n"
         "    time.sleep(60)\n"
-        "tables.show_tables = forever\n"
+        "schema.find_lake = forever\n"
         "from distributary.cli import main\n"
         "sys.exit(main(['tables']))\n"
     )

@@ -13,8 +13,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import dlq, look, mend, produce, run, schema
+from distributary.cli import (
+    demo,
+    dev,
+    dlq,
+    doctor,
+    grants,
+    install,
+    maintain,
+    mend,
+    monitor,
+    plan,
+    produce,
+    run,
+    schema,
+    status,
+    trace,
+    verify,
+)
 from distributary.cli.verb import (
+    DEPLOY,
     LOOK,
     RUN,
     START,
@@ -23,6 +41,7 @@ from distributary.cli.verb import (
     GroupPage,
     show_help,
 )
+from distributary.errors import ConfigError
 
 PROGRAM = "distributary"
 
@@ -47,21 +66,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-run.declare_start(app)
-app.add_typer(produce.app, name="produce", rich_help_panel=START)
-app.add_typer(run.dev_app, name="dev", rich_help_panel=START)
-run.declare(app)
-run.declare_up(app)
-app.add_typer(run.pipelines_app, name="pipelines", rich_help_panel=RUN)
-look.declare(app)
-app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
-app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
-app.add_typer(look.alerts_app, name="alerts", rich_help_panel=LOOK)
-look.declare_metrics(app)
-look.declare_ui(app)
-mend.declare(app)
-mend.declare_maintain(app)
-mend.declare_deploy(app)
+# the order of the help page: those without a panel here are single commands that name their own
+for _verbs, _panel in (
+    (demo.app, None),
+    (produce.app, START),
+    (dev.app, START),
+    (run.app, None),
+    (run.pipelines_app, RUN),
+    (status.app, None),
+    (schema.tables_app, None),
+    (plan.app, None),
+    (doctor.app, None),
+    (trace.app, None),
+    (verify.app, None),
+    (monitor.app, None),
+    (schema.app, LOOK),
+    (dlq.app, LOOK),
+    (monitor.alerts_app, LOOK),
+    (mend.app, None),
+    (maintain.app, None),
+    (install.app, None),
+    (grants.app, DEPLOY),
+):
+    app.add_typer(_verbs, rich_help_panel=_panel)
 
 
 def _print_versions(asked: bool) -> None:
@@ -115,13 +142,14 @@ def _leave_no_core() -> None:
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
-    from distributary.cli.logs import LogFile, report, usage_error
+    from distributary.cli.logs import LogFile, report
     from distributary.cli.output import make_output
 
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
     output = make_output(as_json="--json" in given, debug="--debug" in given)
-    return report(output, usage_error(error.format_message(), command=path), LogFile("usage"))
+    wrong = ConfigError(error.format_message(), where="command line", next_step=f"{path} --help")
+    return report(output, wrong, LogFile("usage"))
 
 
 @contextmanager

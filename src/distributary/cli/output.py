@@ -12,29 +12,40 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-import humanize
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
     from distributary.observe.journal import Journal
 
 
 # Asking before something is taken away.
 
 
-def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> bool:
-    """By `--yes`, or by a yes in a terminal; without either nothing is done."""
+def confirmed(
+    call: Invocation, question: str, *, yes: bool, evidence: str, draw: Draw | None = None
+) -> bool:
+    """By `--yes`, or by a yes in a terminal that was shown what it is about; else nothing is done.
+
+    Args:
+        call: the command.
+        question: what is asked.
+        yes: whether the answer was given before.
+        evidence: what would be done, in one line.
+        draw: the same in full.
+    """
     if yes:
         return True
+    if draw is not None:
+        draw(call.out.margin)
     if not sys.stdin.isatty():
         raise ConfigError(
             "this needs a yes, and there is no terminal to ask in",
@@ -50,7 +61,6 @@ def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> b
 
 # Numbers, times and foreign text for people; nothing that a terminal would obey gets through.
 
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MINUTE = 60.0
 _HOUR, _DAY = 60 * _MINUTE, 24 * 60 * _MINUTE
 _UNITS = (("s", 1.0, 2 * _MINUTE), ("min", _MINUTE, 2 * _HOUR), ("h", _HOUR, 2 * _DAY))
@@ -64,12 +74,10 @@ def printable(text: str) -> str:
     """Text from outside with control characters, line ends and direction marks as escapes."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    known = _ESCAPES.get(character)
-    return known or character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
 
 
 def spelled(type: str) -> str:
@@ -101,6 +109,8 @@ def counted(value: int, noun: str, plural: str | None = None) -> str:
 
 def size(value: int) -> str:
     """`1.2 MiB`."""
+    import humanize
+
     return humanize.naturalsize(value, binary=True)
 
 
@@ -110,6 +120,8 @@ def duration(seconds: float | None) -> str:
         return "-"
     if seconds < _MINUTE:
         return f"{seconds:.1f} s"
+    import humanize
+
     whole = timedelta(seconds=round(seconds))
     if seconds < _MINUTE * _MINUTE:
         return humanize.precisedelta(whole, minimum_unit="seconds", format="%d")
@@ -132,6 +144,8 @@ def ago(seconds: float | None) -> str:
     """`3 minutes ago`; a dash for never."""
     if seconds is None:
         return "-"
+    import humanize
+
     return "now" if seconds < 1 else f"{humanize.naturaldelta(timedelta(seconds=seconds))} ago"
 
 
@@ -170,18 +184,28 @@ QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 DOCUMENT_VERSION = 1
 _UNLIMITED = 100_000
 
-Words = str | Text
+Words: TypeAlias = "str | Text"
 
 
 def styled(text: str, style: str) -> Text:
     """Text from anywhere in a colour."""
+    from rich.text import Text
+
     return Text(printable(text), style=style)
+
+
+def as_text(words: Words) -> Text:
+    """Text from anywhere, in its colour where it has one."""
+    return styled(words, "") if isinstance(words, str) else words
 
 
 class Paper:
     """A stream to draw on: plain where colour is not wanted or nobody looks."""
 
     def __init__(self, stream: TextIO) -> None:
+        # what rich draws with takes longer to import than a help page may take
+        from rich.console import Console
+
         self.fancy = _is_fancy(stream)
         """Whether it is a terminal that can move its cursor and show colours."""
         self.console = Console(
@@ -198,10 +222,18 @@ class Paper:
 
     def line(self, *words: Words) -> None:
         """One line; its parts are joined as they are."""
-        text = Text()
-        for part in words:
-            text.append_text(part if isinstance(part, Text) else Text(printable(part)))
-        self._print(text)
+        self._print(styled("", "").join(map(as_text, words)))
+
+    def row(self, label: str, words: Words, *, width: int = 14) -> None:
+        """What something is, and its name before it; nothing where there is nothing."""
+        if words:
+            self.line(styled(f"  {label:{width}}", "dim"), words)
+
+    def more(self, count: int, noun: str = "", *, indent: str = "") -> None:
+        """How many are not shown, if there are any."""
+        if count > 0:
+            what = counted(count, f"more {noun}") if noun else f"{count:,} more"
+            self.line(f"{indent}and {what}")
 
     def lines(self, text: str, *, indent: str = "") -> None:
         """A text of several lines."""
@@ -217,9 +249,11 @@ class Paper:
         indent: int = 2,
     ) -> None:
         """Columns under headers, without a frame."""
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         aligned = set(right)
-        cells = [[c if isinstance(c, Text) else Text(printable(c)) for c in row] for row in rows]
+        cells = [[as_text(cell) for cell in row] for row in rows]
         for at, header in enumerate(headers):
             number = header in aligned
             longest = max((row[at].cell_len for row in cells), default=0)
@@ -250,6 +284,9 @@ Draw = Callable[[Paper], None]
 class Output(ABC):
     """What a command is given to speak with."""
 
+    is_json: bool
+    """Whether standard output is kept for one document."""
+
     def __init__(
         self,
         *,
@@ -275,11 +312,6 @@ class Output(ABC):
     @abstractmethod
     def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
         """What went wrong, in the same two ways."""
-
-    @property
-    @abstractmethod
-    def is_json(self) -> bool:
-        """Whether standard output is kept for one document."""
 
     @property
     def lively(self) -> bool:

@@ -15,9 +15,8 @@ import typer
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
 
-from distributary.errors import ErrorCode
+from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
-from distributary.observe.log_format import LogFormat
 
 if TYPE_CHECKING:
     from distributary.cli.logs import LogFile
@@ -39,12 +38,11 @@ def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> No
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    found = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
     usual = {"argument": "Arguments", "option": "Options"}
     rows = [
         (getattr(param, "rich_help_panel", None) or usual[param.param_type_name], record)
-        for param, record in found
-        if record is not None
+        for param in command.get_params(ctx)
+        if (record := param.get_help_record(ctx)) is not None
     ]
     _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
 
@@ -143,10 +141,15 @@ _Verbose = Annotated[
 _Debug = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")
 ]
-
-_COMMON = {"json": (_Json, False), "quiet": (_Quiet, False), "verbose": (_Verbose, 0)} | {
-    "debug": (_Debug, False)
-}
+_FLAGS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    for name, default, kind in (
+        ("json", False, _Json),
+        ("quiet", False, _Quiet),
+        ("verbose", 0, _Verbose),
+        ("debug", False, _Debug),
+    )
+]
 
 Action = Callable[..., int | None]
 
@@ -156,8 +159,30 @@ class Invocation:
     """What a command's function is given besides its own parameters."""
 
     name: str
+    """What was typed: `dlq replay`."""
     out: Output
     log: LogFile
+
+    def usage(self, message: str) -> ConfigError:
+        """What the command line has that it should not have."""
+        next_step = f"distributary {self.name} --help"
+        return ConfigError(message, where="command line", next_step=next_step)
+
+    def seconds(self, option: str, text: str) -> float:
+        """The value of an option that takes `10s` or `2h`."""
+        from distributary.config.base import parse_duration
+
+        try:
+            return parse_duration(text).total_seconds()
+        except ValueError as error:
+            raise self.usage(f"{option} {error}.") from None
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """Several commands under one word."""
+    return typer.Typer(
+        name=name, help=help, cls=GroupPage, callback=show_help, invoke_without_command=True
+    )
 
 
 def verb(
@@ -174,27 +199,21 @@ def verb(
 
     def declare(action: Action) -> Action:
         called = name or action.__name__
-        signature = inspect.signature(action, eval_str=True)
-        own = list(signature.parameters.values())[1:]
+        typed = f"{app.info.name} {called}" if app.info.name else called
+        own = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 
         def command(**given: Any) -> None:
-            flags = {key: given.pop(key) for key in _COMMON}
-            code = _invoke(called, action, given, **flags)
-            if code:
+            flags = {flag.name: given.pop(flag.name) for flag in _FLAGS}
+            if code := _invoke(typed, action, given, **flags):
                 raise typer.Exit(code)
 
-        common = [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for key, (kind, default) in _COMMON.items()
-        ]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + common
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + _FLAGS
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = action.__doc__
-        add = app.command(
-            name=called, cls=CommandPage, rich_help_panel=panel, epilog=_epilog(examples)
+        app.command(name=called, cls=CommandPage, rich_help_panel=panel, epilog=_epilog(examples))(
+            command
         )
-        add(command)
         return action
 
     return declare
@@ -221,7 +240,7 @@ def _invoke(
     from distributary.cli.output import QUIET, make_output
 
     output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
-    invocation = Invocation(name, output, LogFile(name))
+    invocation = Invocation(name, output, LogFile(name.rpartition(" ")[2]))
     with logging_to(invocation.log, lambda text: output.mask(text)):
         try:
             return action(invocation, **given) or 0
@@ -238,7 +257,9 @@ def _invoke(
 
 # Names for the shell's Tab key: quick, and silent about whatever is wrong.
 
-_PLACES = ("./lake", "./distributary-demo", ".")
+LAKE_VARIABLE = "DISTRIBUTARY_LAKE"
+PLACES = ("./lake", "./distributary-demo", ".")
+"""Folders of the working directory that are looked at when no lake is named; itself at last."""
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
 _LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
@@ -264,8 +285,7 @@ def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
 
 def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
     """Tables and subjects."""
-    found = complete_tables(ctx, incomplete) + complete_subjects(ctx, incomplete)
-    return sorted(set(found))
+    return sorted({*complete_tables(ctx, incomplete), *complete_subjects(ctx, incomplete)})
 
 
 def complete_letters(ctx: Context, incomplete: str) -> list[str]:
@@ -286,9 +306,9 @@ def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
 
 
 def _lake(ctx: Context) -> str:
-    named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
-    usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
-    return str(named or next(usual, _PLACES[0]))
+    named = ctx.params.get("lake") or os.environ.get(LAKE_VARIABLE)
+    usual = (place for place in PLACES if Path(place, layout.HOME).is_dir())
+    return str(named or next(usual, PLACES[0]))
 
 
 def _in_letters(ctx: Context, sql: str) -> set[str]:
@@ -305,19 +325,15 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _names(table: str, sql: str) -> list[str]:
-    try:
-        return _read(table, sql)
-    except Exception:
-        # a shell that prints a traceback into what is being typed helps nobody
-        return []
-
-
-def _read(table: str, sql: str) -> list[str]:
     # the whole of `observe` would take longer to import than a person waits for a Tab
     from deltalake import DeltaTable, QueryBuilder
 
-    rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
-    return [str(name) for name in rows["name"].to_pylist()]
+    try:
+        rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
+        return [str(name) for name in rows["name"].to_pylist()]
+    except Exception:
+        # a shell that prints a traceback into what is being typed helps nobody
+        return []
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -339,7 +355,7 @@ FileOption = Annotated[
         help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
-Lake = Annotated[
+LakeOption = Annotated[
     str | None,
     typer.Option(
         "--lake",
@@ -366,34 +382,6 @@ AsOf = Annotated[
         "--as-of",
         metavar="TIME",
         help="Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
-    ),
-]
-Reason = Annotated[
-    str | None,
-    typer.Option(
-        "--reason",
-        metavar="CODE",
-        help="Only this error code.",
-        autocompletion=complete_reasons,
-    ),
-]
-Type = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
-]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="DISTRIBUTARY_TOKEN",
-        help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
-    ),
-]
-LogForm = Annotated[
-    LogFormat | None,
-    typer.Option(
-        "--log-format",
-        help="Tell everything on standard error, a line each: for people, or as JSON.",
-        rich_help_panel="Output",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]

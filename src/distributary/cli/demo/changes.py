@@ -1,10 +1,10 @@
-"""`demo cdc`: a database changes while a pipeline follows it, embedded."""
+"""The demo of change data: a database changes while a pipeline follows it, embedded."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,10 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.cli.actions.demo import Result, added_later, play_demo
-from distributary.cli.actions.demo_scene import DemoFolder, Feed
-from distributary.cli.actions.status import kinds
+from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
 from distributary.cli.output import Paper, Words, counted, duration, listed, number, styled
+from distributary.cli.status import kinds
 from distributary.cli.verb import Invocation
 from distributary.config.lake import Tables
 from distributary.delta.tables import open_table, read_rows
@@ -41,9 +40,99 @@ from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import TableSummary
 
-# Tables of a lake against what a simulated database holds in the end.
-
 _NUMBERS = (Carried.DECIMAL, Carried.NUMBER)
+_DEAD_LETTERS = "dead_letters"
+_ROUNDS = 7
+"""One more than there are moments at which it can be killed."""
+_ROUND = timedelta(minutes=2)
+_STORY = frozenset(
+    {
+        Feature.KEY_CHANGES,
+        Feature.BURSTS,
+        Feature.LATE_UPDATES,
+        Feature.STALE_BACKFILLS,
+        Feature.NEW_COLUMNS,
+        Feature.NEW_TABLES,
+        Feature.DUPLICATES,
+        Feature.OUT_OF_ORDER,
+        Feature.LATE_FILES,
+    }
+)
+"""What happens in any case; with --chaos it is everything."""
+
+
+class ChangeFeed(Feed):
+    """Files of changes, round by round."""
+
+    def __init__(self, plan: CdcPlan, folder: Path) -> None:
+        self.stream = FileStream(plan)
+        self._rounds, self._folder = self.stream.rounds(), folder
+
+    def next(self) -> bool:
+        """Write one more round; False when there is none."""
+        each = next(self._rounds, None)
+        if each is None:
+            return False
+        # what is read meanwhile is counted as sent, and what comes again is counted again
+        self.messages += sum(len(file.events) for file in each.files)
+        write_round(each, self._folder)
+        return True
+
+
+@dataclass(frozen=True)
+class ChangesScene(Scene):
+    """Shows what became of the changes of a database."""
+
+    plan: CdcPlan
+
+    @contextmanager
+    def open(self, call: Invocation, folder: DemoFolder) -> Iterator[ChangeFeed]:
+        """Nothing has to run for it."""
+        folder.write_file()
+        folder.source.mkdir(exist_ok=True)
+        yield ChangeFeed(self.plan, folder.source)
+
+    def gather(self, folder: DemoFolder, feed: ChangeFeed, *, seconds: float) -> Result:
+        """Everything from the lake, against the logs of the tables and against the database."""
+        lake, stream, ledger = str(folder.path), feed.stream, Ledger(str(folder.path))
+        known = with_measures(lake, ledger.tables(self.subject))
+        tables = _tables(folder, ledger, known, stream)
+        return ChangesResult(
+            lake=lake,
+            file=str(folder.file),
+            counts=ledger.totals(self.subject),
+            tables=tables,
+            batches=len(ledger.batches(self.subject)),
+            seconds=seconds,
+            example=_example(folder, tables, stream),
+            sent=stream.sent(),
+        )
+
+
+def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> ChangesScene:
+    """A database that began to change some minutes ago, so that its changes are new."""
+    plan = CdcPlan(
+        tables=tables,
+        events=events,
+        rounds=_ROUNDS,
+        seed=seed,
+        features=CHAOS if chaos else _STORY,
+        start=datetime.now(UTC) - _ROUNDS * _ROUND,
+    )
+    title = (
+        f"{counted(plan.tables, 'table')}, {counted(plan.events, 'change')} in "
+        f"{counted(plan.rounds, 'round')}; rows are read, inserted, updated and deleted, "
+        "columns and tables appear"
+    )
+    naming, reserved = Tables(each="{database}_{table}"), frozenset({_DEAD_LETTERS})
+    claims = [table.shape.claim for table in ChangeModel(plan).tables]
+    found = [source_table(naming, claim.text, reserved=reserved) for claim in claims]
+    names = [each.wanted.proposals[0].first for each in found]
+    made = (_DEAD_LETTERS, *(table for name in names for table in (name, log_of(name))))
+    return ChangesScene("cdc", title, "datastream", made, False, tuple(Moment), plan)
+
+
+# Tables of a lake against what a simulated database holds in the end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +144,7 @@ class Held:
     """Rows that are missing, too many, or different."""
 
 
-def held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str, Held]:
+def _held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str, Held]:
     """For each table with a key, by its claim; `tables` says what it is called in the lake."""
     kinds = {
         table.shape.claim: {name: column.carried for name, column in table.columns.items()}
@@ -75,8 +164,11 @@ def held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str,
 
 
 def _texts(
-    rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Carried], *, named: Any
-) -> Iterable[str]:
+    rows: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, Carried],
+    *,
+    named: Callable[[str], str],
+) -> Iterator[str]:
     for row in rows:
         values = [_plain(row.get(named(name)), carried) for name, carried in columns.items()]
         yield json.dumps(values, ensure_ascii=False)
@@ -93,9 +185,7 @@ def _plain(value: Any, carried: Carried) -> Any:
     return canonical(value)
 
 
-# What a demo of change data has made: tables, against their logs and against the database.
-
-_SHOWN = 25
+# What was made: tables, against their logs and against the database.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +213,11 @@ class ChangedTable:
         return self.agrees and (self.truth is None or not self.truth.wrong)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesResult:
+@dataclass(frozen=True)
+class ChangesResult(Result):
     """The figures and the tables."""
 
-    lake: str
-    file: str
-    counts: Counts
     tables: tuple[ChangedTable, ...]
-    batches: int
-    seconds: float
     example: tuple[str, str] | None
     """A table, and the key of a row with a story."""
     sent: CdcSent
@@ -152,43 +237,28 @@ class ChangesResult:
         about = f"; not what they should be: {listed(wrong)}" if wrong else ""
         return f"sent were {self.sent.distinct:,} events and {self.sent.duplicates:,} copies{about}"
 
+    @property
+    def commands(self) -> list[str]:
+        """What to type next."""
+        if self.example is None:
+            return ["status", "verify --all"]
+        table, key = self.example
+        return ["status", "verify --all", f"trace {table} {key}", f"rebuild {table} --dry-run"]
+
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`."""
-        return {
-            "lake": self.lake,
-            "file": self.file,
-            **asdict(self.counts),
-            "equation": self.counts.equation(),
-            "exact": self.is_exact,
-            "redelivered": self.sent.duplicates,
-            "tables": [asdict(table) for table in self.tables],
-            "batches": self.batches,
-            "seconds": round(self.seconds, 3),
-        }
+        tables = [asdict(table) for table in self.tables]
+        return super().as_dict() | {"redelivered": self.sent.duplicates, "tables": tables}
 
-    def draw(self, paper: Paper, where: str) -> None:
-        """The tables, what was proved, the equation, and what to type next."""
-        paper.table(
-            ("TABLE", "EVENTS", "ROWS", "DELETED", "CHECKED", "ADDED WHILE RUNNING"),
-            (_cells(table) for table in self.tables[:_SHOWN]),
-            right=("EVENTS", "ROWS", "DELETED"),
-            indent=0,
-        )
-        if len(self.tables) > _SHOWN:
-            paper.line(f"and {counted(len(self.tables) - _SHOWN, 'more table')}")
-        paper.line("")
-        self._draw_proof(paper)
-        paper.line(styled(self.counts.equation(), "bold green" if self.is_exact else "bold red"))
-        paper.line("")
-        paper.line(styled("Type next:", "dim"))
-        for command in self._commands():
-            paper.line(f"  distributary {command} --lake {where}")
-
-    def _draw_proof(self, paper: Paper) -> None:
-        keyed = [table for table in self.tables if table.truth is not None]
-        agree = sum(table.agrees for table in keyed)
-        true = sum(table.is_right for table in keyed)
-        rows = sum(table.truth.rows for table in keyed if table.truth)
+    def draw(self, paper: Paper) -> None:
+        """The tables, and what was proved."""
+        headers = ("TABLE", "EVENTS", "ROWS", "DELETED", "CHECKED", "ADDED WHILE RUNNING")
+        cells = [_cells(table) for table in self.tables]
+        draw_tables(paper, headers, cells, right=("EVENTS", "ROWS", "DELETED"))
+        keyed = [(table, table.truth) for table in self.tables if table.truth is not None]
+        agree = sum(table.agrees for table, _ in keyed)
+        true = sum(table.is_right for table, _ in keyed)
+        rows = sum(truth.rows for _, truth in keyed)
         copies = counted(self.sent.duplicates, "re-delivery", "re-deliveries")
         late = counted(self.sent.late_files, "late file")
         changes = Counter[str]()
@@ -201,11 +271,6 @@ class ChangesResult:
         )
         paper.line(f"{agree} of {counted(len(keyed), 'table')} agree with their logs, row by row")
         paper.line(f"{true} of {len(keyed)} are what the database holds: {counted(rows, 'row')}")
-
-    def _commands(self) -> list[str]:
-        traced = [f"trace {self.example[0]} {self.example[1]}"] if self.example else []
-        rebuilt = [f"rebuild {self.example[0]} --dry-run"] if self.example else []
-        return ["status", "verify --all", *traced, *rebuilt]
 
 
 def _cells(table: ChangedTable) -> list[Words]:
@@ -225,25 +290,6 @@ def _cells(table: ChangedTable) -> list[Words]:
     ]
 
 
-def gather_changes(folder: DemoFolder, stream: FileStream, *, seconds: float) -> ChangesResult:
-    """Everything from the lake, held against the simulated database."""
-    lake, name = str(folder.path), folder.scene.subject
-    ledger = Ledger(lake)
-    known = with_measures(lake, ledger.tables(name))
-    batches = ledger.batches(name)
-    tables = _tables(folder, ledger, known, stream)
-    return ChangesResult(
-        lake=lake,
-        file=str(folder.file),
-        counts=ledger.totals(name),
-        tables=tables,
-        batches=len(batches),
-        seconds=seconds,
-        example=_example(folder, tables, stream),
-        sent=stream.sent(),
-    )
-
-
 def _tables(
     folder: DemoFolder, ledger: Ledger, known: Sequence[TableSummary], stream: FileStream
 ) -> tuple[ChangedTable, ...]:
@@ -257,7 +303,7 @@ def _tables(
         added[row.table].append(row.column)
     logs = {t.type: t for t in known if t.role == Role.LOG}
     merged = {t.type: t for t in known if t.role == Role.MERGED}
-    truth = held(stream.model, folder.path, {kind: t.table for kind, t in merged.items()})
+    truth = _held(stream.model, folder.path, {kind: t.table for kind, t in merged.items()})
     return tuple(
         ChangedTable(
             type=kind,
@@ -301,125 +347,3 @@ def _column(folder: DemoFolder, table: str, name: str) -> pa.ChunkedArray:
     if found is None:
         return pa.chunked_array([], pa.string())
     return read_rows(found, columns=[name]).column(name)
-
-
-_EACH = "{database}_{table}"
-_DEAD_LETTERS = "dead_letters"
-_ROUNDS = 7
-"""One more than there are moments at which it can be killed."""
-_ROUND = timedelta(minutes=2)
-_STORY = frozenset(
-    {
-        Feature.KEY_CHANGES,
-        Feature.BURSTS,
-        Feature.LATE_UPDATES,
-        Feature.STALE_BACKFILLS,
-        Feature.NEW_COLUMNS,
-        Feature.NEW_TABLES,
-        Feature.DUPLICATES,
-        Feature.OUT_OF_ORDER,
-        Feature.LATE_FILES,
-    }
-)
-"""What happens in any case; with --chaos it is everything."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangesScene:
-    """What the database is like."""
-
-    plan: CdcPlan
-
-    subject = "cdc"
-    topic = "datastream"
-    kafka = False
-
-    @property
-    def title(self) -> str:
-        """What will be sent."""
-        plan = self.plan
-        return (
-            f"{counted(plan.tables, 'table')}, {counted(plan.events, 'change')} in "
-            f"{counted(plan.rounds, 'round')}; rows are read, inserted, updated and deleted, "
-            "columns and tables appear"
-        )
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The tables that it may make."""
-        known = Tables(each=_EACH)
-        reserved = frozenset({_DEAD_LETTERS})
-        claims = [table.shape.claim for table in ChangeModel(self.plan).tables]
-        found = [source_table(known, claim.text, reserved=reserved) for claim in claims]
-        names = [each.wanted.proposals[0].first for each in found]
-        return (_DEAD_LETTERS, *(table for name in names for table in (name, log_of(name))))
-
-
-def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> ChangesScene:
-    """A database that began to change some minutes ago, so that its changes are new."""
-    start = datetime.now(UTC) - _ROUNDS * _ROUND
-    features = CHAOS if chaos else _STORY
-    return ChangesScene(
-        CdcPlan(
-            tables=tables,
-            events=events,
-            rounds=_ROUNDS,
-            seed=seed,
-            features=features,
-            start=start,
-        )
-    )
-
-
-class ChangeFeed:
-    """Files of changes, round by round."""
-
-    def __init__(self, plan: CdcPlan, folder: Path) -> None:
-        self.stream = FileStream(plan)
-        self._rounds = self.stream.rounds()
-        self._folder = folder
-        self._events = 0
-
-    def next(self) -> bool:
-        """Write one more round; False when there is none."""
-        each = next(self._rounds, None)
-        if each is None:
-            return False
-        # what is read meanwhile is counted as sent
-        self._events += sum(len(file.events) for file in each.files)
-        write_round(each, self._folder)
-        return True
-
-    @property
-    def messages(self) -> int:
-        """How many events were sent so far, those that came again counted again."""
-        return self._events
-
-
-class ChangesPlay:
-    """Shows what became of the changes."""
-
-    moments = tuple(Moment)
-
-    def __init__(self, scene: ChangesScene) -> None:
-        self._plan = scene.plan
-        self._feed: ChangeFeed | None = None
-        self.title = scene.title
-
-    @contextmanager
-    def open(self, call: Invocation, folder: DemoFolder) -> Iterator[Feed]:
-        """Nothing has to run for it."""
-        folder.write_file()
-        folder.source.mkdir(exist_ok=True)
-        self._feed = ChangeFeed(self._plan, folder.source)
-        yield self._feed
-
-    def gather(self, folder: DemoFolder, *, seconds: float) -> Result:
-        """The tables against their logs, and against the database."""
-        stream = self._feed.stream if self._feed else FileStream(self._plan)
-        return gather_changes(folder, stream, seconds=seconds)
-
-
-def run_changes_demo(call: Invocation, scene: ChangesScene, *, path: Path, chaos: bool) -> int:
-    """Make the lake and show it; 1 if it is not what the database holds."""
-    return play_demo(call, ChangesPlay(scene), DemoFolder(path, scene), chaos=chaos)

@@ -10,27 +10,26 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import platformdirs
-import psutil
+import typer
 
-from distributary.cli.lakes import PLACES, VARIABLE, load_file
+from distributary.cli.lakes import load_file, open_registry
 from distributary.cli.output import Paper, counted, listed, size, styled
-from distributary.cli.verb import Invocation
-from distributary.config.base import hide_credentials
-from distributary.config.kafka import KafkaSource, Registry
-from distributary.config.lake import local_path
-from distributary.config.load import Loaded
-from distributary.config.source import DeltaSource
-from distributary.decode.avro import engine as avro_engine
-from distributary.decode.protobuf import engine as protobuf_engine
-from distributary.delta.tables import open_table
+from distributary.cli.verb import (
+    LAKE_VARIABLE,
+    LOOK,
+    PLACES,
+    Invocation,
+    LakeOption,
+    OptionalFile,
+    verb,
+)
 from distributary.errors import (
     DistributaryError,
     ErrorCode,
@@ -38,14 +37,20 @@ from distributary.errors import (
     SourceUnavailableError,
 )
 from distributary.model import layout
-from distributary.observe.ledger import Ledger
-from distributary.spark.jars import ensure_connectors, lock_key
-from distributary.spark.java import MINIMUM, require_java
-from distributary.spark.settings import SparkSettings
-from distributary.store.bucket import Folder, introduce, reaching
-from distributary.version import versions
 
-# One row of `doctor`.
+if TYPE_CHECKING:
+    from distributary.config.kafka import KafkaSource, Registry
+    from distributary.config.load import Loaded
+
+
+app = typer.Typer()
+
+_KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
+"""Those of `dev up`."""
+_PROPERTY = "delta.setTransactionRetentionDuration"
+_PYTHON = (3, 11)
+_GIB = 1 << 30
+_MOST_SKEW_SECONDS = 5.0
 
 
 class State(StrEnum):
@@ -68,14 +73,275 @@ class Check:
     """What to type or to do."""
 
 
+_COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+
+
+@verb(
+    app,
+    panel=LOOK,
+    examples=["distributary doctor", "distributary doctor distributary-demo/games.yaml"],
+)
+def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None) -> int:
+    """Check what a run needs, and say how to mend what does not work."""
+    loaded = load_file(call, file) if file is not None else None
+    checks = [*checks_of_machine(), *checks_for_file(loaded, lake)]
+    failed = sum(check.state is State.FAIL for check in checks)
+
+    def draw(paper: Paper) -> None:
+        paper.table(
+            ("CHECK", "", "FOUND", "NEEDED"),
+            ((c.name, styled(c.state, _COLOURS[c.state]), c.found, c.needed) for c in checks),
+            indent=0,
+        )
+        for check in checks:
+            if check.mend and check.state is not State.PASS:
+                paper.line(styled(f"{check.name}: ", "bold"), check.mend)
+        if failed:
+            paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
+        else:
+            paper.line(styled("all that is needed is there", "green"))
+
+    call.out.show({"ok": not failed, "checks": checks}, draw)
+    return 1 if failed else 0
+
+
+def checks_of_machine() -> Iterator[Check]:
+    """What every run needs."""
+    import psutil
+
+    from distributary.version import versions
+
+    installed = versions()
+    good = sys.version_info[:2] >= _PYTHON
+    yield Check(
+        "python",
+        State.PASS if good else State.FAIL,
+        installed["Python"],
+        ".".join(map(str, _PYTHON)) + " or newer",
+        "install a newer Python, then distributary in it",
+    )
+    yield _guarded("java", _java)
+    yield _guarded("connectors", _connectors)
+    yield Check(
+        "spark",
+        State.FAIL if installed["Spark"] == "missing" else State.PASS,
+        f"Spark {installed['Spark']}, Delta {installed['Delta']}",
+        mend="pip install pyspark",
+    )
+    yield _decoders()
+    free = psutil.virtual_memory().available
+    yield Check(
+        "memory",
+        State.PASS if free >= 2 * _GIB else State.WARN if free >= _GIB else State.FAIL,
+        f"{size(free)} free",
+        "2.0 GiB",
+        "end other programs, or set spark.driver_memory: 1g",
+    )
+
+
+def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
+    """Lake, clock and tables; with a file also its source and its registry."""
+    from distributary.config.kafka import KafkaSource
+    from distributary.config.lake import local_path
+
+    usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
+    address = lake or (loaded.config.lake.path if loaded else None) or usual
+    folder = local_path(address)
+    if folder is not None:
+        yield from _folder_checks(folder)
+        yield _guarded("marks", lambda: _marks(folder, loaded))
+    else:
+        yield _guarded("lake", lambda: _store(address, loaded))
+    if loaded is None:
+        return
+    yield from _cluster(loaded)
+    registry, source = loaded.config.registry, loaded.config.source
+    if registry is not None:
+        yield _guarded("registry", lambda: registry_check(registry))
+    if isinstance(source, KafkaSource):
+        yield _guarded("broker", lambda: _broker(source))
+    else:
+        yield _guarded("source", lambda: _source(loaded))
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """A check that raises is a check that failed, and its error says how to mend it."""
+    try:
+        return check()
+    except DistributaryError as error:
+        evidence = error.evidence.splitlines()[-1:] or [error.where]
+        found = f"{error.what}: {evidence[0]}" if evidence[0] else error.what
+        return Check(name, State.FAIL, found, mend=error.next_step)
+
+
+def _java() -> Check:
+    from distributary.spark.java import MINIMUM, require_java
+
+    java = require_java()
+    return Check("java", State.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
+
+
+def _connectors() -> Check:
+    import platformdirs
+
+    from distributary.spark.jars import ensure_connectors, lock_key
+
+    # files that were named are looked at; nothing is fetched here
+    given = bool(os.environ.get("DISTRIBUTARY_JARS"))
+    cache = platformdirs.user_cache_path("distributary") / "connectors" / lock_key()
+    jars = ensure_connectors() if given else sorted(cache.glob("*.jar"))
+    if not jars:
+        return Check(
+            "connectors",
+            State.WARN,
+            "not fetched yet: the first run does it",
+            "25 MB from a mirror",
+            "python -m distributary.spark.jars",
+        )
+    return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+
+
+def _cluster(loaded: Loaded) -> Iterator[Check]:
+    from distributary.spark.settings import SparkSettings
+
+    settings = SparkSettings.from_config(loaded.config.spark)
+    if settings.is_local:
+        return
+    standalone = settings.master.startswith("spark://")
+    yield Check(
+        "cluster",
+        State.PASS if settings.authenticates else State.WARN,
+        "Spark's processes ask each other for a secret"
+        if settings.authenticates
+        else "whoever reaches the ports of the driver and the executors is believed, "
+        "unless the cluster's own settings say otherwise",
+        "spark.authenticate",
+        "give the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
+        if standalone
+        else 'set spark.conf spark.authenticate: "true"; Spark makes the secret',
+    )
+
+
+def _decoders() -> Check:
+    from distributary.decode.avro import engine as avro_engine
+    from distributary.decode.protobuf import engine as protobuf_engine
+
+    there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
+    missing = [name for name, found in there.items() if not found]
+    return Check(
+        "decoders",
+        State.WARN if missing else State.PASS,
+        f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
+        "ptars for protobuf, pyruhvro for Avro",
+        f"install distributary again with all that it requires: {listed(missing)}",
+    )
+
+
+def _folder_checks(folder: Path) -> Iterator[Check]:
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    yield Check(
+        "disk",
+        State.PASS if free >= _GIB else State.FAIL,
+        f"{size(free)} free at {existing}",
+        "1.0 GiB",
+        "make room, or move the lake with lake.path",
+    )
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".distributary-doctor-") as probe:
+            skew = abs(os.stat(probe.name).st_mtime - time.time())
+    except OSError as error:
+        yield Check(
+            "lake",
+            State.FAIL,
+            f"{existing} cannot be written: {error.strerror}",
+            "a folder that can be written",
+            f"chmod u+w {existing}",
+        )
+        return
+    yield Check("lake", State.PASS, f"{existing} can be written")
+    yield Check(
+        "clock",
+        State.PASS if skew <= _MOST_SKEW_SECONDS else State.FAIL,
+        f"{skew:.1f} s apart from the lake's",
+        f"{_MOST_SKEW_SECONDS:.0f} s at most",
+        "set the clock, for example with timedatectl set-ntp true",
+    )
+
+
+def _store(address: str, loaded: Loaded | None) -> Check:
+    from distributary.store.bucket import Folder, introduce, reaching
+
+    introduce(address, loaded.config.lake.options if loaded else {})
+    with reaching(address):
+        store, name = Folder(address), f"_distributary/doctor-{uuid.uuid4().hex}"
+        store.write(name, b"?")
+        store.read(name)
+        store.remove(name)
+    return Check("lake", State.PASS, f"{address} can be written and read")
+
+
+def _marks(folder: Path, loaded: Loaded | None) -> Check:
+    found = tables_with_expiring_marks(folder, loaded.config.name if loaded else None)
+    if not found:
+        return Check("marks", State.PASS, "no table forgets what was committed to it")
+    return Check(
+        "marks",
+        State.WARN,
+        f"{_PROPERTY} is set on {listed(found, most=3)}",
+        "never set: a batch repeated later than that would be doubled",
+        f"ALTER TABLE delta.`{folder / found[0]}` UNSET TBLPROPERTIES ('{_PROPERTY}')",
+    )
+
+
+def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
+    """Tables on which somebody has set that transaction marks are forgotten."""
+    from distributary.delta.tables import open_table
+    from distributary.observe.ledger import Ledger
+
+    if not (lake / layout.HOME).is_dir():
+        return []
+    found = []
+    for summary in Ledger(str(lake)).tables(pipeline, schema_ids=False):
+        table = open_table(layout.place(str(lake), summary.path))
+        if table is not None and _PROPERTY in table.metadata().configuration:
+            found.append(summary.table)
+    return found
+
+
+def _source(loaded: Loaded) -> Check:
+    from distributary.config.source import DeltaSource
+    from distributary.delta.tables import open_table
+
+    source = loaded.config.source
+    if not isinstance(source, DeltaSource):
+        return Check("source", State.WARN, f"a source of type {source.type} is not checked")
+    table = open_table(source.path, loaded.config.lake.options or None)
+    if table is None:
+        registry = loaded.config.registry.path if loaded.config.registry else None
+        return Check(
+            "source",
+            State.FAIL,
+            f"no Delta table at {source.path}",
+            f"a table with column {source.value}",
+            f"distributary produce games --to delta {source.path} "
+            f"--registry {registry or './schemas'}",
+        )
+    names = [field.name for field in table.schema().fields]
+    good = source.value in names
+    return Check(
+        "source",
+        State.PASS if good else State.FAIL,
+        f"{source.path} at version {table.version()}, columns {listed(names)}",
+        f"a column {source.value}",
+        "set source.value to the column that holds the message",
+    )
+
+
 # Whether the broker and the registry of a pipeline answer, and what to type when they do not.
 
-_KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
-"""Those of `dev up`."""
 
-
-def broker_check(source: KafkaSource) -> Check:
-    """Asks the broker for the topics of the pipeline and what they hold."""
+def _broker(source: KafkaSource) -> Check:
     from distributary.source.kafka import Broker
 
     servers = source.bootstrap_servers
@@ -107,11 +373,11 @@ def broker_check(source: KafkaSource) -> Check:
 
 def registry_check(settings: Registry) -> Check:
     """Asks the folder or the server for its subjects."""
-    from distributary.registry.folder import FileRegistry
+    from distributary.config.base import hide_credentials
     from distributary.registry.http.registry import HttpRegistry
 
     where = settings.path or ", ".join(map(hide_credentials, settings.places))
-    registry = HttpRegistry(settings) if settings.path is None else FileRegistry(settings.path)
+    registry = open_registry(settings)
     try:
         subjects = registry.subjects()
     except RegistryUnavailableError as error:
@@ -161,262 +427,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-# Tables whose settings would break a promise.
-
-_PROPERTY = "delta.setTransactionRetentionDuration"
-
-
-def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
-    """Tables on which somebody has set that transaction marks are forgotten."""
-    if not (lake / layout.HOME).is_dir():
-        return []
-    found = []
-    for summary in Ledger(str(lake)).tables(pipeline, schema_ids=False):
-        table = open_table(layout.place(str(lake), summary.path))
-        if table is not None and _PROPERTY in table.metadata().configuration:
-            found.append(summary.table)
-    return found
-
-
-# What is checked: this machine, and what one pipeline file needs.
-
-_PYTHON = (3, 11)
-_GIB = 1 << 30
-_MOST_SKEW_SECONDS = 5.0
-
-
-def checks_of_machine() -> Iterator[Check]:
-    """What every run needs."""
-    installed = versions()
-    good = sys.version_info[:2] >= _PYTHON
-    yield Check(
-        "python",
-        State.PASS if good else State.FAIL,
-        installed["Python"],
-        ".".join(map(str, _PYTHON)) + " or newer",
-        "install a newer Python, then distributary in it",
-    )
-    yield _guarded("java", _java)
-    yield _guarded("connectors", _connectors)
-    yield Check(
-        "spark",
-        State.FAIL if installed["Spark"] == "missing" else State.PASS,
-        f"Spark {installed['Spark']}, Delta {installed['Delta']}",
-        mend="pip install pyspark",
-    )
-    yield _decoders()
-    free = psutil.virtual_memory().available
-    yield Check(
-        "memory",
-        State.PASS if free >= 2 * _GIB else State.WARN if free >= _GIB else State.FAIL,
-        f"{size(free)} free",
-        "2.0 GiB",
-        "end other programs, or set spark.driver_memory: 1g",
-    )
-
-
-def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
-    """Lake, clock and tables; with a file also its source and its registry."""
-    address = lake or (loaded.config.lake.path if loaded else None) or _usual_lake()
-    folder = local_path(address)
-    if folder is not None:
-        yield from _folder_checks(folder)
-        yield _guarded("marks", lambda: _marks(folder, loaded))
-    else:
-        yield _guarded("lake", lambda: _store(address, loaded))
-    if loaded is None:
-        return
-    yield from _cluster(loaded)
-    registry, source = loaded.config.registry, loaded.config.source
-    if registry is not None:
-        yield _guarded("registry", lambda: registry_check(registry))
-    if isinstance(source, KafkaSource):
-        yield _guarded("broker", lambda: broker_check(source))
-    else:
-        yield _guarded("source", lambda: _source(loaded))
-
-
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that raises is a check that failed, and its error says how to mend it."""
-    try:
-        return check()
-    except DistributaryError as error:
-        evidence = error.evidence.splitlines()[-1:] or [error.where]
-        found = f"{error.what}: {evidence[0]}" if evidence[0] else error.what
-        return Check(name, State.FAIL, found, mend=error.next_step)
-
-
-def _java() -> Check:
-    java = require_java()
-    return Check("java", State.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
-
-
-def _connectors() -> Check:
-    # files that were named are looked at; nothing is fetched here
-    given = bool(os.environ.get("DISTRIBUTARY_JARS"))
-    cache = platformdirs.user_cache_path("distributary") / "connectors" / lock_key()
-    jars = ensure_connectors() if given else sorted(cache.glob("*.jar"))
-    if not jars:
-        return Check(
-            "connectors",
-            State.WARN,
-            "not fetched yet: the first run does it",
-            "25 MB from a mirror",
-            "python -m distributary.spark.jars",
-        )
-    return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
-
-
-def _cluster(loaded: Loaded) -> Iterator[Check]:
-    settings = SparkSettings.from_config(loaded.config.spark)
-    if settings.is_local:
-        return
-    standalone = settings.master.startswith("spark://")
-    yield Check(
-        "cluster",
-        State.PASS if settings.authenticates else State.WARN,
-        "Spark's processes ask each other for a secret"
-        if settings.authenticates
-        else "whoever reaches the ports of the driver and the executors is believed, "
-        "unless the cluster's own settings say otherwise",
-        "spark.authenticate",
-        "give the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
-        if standalone
-        else 'set spark.conf spark.authenticate: "true"; Spark makes the secret',
-    )
-
-
-def _decoders() -> Check:
-    there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
-    missing = [name for name, found in there.items() if not found]
-    return Check(
-        "decoders",
-        State.WARN if missing else State.PASS,
-        f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
-        "ptars for protobuf, pyruhvro for Avro",
-        f"install distributary again with all that it requires: {listed(missing)}",
-    )
-
-
-def _folder_checks(folder: Path) -> Iterator[Check]:
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    yield Check(
-        "disk",
-        State.PASS if free >= _GIB else State.FAIL,
-        f"{size(free)} free at {existing}",
-        "1.0 GiB",
-        "make room, or move the lake with lake.path",
-    )
-    try:
-        with tempfile.NamedTemporaryFile(dir=existing, prefix=".distributary-doctor-") as probe:
-            skew = abs(os.stat(probe.name).st_mtime - time.time())
-    except OSError as error:
-        yield Check(
-            "lake",
-            State.FAIL,
-            f"{existing} cannot be written: {error.strerror}",
-            "a folder that can be written",
-            f"chmod u+w {existing}",
-        )
-        return
-    yield Check("lake", State.PASS, f"{existing} can be written")
-    yield Check(
-        "clock",
-        State.PASS if skew <= _MOST_SKEW_SECONDS else State.FAIL,
-        f"{skew:.1f} s apart from the lake's",
-        f"{_MOST_SKEW_SECONDS:.0f} s at most",
-        "set the clock, for example with timedatectl set-ntp true",
-    )
-
-
-def _store(address: str, loaded: Loaded | None) -> Check:
-    introduce(address, loaded.config.lake.options if loaded else {})
-    with reaching(address):
-        store, name = Folder(address), f"_distributary/doctor-{uuid.uuid4().hex}"
-        store.write(name, b"?")
-        store.read(name)
-        store.remove(name)
-    return Check("lake", State.PASS, f"{address} can be written and read")
-
-
-def _marks(folder: Path, loaded: Loaded | None) -> Check:
-    found = tables_with_expiring_marks(folder, loaded.config.name if loaded else None)
-    if not found:
-        return Check("marks", State.PASS, "no table forgets what was committed to it")
-    return Check(
-        "marks",
-        State.WARN,
-        f"delta.setTransactionRetentionDuration is set on {listed(found, most=3)}",
-        "never set: a batch repeated later than that would be doubled",
-        f"ALTER TABLE delta.`{folder / found[0]}` "
-        "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')",
-    )
-
-
-def _source(loaded: Loaded) -> Check:
-    from distributary.delta.tables import open_table
-
-    source = loaded.config.source
-    if not isinstance(source, DeltaSource):
-        return Check("source", State.WARN, f"a source of type {source.type} is not checked")
-    table = open_table(source.path, loaded.config.lake.options or None)
-    if table is None:
-        registry = loaded.config.registry.path if loaded.config.registry else None
-        return Check(
-            "source",
-            State.FAIL,
-            f"no Delta table at {source.path}",
-            f"a table with column {source.value}",
-            f"distributary produce games --to delta {source.path} "
-            f"--registry {registry or './schemas'}",
-        )
-    names = [field.name for field in table.schema().fields]
-    good = source.value in names
-    return Check(
-        "source",
-        State.PASS if good else State.FAIL,
-        f"{source.path} at version {table.version()}, columns {listed(names)}",
-        f"a column {source.value}",
-        "set source.value to the column that holds the message",
-    )
-
-
-def _usual_lake() -> str:
-    with suppress(KeyError):
-        return os.environ[VARIABLE]
-    return next((place for place in PLACES if Path(place).is_dir()), ".")
-
-
-_COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
-
-
-def examine(call: Invocation, *, file: Path | None, lake: str | None) -> int:
-    """All checks; 1 if any fails."""
-    loaded = load_file(call, file) if file is not None else None
-    checks = list(checks_of_machine())
-    checks += checks_for_file(loaded, lake)
-    failed = sum(check.state is State.FAIL for check in checks)
-    data = {"ok": not failed, "checks": checks}
-    call.out.show(data, lambda paper: _draw(paper, checks, failed))
-    return 1 if failed else 0
-
-
-def _draw(paper: Paper, checks: Sequence[Check], failed: int) -> None:
-    paper.table(
-        ("CHECK", "", "FOUND", "NEEDED"),
-        (
-            (check.name, styled(check.state, _COLOURS[check.state]), check.found, check.needed)
-            for check in checks
-        ),
-        indent=0,
-    )
-    for check in checks:
-        if check.mend and check.state is not State.PASS:
-            paper.line(styled(f"{check.name}: ", "bold"), check.mend)
-    if failed:
-        paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
-    else:
-        paper.line(styled("all that is needed is there", "green"))

@@ -1,0 +1,543 @@
+"""What people see of pipelines while they run: lines in a pipe, a view that redraws itself else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import FrameType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from distributary.cli.logs import shown_while_written
+from distributary.cli.output import (
+    EVERYTHING,
+    NORMAL,
+    Output,
+    Paper,
+    Words,
+    as_text,
+    brief,
+    clock,
+    counted,
+    cut,
+    duration,
+    number,
+    spelled,
+    styled,
+    tally,
+)
+from distributary.cli.verb import Invocation
+from distributary.engine.pipeline import Pipeline
+from distributary.evolve.types import sql_name
+from distributary.model.change import CHANGE_COLUMNS
+from distributary.model.manifest import Counts
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    Event,
+    Failed,
+    Idle,
+    ProcessStarted,
+    SchemaSeen,
+    StepFinished,
+    Stopped,
+    TableParked,
+    TaskFailed,
+)
+from distributary.spark.jars import Progress
+from distributary.spark.session import spark_session
+from distributary.supervise.member import PipelineStatus, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Say = Callable[[str], None]
+_T = TypeVar("_T")
+
+_LONGEST = 200
+_OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
+_MOST_SCHEMAS = 20
+"""A thousand new tables are not a thousand lines."""
+_REFRESH_PER_SECOND = 8
+
+
+@contextmanager
+def start_spark(
+    call: Invocation, pipeline: Pipeline, *, tell: Progress | None = None, short_lived: bool = True
+) -> Iterator[SparkSession]:
+    """A session for this pipeline; with `-vv` Spark's log is shown as it is written.
+
+    Args:
+        call: the command.
+        pipeline: whose settings hold.
+        tell: who hears what is being done; whoever reads standard error, when left out.
+        short_lived: whether to start quickly rather than to compute quickly.
+    """
+    say = tell or call.out.note
+    loud = call.out.verbosity >= EVERYTHING
+    settings = replace(
+        pipeline.spark_settings(),
+        log_file=call.log.path,
+        log_level="INFO" if loud else "WARN",
+        short_lived=short_lived,
+    )
+    with ExitStack() as stack:
+        if loud:
+            stack.enter_context(shown_while_written(call.log.path, sys.stderr))
+        began = time.monotonic()
+        say("starting Spark")
+        call.out.step(f"log {call.log.path}")
+        session = spark_session(settings, app_name=pipeline.config.name, progress=say)
+        say(f"Spark started in {time.monotonic() - began:.1f} s")
+        yield session
+
+
+# A run as plain lines: one per batch, one per new schema, a heartbeat.
+
+
+def plain_lines(out: Output, on_closed: Callable[[], None]) -> Say:
+    """Lines on standard output, unless that is for one document; told when nobody reads them."""
+
+    def say(text: str) -> None:
+        try:
+            out.show({}, lambda paper: paper.line(text))
+        except BrokenPipeError:
+            on_closed()
+
+    return out.note if out.is_json else say
+
+
+def schema_line(event: SchemaSeen) -> str:
+    """`schema chess v3: + rating int`."""
+    version = event.label.rpartition(" ")[2]
+    named = version if version.startswith("v") else f"id {event.schema_id}"
+    # every log has these: what is new are the columns of the source's table
+    changes = ", ".join(event.changes).replace(_OF_EVERY_LOG, "") or "no change"
+    return f"schema {spelled(event.type)} {named}: {cut(changes, _LONGEST)}"
+
+
+def batch_line(event: BatchSettled) -> str:
+    """Number, rows, rows a second, lag, tables, dead letters."""
+    # one that an earlier process had decided was only finished here: its speed would be a fable
+    whole = not event.steps or "stage" in event.steps
+    parts = [
+        f"batch {event.batch}",
+        counted(event.counts.read, "row"),
+        f"{number(event.records_per_second)} rows/s" if whole else "finished",
+        f"lag {lag_text(event)}",
+        counted(event.tables, "table"),
+        counted(event.counts.dead_lettered, "dead letter"),
+        duration(event.seconds),
+    ]
+    if event.counts.parked:
+        parts.append(f"parked {number(event.counts.parked)}")
+    return "  ".join(parts)
+
+
+def lag_text(event: BatchSettled) -> str:
+    """Records and seconds, as far as the source tells."""
+    age = f" ({duration(event.lag_seconds)})" if event.lag_seconds is not None else ""
+    return f"{number(event.lag_records)}{age}"
+
+
+class Lines:
+    """Listens to a run and says what a person would want to read later."""
+
+    def __init__(
+        self, say: Say, *, note: Say, step: Say, most_schemas: int = _MOST_SCHEMAS
+    ) -> None:
+        self._say, self._note, self._step = say, note, step
+        self._most_schemas = most_schemas
+        self._schemas: list[SchemaSeen] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """One event."""
+        with self._lock:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case SchemaSeen():
+                self._schemas.append(event)
+            case BatchSettled():
+                self._tell_schemas()
+                self._say(batch_line(event))
+                if event.dead_letters:
+                    self._step(f"batch {event.batch}  {tally(event.dead_letters)}")
+            case StepFinished():
+                self._step(f"batch {event.batch}  {event.step} {duration(event.seconds)}")
+            case TableParked():
+                waiting = counted(event.records, "record")
+                self._note(f"parked {event.table}: {waiting} wait: {event.error}")
+            case Idle():
+                last = "" if event.batch is None else f", last batch {event.batch}"
+                self._say(f"idle at {clock(event.at)}{last}")
+            case Failed():
+                self._note(f"failed: {_failed_line(event)}")
+
+    def _tell_schemas(self) -> None:
+        for event in self._schemas[: self._most_schemas]:
+            self._say(schema_line(event))
+        more = len(self._schemas) - self._most_schemas
+        if more > 0:
+            self._say(f"and {counted(more, 'more schema')}: distributary schema history")
+        self._schemas.clear()
+
+
+def _failed_line(event: Failed) -> str:
+    again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
+    return f"{event.error.code} {event.error.what}{again}"
+
+
+# A run as a view: the five steps, the last batches, what is new.
+
+STEPS = ("plan", "stage", "manifest", "publish", "settle")
+_BATCHES = 8
+_NEWS = 6
+
+
+class LiveView:
+    """Listens to a run, and is drawn a few times a second."""
+
+    def __init__(self, pipeline: str, *, trigger: str) -> None:
+        self._lock = threading.Lock()
+        self._pipeline, self._trigger = pipeline, trigger
+        self._began = time.monotonic()
+        self._doing = "starting Spark"
+        self._batch: int | None = None
+        self._records: int | None = None
+        self._step_began = 0.0
+        self._steps: dict[str, float] = {}
+        self._batches: deque[BatchSettled] = deque(maxlen=_BATCHES)
+        self._news: deque[Text] = deque(maxlen=_NEWS)
+        self._schemas = 0
+        self._counts = Counts()
+        self.stopping = False
+
+    def say(self, text: str) -> None:
+        """What is being done before the first batch."""
+        with self._lock:
+            self._doing = text
+
+    def stop(self) -> str:
+        """A stop was asked for; says what happens until then."""
+        with self._lock:
+            self.stopping = True
+            return self._ending()
+
+    def _ending(self) -> str:
+        return "stopping" if self._batch is None else f"finishing batch {self._batch}"
+
+    def __call__(self, event: Event) -> None:
+        """One event."""
+        with self._lock:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case BatchStarted():
+                self._batch, self._records, self._steps = event.batch, event.records, {}
+                self._step_began = time.monotonic()
+            case StepFinished():
+                self._steps[event.step] = event.seconds
+                self._step_began = time.monotonic()
+            case SchemaSeen():
+                self._schemas += 1
+                self._news.append(styled(schema_line(event), "cyan"))
+            case TableParked():
+                self._news.append(styled(f"parked {event.table}: {event.error}", "red"))
+            case BatchSettled():
+                self._batch = None
+                self._doing = "waiting for records"
+                self._batches.append(event)
+                self._counts += event.counts
+            case Idle():
+                self._doing = f"nothing new since {clock(event.at)}"
+            case Failed():
+                self._news.append(styled(_failed_line(event), "red"))
+                self._batch = None
+
+    def __rich__(self) -> RenderableType:
+        """The view as it is now."""
+        with self._lock:
+            parts: list[RenderableType] = [self._title(), self._step_row()]
+            if self._batches:
+                headers = ("BATCH", "ROWS", "ROWS/S", "LAG", "TABLES", "DEAD LETTERS", "TIME")
+                rows = map(_batch_cells, self._batches)
+                parts.append(_grid((*headers, "SLOWEST"), rows, left=["SLOWEST"]))
+            if self._news:
+                parts += [Text(""), *self._news]
+            if self._schemas > _NEWS:
+                parts.append(styled(f"{counted(self._schemas, 'new schema')} so far", "dim"))
+            parts += [Text(""), styled(self._counts.equation(), "bold")]
+            return Group(*parts)
+
+    def _title(self) -> Text:
+        doing = self._doing
+        if self._batch is not None:
+            size = "" if self._records is None else f", {counted(self._records, 'record')}"
+            doing = f"batch {self._batch}{size}"
+        if self.stopping:
+            doing = self._ending()
+        running = duration(time.monotonic() - self._began)
+        return Text.assemble(
+            styled(self._pipeline, "bold"),
+            styled(f"  {self._trigger}  {running}  ", "dim"),
+            styled(doing, "yellow" if self.stopping else "green"),
+        )
+
+    def _step_row(self) -> Text:
+        row = Text("  ")
+        current = next((s for s in STEPS if s not in self._steps), None)
+        for step in STEPS:
+            if step in self._steps:
+                row.append_text(styled(f"{step} {self._steps[step]:.1f} s   ", "green"))
+            elif step == current and self._batch is not None:
+                spent = time.monotonic() - self._step_began
+                row.append_text(styled(f"{step} {spent:.1f} s   ", "bold yellow"))
+            else:
+                row.append_text(styled(f"{step} -   ", "dim"))
+        return row
+
+
+def _grid(headers: Iterable[str], rows: Iterable[Sequence[Words]], *, left: Sequence[str]) -> Table:
+    """A table within a view; `left` are the headers of columns that are no numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in headers:
+        table.add_column(name, justify="left" if name in left else "right")
+    for row in rows:
+        table.add_row(*map(as_text, row))
+    return table
+
+
+def _batch_cells(event: BatchSettled) -> list[Words]:
+    slowest = max(event.steps, key=lambda step: event.steps[step], default="")
+    share = event.steps[slowest] / event.seconds if slowest and event.seconds else 0.0
+    dead = event.counts.dead_lettered
+    return [
+        str(event.batch),
+        number(event.counts.read),
+        number(event.records_per_second),
+        lag_text(event),
+        number(event.tables),
+        styled(number(dead), "yellow" if dead else ""),
+        duration(event.seconds),
+        f"{slowest} {share:.0%}" if slowest else "",
+    ]
+
+
+# Work in a thread of its own, so that the main thread is free for signals and the screen.
+
+_POLL_SECONDS = 0.1
+
+
+class Foreground(Generic[_T]):
+    """Runs a piece of work until it ends or is asked to stop.
+
+    PySpark takes Ctrl-C for itself when it is started in the main thread, and cancels the job that
+    is under way. Started elsewhere it leaves signals alone, and a batch can be finished.
+    """
+
+    def __init__(self, work: Callable[[], _T], *, stop: threading.Event) -> None:
+        self._work, self._stop = work, stop
+        self._results: list[_T] = []
+        self._errors: list[BaseException] = []
+        self.signal: int | None = None
+        """The signal that asked for a stop."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Told when that happens."""
+        self.on_force: Callable[[], None] = lambda: None
+        """Told when it happens again: there is no time left."""
+
+    def run(self) -> _T:
+        """The work's result, or its error."""
+        thread = threading.Thread(target=self._do, name="pipeline", daemon=True)
+        with self._listening():
+            thread.start()
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+        if self._errors:
+            raise self._errors[0]
+        return self._results[0]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or what a shell expects of a program that a signal has ended."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def _do(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            # a batch that is cut off here is taken up again by the next run
+            self.on_force()
+            os._exit(128 + number)
+        self.signal = number
+        self._stop.set()
+        self.on_stop()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        before = {n: signal.signal(n, self._asked) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def watched(
+    call: Invocation, pipeline: Pipeline, run: Foreground[_T], *, trigger: str, demo: bool = False
+) -> Iterator[Say]:
+    """Shows a run while this lasts; a demo's on standard error, with less of it."""
+    out = call.out
+    view = LiveView(pipeline.config.name, trigger=trigger)
+    pipeline.bus.subscribe(view)
+    paper = out.margin if demo else out.paper
+    if paper.fancy and out.verbosity == NORMAL if demo else out.lively:
+        with Live(
+            view, console=paper.console, refresh_per_second=_REFRESH_PER_SECOND, transient=demo
+        ) as live:
+            run.on_stop = lambda: live.console.print(f"{view.stop()}; Ctrl-C again ends at once")
+            run.on_force = live.stop
+            yield view.say
+        return
+    say = out.note if demo else plain_lines(out, pipeline.stop.set)
+    if out.journal is None:
+        most = 3 if demo else _MOST_SCHEMAS
+        pipeline.bus.subscribe(Lines(say, note=out.note, step=out.step, most_schemas=most))
+    run.on_stop = lambda: out.note(view.stop())
+    yield out.note
+
+
+# Many pipelines: as lines with their names, as a table, and as they are in the end.
+
+_MOST = 30
+_LONGEST_NEWS = 160
+_COLOURS = {
+    State.RUNNING: "green",
+    State.DONE: "green",
+    State.FAILING: "yellow",
+    State.BACKOFF: "yellow",
+    State.FAILED: "bold red",
+}
+_WORST = (State.FAILED, State.BACKOFF, State.FAILING)
+_HEADERS = ("PIPELINE", "STATE", "BATCH", "ROWS/S", "LAG", "DEAD LETTERS", "PARKED", "RESTARTS")
+
+
+class UpLines:
+    """Listens to all of them; one thread at a time."""
+
+    def __init__(self, say: Say, *, step: Say) -> None:
+        self._say, self._step = say, step
+        self._by_pipeline: dict[str, Lines] = {}
+
+    def __call__(self, event: Event) -> None:
+        """One event."""
+        name = event.pipeline
+
+        def say(text: str) -> None:
+            self._say(f"{name}  {text}")
+
+        match event:
+            case ProcessStarted():
+                again = f", {counted(event.restarts, 'restart')}" if event.restarts else ""
+                say(f"process {event.pid} started{again}")
+            case Stopped():
+                say(f"{event.reason} after {counted(event.batches, 'batch', 'batches')}")
+            case TaskFailed():
+                say(f"{event.task} failed: {event.error.code} {event.error.what}")
+            case _:
+                if name not in self._by_pipeline:
+                    self._by_pipeline[name] = Lines(
+                        say, note=say, step=lambda text: self._step(f"{name}  {text}")
+                    )
+                self._by_pipeline[name](event)
+
+
+class UpView:
+    """Drawn a few times a second; news come from any thread."""
+
+    def __init__(self, statuses: Callable[[], Sequence[PipelineStatus]]) -> None:
+        self._statuses = statuses
+        self._lock = threading.Lock()
+        self._news: deque[Text] = deque(maxlen=_NEWS)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """A stop was asked for."""
+        self._stopping = True
+        self.say("stopping; Ctrl-C again ends at once")
+
+    def say(self, text: str) -> None:
+        """Something that happened."""
+        with self._lock:
+            self._news.append(styled(cut(text, _LONGEST_NEWS), "dim"))
+
+    def __rich__(self) -> RenderableType:
+        """The view as it is now."""
+        statuses = self._statuses()
+        well = sum(each.is_ready for each in statuses)
+        stopping = ", stopping" if self._stopping else ""
+        title = f"{counted(len(statuses), 'pipeline')}, {well:,} well{stopping}"
+        # the worst first, as far as there is room for all
+        order = sorted(statuses, key=lambda each: each.state not in _WORST)
+        rows = [[*_cells(each), _retry(each)] for each in order[:_MOST]]
+        if len(order) > _MOST:
+            rows.append([styled(f"and {len(order) - _MOST:,} more", "dim")])
+        left = ("PIPELINE", "STATE", "NEXT RETRY")
+        table = _grid((*_HEADERS, "NEXT RETRY"), rows, left=left)
+        with self._lock:
+            news = [Text(""), *self._news] if self._news else []
+            return Group(styled(title, "bold"), table, *news)
+
+
+def _cells(status: PipelineStatus) -> list[Words]:
+    settled, dead, parked = status.settled, status.counts.dead_lettered, status.counts.parked
+    last = None if settled is None else settled.batch
+    code = "" if status.error is None else f" {status.error.code}"
+    return [
+        styled(status.name, "bold"),
+        styled(f"{status.state}{code}", _COLOURS.get(status.state, "")),
+        number(status.batch if status.batch is not None else last),
+        number(None if settled is None else settled.records_per_second),
+        "-" if settled is None else lag_text(settled),
+        styled(number(dead), "yellow" if dead else ""),
+        styled(number(parked), "red" if parked else ""),
+        number(status.restarts),
+    ]
+
+
+def _retry(status: PipelineStatus) -> Words:
+    if status.retry_at is None:
+        return ""
+    left = (status.retry_at - datetime.now(UTC)).total_seconds()
+    return styled(f"in {brief(max(left, 0.0))}", "yellow")
+
+
+def draw_outcome(paper: Paper, statuses: Sequence[PipelineStatus]) -> None:
+    """How each of them ended."""
+    paper.table(_HEADERS, map(_cells, statuses), right=_HEADERS[2:], indent=0)
+    for each in statuses:
+        if (error := each.error) is not None:
+            parts = (str(error.code), error.what, error.where, error.evidence)
+            why = "  ".join(cut(part, _LONGEST_NEWS) for part in parts if part)
+            paper.line(styled(f"{each.name}  ", "bold"), why)
