@@ -89,7 +89,7 @@ def test_as_json_the_error_is_the_document() -> None:
 
 def one_command(action: object) -> typer.Typer:
     app = typer.Typer(cls=GroupPage, rich_markup_mode=None)
-    verb(app, name="it", examples=["distributary it"])(action)  # type: ignore[arg-type]
+    verb(app, "it", name="it")(action)  # type: ignore[arg-type]
     return app
 
 

@@ -60,7 +60,7 @@ def test_markup_and_emoji_names_are_text() -> None:
 
 def test_a_pipe_gets_whole_lines_without_padding() -> None:
     stream = io.StringIO()
-    Paper(stream).table(("A", "B"), [("x" * 300, "1"), ("y", "")], right=("B",))
+    Paper(stream).table(("A", "B>"), [("x" * 300, "1"), ("y", "")])
     lines = stream.getvalue().splitlines()
     assert lines[1] == f"  {'x' * 300}  1"
     assert lines[2] == "  y"

@@ -14,7 +14,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from distributary.cli import (
-    demo,
     dev,
     dlq,
     doctor,
@@ -31,16 +30,8 @@ from distributary.cli import (
     trace,
     verify,
 )
-from distributary.cli.verb import (
-    DEPLOY,
-    LOOK,
-    RUN,
-    START,
-    STOPPED_BY_KEY,
-    STOPPED_BY_SIGNAL,
-    GroupPage,
-    show_help,
-)
+from distributary.cli.demo import demo
+from distributary.cli.verb import STOPPED_BY_KEY, STOPPED_BY_SIGNAL, GroupPage, option, show_help
 from distributary.errors import ConfigError
 
 PROGRAM = "distributary"
@@ -66,29 +57,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# the order of the help page: those without a panel here are single commands that name their own
-for _verbs, _panel in (
-    (demo.app, None),
-    (produce.app, START),
-    (dev.app, START),
-    (run.app, None),
-    (run.pipelines_app, RUN),
-    (status.app, None),
-    (schema.tables_app, None),
-    (plan.app, None),
-    (doctor.app, None),
-    (trace.app, None),
-    (verify.app, None),
-    (monitor.app, None),
-    (schema.app, LOOK),
-    (dlq.app, LOOK),
-    (monitor.alerts_app, LOOK),
-    (mend.app, None),
-    (maintain.app, None),
-    (install.app, None),
-    (grants.app, DEPLOY),
+# in the order of the help page
+for _verbs in (
+    demo.app,
+    produce.app,
+    dev.app,
+    run.app,
+    run.pipelines_app,
+    status.app,
+    schema.tables_app,
+    plan.app,
+    doctor.app,
+    trace.app,
+    verify.app,
+    monitor.app,
+    schema.app,
+    dlq.app,
+    monitor.alerts_app,
+    mend.app,
+    maintain.app,
+    install.app,
+    grants.app,
 ):
-    app.add_typer(_verbs, rich_help_panel=_panel)
+    app.add_typer(_verbs)
 
 
 def _print_versions(asked: bool) -> None:
@@ -105,9 +96,9 @@ def _root(
     ctx: typer.Context,
     version: Annotated[
         bool,
-        typer.Option(
+        option(
             "--version",
-            help="Show the versions of everything that matters, for a bug report.",
+            "Show the versions of everything that matters, for a bug report.",
             callback=_print_versions,
             is_eager=True,
         ),

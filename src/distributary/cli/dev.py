@@ -6,37 +6,25 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from distributary.cli.output import Paper, listed, since, styled
-from distributary.cli.verb import DryRun, Invocation, group, verb
+from distributary.cli.verb import START, DryRun, Invocation, group, option, verb
 
-app = group("dev", "Kafka and a schema registry on this machine.")
+app = group("dev", "Kafka and a schema registry on this machine.", panel=START)
 
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        "--folder", metavar="DIR", help="Keeps data and logs; one of the user if not given."
-    ),
+    option("--folder", "Keeps data and logs; one of the user if not given.", metavar="DIR"),
 ]
 
 
-@verb(
-    app,
-    examples=[
-        "distributary dev up",
-        "distributary dev up --kafka-port 19092 --registry-port 18081 --folder kafka-2",
-    ],
-)
+@verb(app, "dev up", "dev up --kafka-port 19092 --registry-port 18081 --folder kafka-2")
 def up(
     call: Invocation,
     kafka_port: Annotated[
-        int | None,
-        typer.Option("--kafka-port", min=1, max=65535, help="The broker's port; else 9092."),
+        int | None, option("--kafka-port", "The broker's port; else 9092.", min=1, max=65535)
     ] = None,
     registry_port: Annotated[
-        int | None,
-        typer.Option("--registry-port", min=1, max=65535, help="The registry's port; else 8081."),
+        int | None, option("--registry-port", "The registry's port; else 8081.", min=1, max=65535)
     ] = None,
     folder: Folder = None,
 ) -> None:
@@ -65,12 +53,10 @@ def up(
     call.out.show(data, draw)
 
 
-@verb(app, examples=["distributary dev down", "distributary dev down --wipe --dry-run"])
+@verb(app, "dev down", "dev down --wipe --dry-run")
 def down(
     call: Invocation,
-    wipe: Annotated[
-        bool, typer.Option("--wipe", help="Remove topics, schemas and logs as well.")
-    ] = False,
+    wipe: Annotated[bool, option("--wipe", "Remove topics, schemas and logs as well.")] = False,
     folder: Folder = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -94,7 +80,7 @@ def down(
     call.out.show({"stopped": stopped, "removed": removed, "dry_run": dry_run}, draw)
 
 
-@verb(app, examples=["distributary dev status"])
+@verb(app, "dev status")
 def status(call: Invocation, folder: Folder = None) -> int:
     """What runs, where, since when, and whether it answers; exit code 1 unless both do."""
     from distributary.lab.services.services import Services, State, usual_folder
@@ -106,7 +92,7 @@ def status(call: Invocation, folder: Folder = None) -> int:
 
     def draw(paper: Paper) -> None:
         paper.table(
-            ("SERVICE", "STATE", "ADDRESS", "PID", "SINCE", "LOG"),
+            ("SERVICE", "STATE", "ADDRESS", "PID>", "SINCE", "LOG"),
             (
                 (
                     name,
@@ -118,7 +104,6 @@ def status(call: Invocation, folder: Folder = None) -> int:
                 )
                 for name, each in conditions.items()
             ),
-            right=("PID",),
             indent=0,
         )
 

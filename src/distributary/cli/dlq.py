@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.lakes import Lake, find_lake, pipeline_of
 from distributary.cli.output import (
@@ -34,9 +31,11 @@ from distributary.cli.verb import (
     LakeOption,
     PipelineName,
     Yes,
+    argument,
     complete_letters,
     complete_reasons,
     group,
+    option,
     verb,
 )
 from distributary.errors import DistributaryError, ErrorCode
@@ -48,55 +47,35 @@ if TYPE_CHECKING:
     from distributary.observe.deadletters import DeadLetters, Reason
 
 
-app = group("dlq", "The dead letters: list, show, replay, discard.")
+app = group("dlq", "The dead letters: list, show, replay, discard.", panel=LOOK)
 
 
-class Shown(StrEnum):
-    """Which dead letters are listed."""
-
-    OPEN = "open"
-    REPLAYED = "replayed"
-    DISCARDED = "discarded"
-    ALL = "all"
-
-
+Shown = Literal["open", "replayed", "discarded", "all"]
 ReasonOption = Annotated[
     str | None,
-    typer.Option(
-        "--reason", metavar="CODE", help="Only this error code.", autocompletion=complete_reasons
-    ),
+    option("--reason", "Only this error code.", metavar="CODE", autocompletion=complete_reasons),
 ]
-TypeOption = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
-]
+TypeOption = Annotated[str | None, option("--type", "Only records of this type.", metavar="TYPE")]
 Since = Annotated[
     str | None,
-    typer.Option(
-        "--since", metavar="TIME", help="First seen then or later: 2026-01-31T12:00Z, or 2h ago."
-    ),
+    option("--since", "First seen then or later: 2026-01-31T12:00Z, or 2h ago.", metavar="TIME"),
 ]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="First seen before that time.")
-]
+Until = Annotated[str | None, option("--until", "First seen before that time.", metavar="TIME")]
 Offset = Annotated[
     str | None,
-    typer.Option(
-        "--offset", metavar="PLACE", help="TOPIC/PARTITION/OFFSET, or a stretch: topic/0/10-20."
-    ),
+    option("--offset", "TOPIC/PARTITION/OFFSET, or a stretch: topic/0/10-20.", metavar="PLACE"),
 ]
-Id = Annotated[
-    str | None, typer.Option("--id", metavar="ID", help="The one whose id begins like this.")
-]
+Id = Annotated[str | None, option("--id", "The one whose id begins like this.", metavar="ID")]
 
 _LABEL = 10
 _LONGEST = 40
 """Of a type's name: records may claim any, and one must not push the others off the screen."""
 
 
-@verb(app, name="list", panel=LOOK, examples=["distributary dlq list --lake distributary-demo"])
+@verb(app, "dlq list --lake distributary-demo", name="list", panel=LOOK)
 def list_letters(
     call: Invocation,
-    status: Annotated[Shown, typer.Option("--status", help="Which ones.")] = Shown.OPEN,
+    status: Annotated[Shown, option("--status", "Which ones.")] = "open",
     reason: ReasonOption = None,
     type: TypeOption = None,
     lake: LakeOption = None,
@@ -104,7 +83,7 @@ def list_letters(
 ) -> None:
     """Reasons with counts, times, and an id to look at."""
     found = find_lake(call, lake)
-    wanted = None if status is Shown.ALL else str(status)
+    wanted = None if status == "all" else status
     reasons = [
         (name, _only(each, type))
         for name, letters in _letters_in(found, pipeline).items()
@@ -114,7 +93,7 @@ def list_letters(
     reasons.sort(key=lambda pair: (-pair[1].count, pair[1].code))
     data = {
         "lake": found.path,
-        "status": str(status),
+        "status": status,
         "total": sum(each.count for _, each in reasons),
         "reasons": [
             {
@@ -140,10 +119,10 @@ def _only(reason: Reason, type: str | None) -> Reason:
 
 def _draw_reasons(paper: Paper, reasons: Sequence[Reason], status: Shown, lake: Lake) -> None:
     if not reasons:
-        paper.line("no dead letters" if status is Shown.ALL else f"no {status} dead letters")
+        paper.line("no dead letters" if status == "all" else f"no {status} dead letters")
         return
     paper.table(
-        ("REASON", "COUNT", "FIRST SEEN", "LAST SEEN", "EXAMPLE", "TYPES"),
+        ("REASON", "COUNT>", "FIRST SEEN", "LAST SEEN", "EXAMPLE", "TYPES"),
         (
             (
                 styled(r.code, "bold"),
@@ -155,21 +134,19 @@ def _draw_reasons(paper: Paper, reasons: Sequence[Reason], status: Shown, lake: 
             )
             for r in reasons
         ),
-        right=("COUNT",),
         indent=0,
     )
     paper.line(counted(sum(r.count for r in reasons), "dead letter"))
     paper.line(styled(f"distributary dlq show {reasons[0].example}{lake.flag}", "dim"))
 
 
-@verb(app, panel=LOOK, examples=["distributary dlq show wrapper/0/2821 --lake distributary-demo"])
+@verb(app, "dlq show wrapper/0/2821 --lake distributary-demo", panel=LOOK)
 def show(
     call: Invocation,
     id: Annotated[
         str,
-        typer.Argument(
-            help="The id, how it begins, or TOPIC/PARTITION/OFFSET.",
-            autocompletion=complete_letters,
+        argument(
+            "The id, how it begins, or TOPIC/PARTITION/OFFSET.", autocompletion=complete_letters
         ),
     ],
     lake: LakeOption = None,
@@ -273,14 +250,7 @@ class Selection:
         """From what was typed."""
         topic, partition, offsets = _stretch(call, offset) if offset else (None, None, None)
         return cls(
-            reason,
-            type,
-            _moment(call, since),
-            _moment(call, until),
-            topic,
-            partition,
-            offsets,
-            id,
+            reason, type, _moment(call, since), _moment(call, until), topic, partition, offsets, id
         )
 
     @property
@@ -331,13 +301,7 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
     return letter_tables(lake.path, pipeline=name, storage_options=lake.options)
 
 
-@verb(
-    app,
-    panel=MEND,
-    examples=[
-        "distributary dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo",
-    ],
-)
+@verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=MEND)
 def replay(
     call: Invocation,
     reason: ReasonOption = None,
@@ -412,15 +376,12 @@ def _show_replay(call: Invocation, parts: Sequence[Replayed], *, dry_run: bool) 
 
 @verb(
     app,
+    "dlq discard --reason NULL_VALUE --note 'tests' --dry-run --lake distributary-demo",
     panel=MEND,
-    examples=[
-        "distributary dlq discard --reason NULL_VALUE --note 'tests' --dry-run "
-        "--lake distributary-demo"
-    ],
 )
 def discard(
     call: Invocation,
-    note: Annotated[str, typer.Option("--note", help="Why they are given up.")],
+    note: Annotated[str, option("--note", "Why they are given up.")],
     reason: ReasonOption = None,
     type: TypeOption = None,
     since: Since = None,

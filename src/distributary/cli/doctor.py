@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shlex
 import shutil
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import typer
-
 from distributary.cli.lakes import load_file, open_registry
 from distributary.cli.output import Paper, counted, listed, size, styled
 from distributary.cli.verb import (
@@ -28,6 +25,7 @@ from distributary.cli.verb import (
     Invocation,
     LakeOption,
     OptionalFile,
+    single,
     verb,
 )
 from distributary.errors import (
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
 
 
-app = typer.Typer()
+app = single(LOOK)
 
 _KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
 """Those of `dev up`."""
@@ -76,11 +74,7 @@ class Check:
 _COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
-@verb(
-    app,
-    panel=LOOK,
-    examples=["distributary doctor", "distributary doctor distributary-demo/games.yaml"],
-)
+@verb(app, "doctor", "doctor distributary-demo/games.yaml")
 def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None) -> int:
     """Check what a run needs, and say how to mend what does not work."""
     loaded = load_file(call, file) if file is not None else None
@@ -338,9 +332,6 @@ def _source(loaded: Loaded) -> Check:
     )
 
 
-# Whether the broker and the registry of a pipeline answer, and what to type when they do not.
-
-
 def _broker(source: KafkaSource) -> Check:
     from distributary.source.kafka import Broker
 
@@ -397,18 +388,22 @@ def registry_check(settings: Registry) -> Check:
 
 
 def _start_broker(servers: str) -> str:
+    from distributary.web.access import is_loopback
+
     addresses = [urlsplit(f"//{each.rpartition('://')[2]}") for each in servers.split(",")]
     host, port = addresses[0].hostname or "", addresses[0].port or _KAFKA_PORT
-    if all(_is_loopback(each.hostname or "") for each in addresses):
+    if all(is_loopback(each.hostname or "") for each in addresses):
         other = f" --kafka-port {port}" if port != _KAFKA_PORT else ""
         return f"distributary dev up{other}"
     return f"nc -vz {shlex.quote(host)} {port}"
 
 
 def _start_registry(settings: Registry) -> str:
+    from distributary.web.access import is_loopback
+
     address = urlsplit(settings.addresses[0])
     host = address.hostname or ""
-    if _is_loopback(host):
+    if is_loopback(host):
         port = address.port or _REGISTRY_PORT
         other = f" --registry-port {port}" if port != _REGISTRY_PORT else ""
         return f"distributary dev up{other}"
@@ -420,10 +415,3 @@ def _create(source: KafkaSource) -> str:
     topics = " ".join(f"--topic {shlex.quote(each)}" for each in source.topics[:1])
     server = source.bootstrap_servers.split(",")[0]
     return f"kafka-topics.sh --bootstrap-server {server} --create --if-not-exists {topics}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.lakes import find_lake, load_file
 from distributary.cli.output import Paper, confirmed, counted, styled
-from distributary.cli.verb import DryRun, File, Invocation, Yes, group, verb
+from distributary.cli.verb import DEPLOY, DryRun, File, Invocation, Yes, group, option, verb
 from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -20,17 +18,11 @@ if TYPE_CHECKING:
     from distributary.deploy.grants import Executor, Outcome, Right, RightsBook, Statement
 
 
-app = group("grants", "Say and change who may read the tables.")
+app = group("grants", "Say and change who may read the tables.", panel=DEPLOY)
 
 SPARK, DATABRICKS = "spark", "databricks"
 _SHOWN_FAILURES = 20
 _SIGNS = {"grant": ("+ ", "green"), "revoke": ("- ", "red")}
-
-
-def _through(value: str | None) -> str | None:
-    if value not in (None, "spark", "databricks"):
-        raise typer.BadParameter("must be spark or databricks")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +69,11 @@ def _case(call: Invocation, file: Path) -> _Case:
     return _Case(loaded, book, wanted, statements(wanted, book.read()))
 
 
-@verb(app, examples=["distributary grants plan distributary-demo/games.yaml"])
+@verb(app, "grants plan distributary-demo/games.yaml")
 def plan(
     call: Invocation,
     file: File,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if something would change.")
-    ] = False,
+    check: Annotated[bool, option("--check", "Exit with 1 if something would change.")] = False,
 ) -> int:
     """Show the statements that `grants apply` would run."""
     case = _case(call, file)
@@ -91,17 +81,16 @@ def plan(
     return 1 if check and case.planned else 0
 
 
-@verb(app, examples=["distributary grants apply distributary-demo/games.yaml --dry-run"])
+@verb(app, "grants apply distributary-demo/games.yaml --dry-run")
 def apply(
     call: Invocation,
     file: File,
     through: Annotated[
-        str | None,
-        typer.Option(
+        Literal["spark", "databricks"] | None,
+        option(
             "--through",
+            "spark or databricks; by the file's deploy.databricks.catalog when left out.",
             metavar="WAY",
-            help="spark or databricks; by the file's deploy.databricks.catalog when left out.",
-            callback=_through,
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -6,12 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.output import Paper, confirmed, counted, size, styled
-from distributary.cli.verb import DEPLOY, DryRun, File, Invocation, Yes, verb
+from distributary.cli.verb import (
+    DEPLOY,
+    DryRun,
+    File,
+    Invocation,
+    Yes,
+    argument,
+    option,
+    single,
+    verb,
+)
 from distributary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,10 +30,8 @@ if TYPE_CHECKING:
     from distributary.deploy.shards import ShardsTarget
 
 
-app = typer.Typer()
+app = single(DEPLOY)
 
-TARGETS = ("airflow", "databricks", "kubernetes", "spark-submit", "systemd")
-"""What `--target` takes; the same as `TargetName`, which would import too much for a help page."""
 _MOST_SHOWN = 20
 _STYLES = {
     "create": "green",
@@ -39,25 +45,16 @@ _ENDINGS = (".tar.gz", ".tgz")
 """Of an archive with another name, Spark unpacks no rights: its Python could not be started."""
 
 
-def _target(value: str) -> str:
-    if value not in TARGETS:
-        raise typer.BadParameter(f"must be one of {', '.join(TARGETS)}")
-    return value
-
-
 Target = Annotated[
-    str,
-    typer.Option(
+    Literal["airflow", "databricks", "kubernetes", "spark-submit", "systemd"],
+    option(
         "--target",
+        "Where to: airflow, databricks, kubernetes, spark-submit or systemd.",
         metavar="TARGET",
-        help="Where to: airflow, databricks, kubernetes, spark-submit or systemd.",
-        callback=_target,
-        autocompletion=lambda: list(TARGETS),
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder of the files, in place of the usual one."),
+    Path | None, option("--out", "Folder of the files, in place of the usual one.", metavar="DIR")
 ]
 
 
@@ -97,12 +94,9 @@ class Spread:
 
 @verb(
     app,
-    panel=DEPLOY,
-    examples=[
-        "distributary install distributary-demo/games.yaml --target systemd --dry-run",
-        "distributary install distributary-demo/games.yaml --target airflow --out dags",
-        "distributary install distributary-demo/games.yaml --target systemd --shards 2 --dry-run",
-    ],
+    "install distributary-demo/games.yaml --target systemd --dry-run",
+    "install distributary-demo/games.yaml --target airflow --out dags",
+    "install distributary-demo/games.yaml --target systemd --shards 2 --dry-run",
 )
 def install(
     call: Invocation,
@@ -111,18 +105,16 @@ def install(
     out: Out = None,
     shards: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--shards",
+            "Spread the types over N jobs, beside one that lands bronze for them.",
             metavar="N",
             min=1,
             max=256,
-            help="Spread the types over N jobs, beside one that lands bronze for them.",
         ),
     ] = None,
     dry_run: DryRun = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace what somebody edited since.")
-    ] = False,
+    force: Annotated[bool, option("--force", "Replace what somebody edited since.")] = False,
 ) -> int:
     """Put a pipeline where it runs from now on.
 
@@ -222,11 +214,7 @@ def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
     return sorted({t.type for t in known if t.type and t.pipeline in names})
 
 
-@verb(
-    app,
-    panel=DEPLOY,
-    examples=["distributary uninstall distributary-demo/games.yaml --target systemd --dry-run"],
-)
+@verb(app, "uninstall distributary-demo/games.yaml --target systemd --dry-run")
 def uninstall(
     call: Invocation,
     file: File,
@@ -303,16 +291,11 @@ def _draw_next(paper: Paper, lines: Sequence[str]) -> None:
         paper.line("next  " if number == 0 else "      ", line)
 
 
-@verb(
-    app,
-    panel=DEPLOY,
-    examples=["distributary package environment.tar.gz --dry-run"],
-)
+@verb(app, "package environment.tar.gz --dry-run")
 def package(
     call: Invocation,
     out: Annotated[
-        Path,
-        typer.Argument(help="The archive, or the wheel, to write.", metavar="OUT.tar.gz|WHEEL"),
+        Path, argument("The archive, or the wheel, to write.", metavar="OUT.tar.gz|WHEEL")
     ],
     dry_run: DryRun = False,
 ) -> int:
@@ -324,36 +307,29 @@ def package(
     With the name of a wheel at its end, Distributary alone as it is installed here, for an
     image that asks no index for it.
     """
-    from distributary.deploy.package import (
-        WHEEL,
-        contents,
-        pack,
-        packages,
-        wheel_contents,
-        write_wheel,
-    )
+    from distributary.deploy import package as packing
 
     wheel = out.suffix == ".whl"
-    if wheel and out.name != WHEEL:
+    if wheel and out.name != packing.WHEEL:
         raise ConfigError(
             "pip takes a wheel by its own name only",
             where=str(out),
-            next_step=f"name it {WHEEL}",
+            next_step=f"name it {packing.WHEEL}",
         )
     if not wheel and not out.name.endswith(_ENDINGS):
         raise ConfigError(
             "Spark unpacks archives by the end of their names",
             where=str(out),
-            next_step=f"name it with .tar.gz at its end, or {WHEEL} for an image",
+            next_step=f"name it with .tar.gz at its end, or {packing.WHEEL} for an image",
         )
     if dry_run:
-        found = wheel_contents() if wheel else contents()
-        names = ("distributary",) if wheel else packages()
+        found = packing.wheel_contents() if wheel else packing.contents()
+        names = ("distributary",) if wheel else packing.packages()
         files, held = len(found), sum(p.stat().st_size for p in found.values())
     else:
         if not wheel:
             call.out.note("packing; this takes a minute")
-        done = write_wheel(out) if wheel else pack(out)
+        done = packing.write_wheel(out) if wheel else packing.pack(out)
         names, files, held = done.packages, done.files, done.bytes
     about = {"path": str(out), "dry_run": dry_run, "packages": list(names)}
     what = f"{counted(len(names), 'package')}, {counted(files, 'file')}, {size(held)}"

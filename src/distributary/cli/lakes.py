@@ -86,6 +86,20 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
     return loaded
 
 
+def read_text(file: Path, what: str) -> str:
+    """A small file that the command line names; `what` it is."""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{what} cannot be read",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=str(file),
+            evidence=getattr(error, "strerror", None) or "it is not UTF-8",
+            next_step="check its path and rights",
+        ) from None
+
+
 def open_pipeline(call: Invocation, file: Path) -> Pipeline:
     """A pipeline that can be run."""
     from distributary.engine.pipeline import Pipeline
@@ -94,11 +108,7 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 
 
 def pipeline_of(
-    call: Invocation,
-    lake: Lake,
-    *,
-    name: str | None = None,
-    needs: Collection[str] | None = None,
+    call: Invocation, lake: Lake, *, name: str | None = None, needs: Collection[str] | None = None
 ) -> Pipeline:
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
     from distributary.engine.pipeline import Pipeline

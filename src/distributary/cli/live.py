@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from distributary.cli.logs import shown_while_written
@@ -27,12 +26,12 @@ from distributary.cli.output import (
     Output,
     Paper,
     Words,
-    as_text,
     brief,
     clock,
     counted,
     cut,
     duration,
+    grid,
     number,
     spelled,
     styled,
@@ -79,11 +78,7 @@ def start_spark(
 ) -> Iterator[SparkSession]:
     """A session for this pipeline; with `-vv` Spark's log is shown as it is written.
 
-    Args:
-        call: the command.
-        pipeline: whose settings hold.
-        tell: who hears what is being done; whoever reads standard error, when left out.
-        short_lived: whether to start quickly rather than to compute quickly.
+    `short_lived` is for those that should start quickly rather than compute quickly.
     """
     say = tell or call.out.note
     loud = call.out.verbosity >= EVERYTHING
@@ -206,6 +201,8 @@ def _failed_line(event: Failed) -> str:
 
 STEPS = ("plan", "stage", "manifest", "publish", "settle")
 _BATCHES = 8
+_NUMBERS = ("BATCH>", "ROWS>", "ROWS/S>", "LAG>", "TABLES>", "DEAD LETTERS>", "TIME>")
+_BATCH_HEADERS = (*_NUMBERS, "SLOWEST")
 _NEWS = 6
 
 
@@ -275,9 +272,7 @@ class LiveView:
         with self._lock:
             parts: list[RenderableType] = [self._title(), self._step_row()]
             if self._batches:
-                headers = ("BATCH", "ROWS", "ROWS/S", "LAG", "TABLES", "DEAD LETTERS", "TIME")
-                rows = map(_batch_cells, self._batches)
-                parts.append(_grid((*headers, "SLOWEST"), rows, left=["SLOWEST"]))
+                parts.append(grid(_BATCH_HEADERS, map(_batch_cells, self._batches)))
             if self._news:
                 parts += [Text(""), *self._news]
             if self._schemas > _NEWS:
@@ -311,16 +306,6 @@ class LiveView:
             else:
                 row.append_text(styled(f"{step} -   ", "dim"))
         return row
-
-
-def _grid(headers: Iterable[str], rows: Iterable[Sequence[Words]], *, left: Sequence[str]) -> Table:
-    """A table within a view; `left` are the headers of columns that are no numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in headers:
-        table.add_column(name, justify="left" if name in left else "right")
-    for row in rows:
-        table.add_row(*map(as_text, row))
-    return table
 
 
 def _batch_cells(event: BatchSettled) -> list[Words]:
@@ -440,7 +425,8 @@ _COLOURS = {
     State.FAILED: "bold red",
 }
 _WORST = (State.FAILED, State.BACKOFF, State.FAILING)
-_HEADERS = ("PIPELINE", "STATE", "BATCH", "ROWS/S", "LAG", "DEAD LETTERS", "PARKED", "RESTARTS")
+_COUNTS = ("BATCH>", "ROWS/S>", "LAG>", "DEAD LETTERS>", "PARKED>", "RESTARTS>")
+_HEADERS = ("PIPELINE", "STATE", *_COUNTS)
 
 
 class UpLines:
@@ -503,8 +489,7 @@ class UpView:
         rows = [[*_cells(each), _retry(each)] for each in order[:_MOST]]
         if len(order) > _MOST:
             rows.append([styled(f"and {len(order) - _MOST:,} more", "dim")])
-        left = ("PIPELINE", "STATE", "NEXT RETRY")
-        table = _grid((*_HEADERS, "NEXT RETRY"), rows, left=left)
+        table = grid((*_HEADERS, "NEXT RETRY"), rows)
         with self._lock:
             news = [Text(""), *self._news] if self._news else []
             return Group(styled(title, "bold"), table, *news)
@@ -535,7 +520,7 @@ def _retry(status: PipelineStatus) -> Words:
 
 def draw_outcome(paper: Paper, statuses: Sequence[PipelineStatus]) -> None:
     """How each of them ended."""
-    paper.table(_HEADERS, map(_cells, statuses), right=_HEADERS[2:], indent=0)
+    paper.table(_HEADERS, map(_cells, statuses), indent=0)
     for each in statuses:
         if (error := each.error) is not None:
             parts = (str(error.code), error.what, error.where, error.evidence)

@@ -8,8 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from distributary.cli.lakes import Lake, find_lake, find_table, loaded_of
 from distributary.cli.output import (
     Paper,
@@ -22,7 +20,17 @@ from distributary.cli.output import (
     size,
     styled,
 )
-from distributary.cli.verb import MEND, DryRun, Invocation, LakeOption, complete_tables, verb
+from distributary.cli.verb import (
+    MEND,
+    DryRun,
+    Invocation,
+    LakeOption,
+    argument,
+    complete_tables,
+    option,
+    single,
+    verb,
+)
 from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from distributary.engine.maintain import Report, TableReport
 
 
-app = typer.Typer()
+app = single(MEND)
 
 _FILES = (".yaml", ".yml")
 _TOLD_EVERY = 100
@@ -38,49 +46,42 @@ _TOLD_EVERY = 100
 _SHOWN = 50
 
 
-def _flag(name: str, help: str) -> typer.models.OptionInfo:
-    return typer.Option(f"--{name}", help=help)  # type: ignore[no-any-return]
-
-
 @verb(
     app,
-    panel=MEND,
-    examples=[
-        "distributary maintain distributary-demo/games.yaml --dry-run",
-        "distributary maintain --lake distributary-demo --optimize",
-    ],
+    "maintain distributary-demo/games.yaml --dry-run",
+    "maintain --lake distributary-demo --optimize",
 )
 def maintain(
     call: Invocation,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="The pipeline file, and tables if not all are meant; all may be left out.",
+        argument(
+            "The pipeline file, and tables if not all are meant; all may be left out.",
             metavar="FILE|TABLE",
             autocompletion=complete_tables,
             show_default=False,
         ),
     ] = None,
     lake: LakeOption = None,
-    optimize: Annotated[bool, _flag("optimize", "Put small files together.")] = False,
+    optimize: Annotated[bool, option("--optimize", "Put small files together.")] = False,
     checkpoint: Annotated[
-        bool, _flag("checkpoint", "Sum logs up, and remove their expired commits.")
+        bool, option("--checkpoint", "Sum logs up, and remove their expired commits.")
     ] = False,
     vacuum: Annotated[
-        bool, _flag("vacuum", "Delete files that are no longer part of a table.")
+        bool, option("--vacuum", "Delete files that are no longer part of a table.")
     ] = False,
     expire: Annotated[
-        bool, _flag("expire", "Remove old dead letters, and details of old batches.")
+        bool, option("--expire", "Remove old dead letters, and details of old batches.")
     ] = False,
     retention: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--retention",
+            "Keep files for readers of older versions for so long: 7d.",
             metavar="AGE",
-            help="Keep files for readers of older versions for so long: 7d.",
         ),
     ] = None,
-    force: Annotated[bool, _flag("force", "Allow a retention of less than a day.")] = False,
+    force: Annotated[bool, option("--force", "Allow a retention of less than a day.")] = False,
     dry_run: DryRun = False,
 ) -> int:
     """Compact, clean up and expire, beside running pipelines.
@@ -177,9 +178,8 @@ def _settings(call: Invocation, lake: Lake) -> Maintain:
 def _draw(paper: Paper, report: Report, *, dry_run: bool) -> None:
     changed = [table for table in report.tables if table.changed]
     if changed:
-        headers = ("TABLE", "ROLE", "FILES", "SIZE", "LOG", "DELETED", "LETTERS", "TIME")
-        right = ("FILES", "SIZE", "DELETED", "LETTERS", "TIME")
-        paper.table(headers, map(_cells, changed[:_SHOWN]), right=right, indent=0)
+        headers = ("TABLE", "ROLE", "FILES>", "SIZE>", "LOG", "DELETED>", "LETTERS>", "TIME>")
+        paper.table(headers, map(_cells, changed[:_SHOWN]), indent=0)
         paper.more(len(changed) - _SHOWN, "table")
     errors = [(f"{table.table}: ", table.error) for table in report.tables]
     for about, error in [*errors, ("", report.error)]:

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from distributary.cli.lakes import find_lake, find_table, open_pipeline, pipeline_of
 from distributary.cli.output import Paper, confirmed, counted, cut, duration, number, styled
 from distributary.cli.verb import (
@@ -24,6 +22,8 @@ from distributary.cli.verb import (
     TableArgument,
     Yes,
     complete_tables,
+    option,
+    single,
     verb,
 )
 from distributary.errors import RegistryError, SourceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from distributary.engine.removal import Removal
 
 
-app = typer.Typer()
+app = single(MEND)
 
 _SUBJECTS_SHOWN = 20
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
@@ -43,11 +43,7 @@ _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@verb(
-    app,
-    panel=MEND,
-    examples=["distributary resume bronze_events --dry-run --lake distributary-demo"],
-)
+@verb(app, "resume bronze_events --dry-run --lake distributary-demo")
 def resume(
     call: Invocation,
     table: TableArgument,
@@ -94,11 +90,8 @@ def resume(
 
 @verb(
     app,
-    panel=MEND,
-    examples=[
-        "distributary rebuild shop_orders --lake distributary-demo --dry-run",
-        "distributary rebuild shop_orders --lake distributary-demo",
-    ],
+    "rebuild shop_orders --lake distributary-demo --dry-run",
+    "rebuild shop_orders --lake distributary-demo",
 )
 def rebuild(
     call: Invocation,
@@ -187,24 +180,21 @@ def microseconds(moment: datetime | None) -> int | None:
 
 @verb(
     app,
-    panel=MEND,
-    examples=[
-        "distributary reset distributary-demo/games.yaml --dry-run",
-        "distributary reset distributary-demo/games.yaml --table bronze_events --dry-run",
-    ],
+    "reset distributary-demo/games.yaml --dry-run",
+    "reset distributary-demo/games.yaml --table bronze_events --dry-run",
 )
 def reset(
     call: Invocation,
     file: File,
     with_tables: Annotated[
-        bool, typer.Option("--with-tables", help="Remove its tables and their history too.")
+        bool, option("--with-tables", "Remove its tables and their history too.")
     ] = False,
     table: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--table",
+            "Keep all progress, and take this table as it is: what it lacks is accepted.",
             metavar="NAME",
-            help="Keep all progress, and take this table as it is: what it lacks is accepted.",
             autocompletion=complete_tables,
         ),
     ] = None,
@@ -238,11 +228,7 @@ def reset(
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
 
-@verb(
-    app,
-    panel=MEND,
-    examples=["distributary recover distributary-demo/games.yaml --dry-run"],
-)
+@verb(app, "recover distributary-demo/games.yaml --dry-run")
 def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
     """Make a lost checkpoint anew from what the lake knows.
 
@@ -276,11 +262,7 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
     paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
 
 
-@verb(
-    app,
-    panel=MEND,
-    examples=["distributary clean distributary-demo/games.yaml --dry-run"],
-)
+@verb(app, "clean distributary-demo/games.yaml --dry-run")
 def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
     from distributary.engine.mending import plan_clean, plan_produced
@@ -345,7 +327,7 @@ def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
     # they come last
     more = max(0, sum(each.kind == SUBJECT for each in removals) - _SUBJECTS_SHOWN)
     paper.table(
-        ("WHAT", "NAME", "ROWS", "PATH"),
+        ("WHAT", "NAME", "ROWS>", "PATH"),
         (
             (
                 each.kind,
@@ -355,7 +337,6 @@ def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
             )
             for each in removals[: len(removals) - more]
         ),
-        right=("ROWS",),
         indent=0,
     )
     paper.more(more, "subject")

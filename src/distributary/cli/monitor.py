@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from distributary.cli.lakes import Lake, find_lake, load_file
+from distributary.cli.lakes import Lake, find_lake, load_file, read_text
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import (
     LOOK,
@@ -25,6 +23,8 @@ from distributary.cli.verb import (
     Invocation,
     LakeOption,
     group,
+    option,
+    single,
     verb,
 )
 from distributary.errors import ConfigError, ErrorCode
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from distributary.observe.alerts.targets import Outcome, Target
 
 
-app = typer.Typer()
-alerts_app = group("alerts", "Alerts: send a test message.")
+app = single(LOOK)
+alerts_app = group("alerts", "Alerts: send a test message.", panel=LOOK)
 
 PORT = 8642
 _SHORTEST = 16
@@ -44,21 +44,16 @@ _NO_TARGET = "no target: add alerts.to to the file, as in docs/alerts.md"
 
 @verb(
     app,
-    panel=LOOK,
-    examples=[
-        "distributary metrics",
-        "distributary metrics --grafana > distributary.json",
-        "distributary metrics --rules > distributary-rules.yaml",
-    ],
+    "metrics",
+    "metrics --grafana > distributary.json",
+    "metrics --rules > distributary-rules.yaml",
 )
 def metrics(
     call: Invocation,
     grafana: Annotated[
-        bool, typer.Option("--grafana", help="Print a dashboard for Grafana to import.")
+        bool, option("--grafana", "Print a dashboard for Grafana to import.")
     ] = False,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="Print alert rules for Prometheus.")
-    ] = False,
+    rules: Annotated[bool, option("--rules", "Print alert rules for Prometheus.")] = False,
 ) -> None:
     """The metrics, a dashboard for Grafana, alert rules.
 
@@ -83,47 +78,36 @@ def metrics(
         )
 
 
-@verb(
-    app,
-    panel=LOOK,
-    examples=[
-        "distributary ui --lake distributary-demo",
-        "distributary ui --lake distributary-demo --host 0.0.0.0 --new-token",
-    ],
-)
+@verb(app, "ui --lake distributary-demo", "ui --lake distributary-demo --host 0.0.0.0 --new-token")
 def ui(
     call: Invocation,
     lake: LakeOption = None,
     file: FileOption = None,
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; beyond this machine with a token.")
+        str, option("--host", "Where to listen; beyond this machine with a token.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="At which port; 0 for a free one.")
+        int, option("--port", "At which port; 0 for a free one.", min=0, max=65535)
     ] = PORT,
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--token-file",
+            "Ask for the token in this file; else for $DISTRIBUTARY_TOKEN.",
             metavar="FILE",
-            help="Ask for the token in this file; else for $DISTRIBUTARY_TOKEN.",
         ),
     ] = None,
-    new_token: Annotated[
-        bool, typer.Option("--new-token", help="Make a token and print it once.")
-    ] = False,
+    new_token: Annotated[bool, option("--new-token", "Make a token and print it once.")] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-host", metavar="NAME", help="Another name of it, behind a proxy say."
-        ),
+        option("--allow-host", "Another name of it, behind a proxy say.", metavar="NAME"),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--trusted-proxy",
+            "A proxy that says who asks: X-Forwarded-For and X-Forwarded-Proto count.",
             metavar="ADDRESS",
-            help="A proxy that says who asks: X-Forwarded-For and X-Forwarded-Proto count.",
         ),
     ] = None,
 ) -> None:
@@ -179,7 +163,9 @@ def _token(host: str, file: Path | None) -> str | None:
     from distributary.web.jobs import TOKEN_VARIABLE
 
     where = str(file) if file else f"variable {TOKEN_VARIABLE}"
-    token = _read(file) if file else os.environ.get(TOKEN_VARIABLE)
+    token = (
+        read_text(file, "the file of the token").strip() if file else os.environ.get(TOKEN_VARIABLE)
+    )
     if token is not None:
         if len(token) < _SHORTEST:
             raise ConfigError(
@@ -212,29 +198,12 @@ def _proxy(text: str) -> str:
         ) from None
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "the file of the token cannot be read",
-            code=ErrorCode.CONFIG_UNREADABLE,
-            where=str(file),
-            evidence=type(error).__name__,
-            next_step="check its path and rights",
-        ) from error
-
-
-@verb(
-    alerts_app,
-    panel=LOOK,
-    examples=["distributary alerts test distributary-demo/games.yaml --dry-run"],
-)
+@verb(alerts_app, "alerts test distributary-demo/games.yaml --dry-run", panel=LOOK)
 def test(
     call: Invocation,
     file: File,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="NAME", help="Only the target of this name.")
+        str | None, option("--to", "Only the target of this name.", metavar="NAME")
     ] = None,
     dry_run: DryRun = False,
 ) -> int:

@@ -22,6 +22,7 @@ from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
     from distributary.observe.journal import Journal
@@ -33,14 +34,9 @@ if TYPE_CHECKING:
 def confirmed(
     call: Invocation, question: str, *, yes: bool, evidence: str, draw: Draw | None = None
 ) -> bool:
-    """By `--yes`, or by a yes in a terminal that was shown what it is about; else nothing is done.
+    """By `--yes`, or by a yes in a terminal; without either nothing is done.
 
-    Args:
-        call: the command.
-        question: what is asked.
-        yes: whether the answer was given before.
-        evidence: what would be done, in one line.
-        draw: the same in full.
+    What is about to be done is shown there by `draw`; `evidence` says it in one line.
     """
     if yes:
         return True
@@ -199,6 +195,27 @@ def as_text(words: Words) -> Text:
     return styled(words, "") if isinstance(words, str) else words
 
 
+def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int = 0) -> Table:
+    """Columns without a frame; those with `>` at the end of their headers stand to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    cells = [[as_text(cell) for cell in row] for row in rows]
+    for at, header in enumerate(headers):
+        number = header.endswith(">")
+        longest = max((row[at].cell_len for row in cells if at < len(row)), default=0)
+        table.add_column(
+            header.removesuffix(">"),
+            justify="right" if number else "left",
+            overflow="ellipsis" if at else "fold",
+            # what a line is about, and numbers, stay in one piece if they fit at all
+            no_wrap=number or (at == 0 and longest <= width // 2),
+        )
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
 class Paper:
     """A stream to draw on: plain where colour is not wanted or nobody looks."""
 
@@ -241,33 +258,10 @@ class Paper:
             self.line(f"{indent}{each}")
 
     def table(
-        self,
-        headers: Sequence[str],
-        rows: Iterable[Sequence[Words]],
-        *,
-        right: Iterable[str] = (),
-        indent: int = 2,
+        self, headers: Sequence[str], rows: Iterable[Sequence[Words]], *, indent: int = 2
     ) -> None:
-        """Columns under headers, without a frame."""
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        aligned = set(right)
-        cells = [[as_text(cell) for cell in row] for row in rows]
-        for at, header in enumerate(headers):
-            number = header in aligned
-            longest = max((row[at].cell_len for row in cells), default=0)
-            # what a line is about, and numbers, stay in one piece if they fit at all
-            whole = number or (at == 0 and longest <= self.console.width // 2)
-            table.add_column(
-                header,
-                justify="right" if number else "left",
-                overflow="ellipsis" if at else "fold",
-                no_wrap=whole,
-            )
-        for row in cells:
-            table.add_row(*row)
-        self._print(table, indent=indent)
+        """Columns under headers; `>` at the end of a header is for numbers."""
+        self._print(grid(headers, rows, width=self.console.width), indent=indent)
 
     def _print(self, what: RenderableType, *, indent: int = 0) -> None:
         with self.console.capture() as drawn:

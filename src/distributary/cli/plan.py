@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from distributary.cli.lakes import load_file, open_pipeline
 from distributary.cli.output import Paper, counted, cut, printable, styled, tally
 from distributary.cli.schema import draw_compatibility
-from distributary.cli.verb import LOOK, File, Invocation, OptionalFile, verb
+from distributary.cli.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 
 if TYPE_CHECKING:
     from distributary.engine.proposal import Proposal
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from distributary.model.table import Change
 
 
-app = typer.Typer()
+app = single(LOOK)
 
 _MOST_SHOWN = 20
 _LONGEST = 400
@@ -31,21 +29,16 @@ _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 @verb(
     app,
-    panel=LOOK,
-    examples=[
-        "distributary validate distributary-demo/games.yaml",
-        "distributary validate distributary-demo/games.yaml --show-config",
-        "distributary validate --print-schema",
-    ],
+    "validate distributary-demo/games.yaml",
+    "validate distributary-demo/games.yaml --show-config",
+    "validate --print-schema",
 )
 def validate(
     call: Invocation,
     file: OptionalFile = None,
-    show_config: Annotated[
-        bool, typer.Option("--show-config", help="Each value with its origin.")
-    ] = False,
+    show_config: Annotated[bool, option("--show-config", "Each value with its origin.")] = False,
     print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="The JSON schema of pipeline files.")
+        bool, option("--print-schema", "The JSON schema of pipeline files.")
     ] = False,
 ) -> None:
     """Check a pipeline file: all that is wrong with it, line by line."""
@@ -81,39 +74,34 @@ def validate(
         call.out.show(data | {"warnings": warnings}, draw)
 
 
-@verb(app, panel=LOOK, examples=["distributary plan distributary-demo/games.yaml"])
+@verb(app, "plan distributary-demo/games.yaml")
 def plan(
     call: Invocation,
     file: File,
     check: Annotated[
         bool,
-        typer.Option(
+        option(
             "--check",
-            help="Exit with 1 if a table would change; with a schema, if it would be refused "
+            "Exit with 1 if a table would change; with a schema, if it would be refused "
             "or break records.",
         ),
     ] = False,
     with_schema: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--with-schema",
+            "Try a schema that is not registered, on the last batch.",
             metavar="SCHEMA",
-            help="Try a schema that is not registered, on the last batch.",
         ),
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(
-            "--subject", metavar="NAME", help="Its subject, where its name does not say it."
-        ),
+        option("--subject", "Its subject, where its name does not say it.", metavar="NAME"),
     ] = None,
     record_type: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="The type of record, for its subject."),
+        str | None, option("--type", "The type of record, for its subject.", metavar="TYPE")
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print it for a pull request.")
-    ] = False,
+    markdown: Annotated[bool, option("--markdown", "Print it for a pull request.")] = False,
 ) -> int:
     """The tables, columns and changes that a run would make now.
 

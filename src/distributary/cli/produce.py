@@ -6,103 +6,76 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.output import Paper, counted, number, tally
-from distributary.cli.verb import Invocation, group, verb
+from distributary.cli.verb import START, Invocation, argument, group, option, verb
 from distributary.store import disk
 
 if TYPE_CHECKING:
     from distributary.lab.simulate.base import Registry, Round, Sent, Sink
     from distributary.lab.simulate.cdc.debezium import MessageRound
-    from distributary.lab.simulate.cdc.files import CdcSent
+    from distributary.lab.simulate.cdc.files import CdcSent, FileRound
     from distributary.lab.simulate.kafka import KafkaTarget
 
 
-app = group("produce", "Send simulated records to a source.")
+app = group("produce", "Send simulated records to a source.", panel=START)
 
 # Options that several producers have.
 
 
-class Destination(StrEnum):
-    """Where records go."""
-
-    KAFKA = "kafka"
-    DELTA = "delta"
-
+Destination = Literal["kafka", "delta"]
+OrderType = Literal["orders", "customer", "product"]
 
 KAFKA, DELTA, FILES = "With --to kafka", "With --to delta", "With --to files"
 
-To = Annotated[
-    Destination, typer.Option("--to", help="A topic of Kafka, or a Delta table in its place.")
-]
-Table = Annotated[
-    Path | None, typer.Argument(metavar="PATH", help="With --to delta: the table's folder.")
-]
+To = Annotated[Destination, option("--to", "A topic of Kafka, or a Delta table in its place.")]
+Table = Annotated[Path | None, argument("With --to delta: the table's folder.", metavar="PATH")]
 RegistryFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--registry",
-        metavar="DIR",
-        help="The folder that keeps the schemas.",
-        rich_help_panel=DELTA,
+    option(
+        "--registry", "The folder that keeps the schemas.", metavar="DIR", rich_help_panel=DELTA
     ),
 ]
 SERVERS_HELP = "The brokers, host:port; else 127.0.0.1:9092."
 URL_HELP = "The schema registry; else that of `dev up`."
 Servers = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-servers", envvar="KAFKA_SERVER", help=SERVERS_HELP, rich_help_panel=KAFKA
-    ),
+    option("--bootstrap-servers", SERVERS_HELP, envvar="KAFKA_SERVER", rich_help_panel=KAFKA),
 ]
 RegistryUrl = Annotated[
-    str | None,
-    typer.Option("--registry-url", envvar="SR_URL", help=URL_HELP, rich_help_panel=KAFKA),
+    str | None, option("--registry-url", URL_HELP, envvar="SR_URL", rich_help_panel=KAFKA)
 ]
 PipelineFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--pipeline",
+        "Take brokers, registry and how to log in to both from a pipeline file.",
         metavar="FILE",
-        help="Take brokers, registry and how to log in to both from a pipeline file.",
         rich_help_panel=KAFKA,
     ),
 ]
 Topic = Annotated[
-    str | None,
-    typer.Option("--topic", help="The topic; made if it is not there.", rich_help_panel=KAFKA),
+    str | None, option("--topic", "The topic; made if it is not there.", rich_help_panel=KAFKA)
 ]
 Partitions = Annotated[
     int | None,
-    typer.Option(
-        "--partitions",
-        min=1,
-        help="Partitions of a topic that is made; else 1.",
-        rich_help_panel=KAFKA,
+    option(
+        "--partitions", "Partitions of a topic that is made; else 1.", min=1, rich_help_panel=KAFKA
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed sends the same records.")]
+Seed = Annotated[int, option("--seed", "The same seed sends the same records.")]
 Rate = Annotated[
-    float | None,
-    typer.Option("--rate", help="Messages a second; as fast as possible if not given."),
+    float | None, option("--rate", "Messages a second; as fast as possible if not given.")
 ]
-Games = Annotated[int, typer.Option("--games", min=1, help="How many types of record.")]
-Versions = Annotated[int, typer.Option("--versions", min=1, help="How many schema versions each.")]
-Records = Annotated[
-    int, typer.Option("--records", min=1, help="Good records per type and version.")
-]
-Bad = Annotated[int, typer.Option("--bad", min=0, help="Bad records, in addition.")]
+Games = Annotated[int, option("--games", "How many types of record.", min=1)]
+Versions = Annotated[int, option("--versions", "How many schema versions each.", min=1)]
+Records = Annotated[int, option("--records", "Good records per type and version.", min=1)]
+Bad = Annotated[int, option("--bad", "Bad records, in addition.", min=0)]
 StartVersion = Annotated[
-    int, typer.Option("--start-version", min=1, help="Go on with this version of the schemas.")
+    int, option("--start-version", "Go on with this version of the schemas.", min=1)
 ]
-
-
-# Where records go: a topic and a registry, or a table and a folder of schemas.
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +114,7 @@ def _open_target(
     from distributary.lab.simulate.kafka import open_outlet
     from distributary.registry.folder import FileRegistry
 
-    if target.to is Destination.KAFKA:
+    if target.to == "kafka":
         where = _kafka_target(call, target, topic)
         with open_outlet(where) as outlet:
             place = {"kind": "kafka", "bootstrap_servers": where.bootstrap_servers}
@@ -227,45 +200,36 @@ def _show_sent(call: Invocation, sent: Sent, opened: Opened) -> None:
     call.out.show(data, draw)
 
 
-class Framing(StrEnum):
-    """Whether the registry's header stands before a message."""
-
-    NONE = "none"
-    CONFLUENT = "confluent"
-    MIXED = "mixed"
-
-
-_SHARES = {Framing.NONE: 0.0, Framing.CONFLUENT: 1.0}
+_SHARES = {"none": 0.0, "confluent": 1.0}
 
 
 @verb(
     app,
-    examples=[
-        "distributary produce games --to delta my-lake/wrapper --registry my-lake/schemas",
-        "distributary produce games --to kafka --games 20 --bad 25",
-    ],
+    "produce games --to delta my-lake/wrapper --registry my-lake/schemas",
+    "produce games --to kafka --games 20 --bad 25",
 )
 def games(
     call: Invocation,
     path: Table = None,
-    to: To = Destination.KAFKA,
+    to: To = "kafka",
     games: Games = 5,
     versions: Versions = 5,
     records: Records = 10,
     bad: Bad = 0,
     bad_kinds: Annotated[
-        str | None, typer.Option("--bad-kinds", help="Which bad records, separated by commas.")
+        str | None, option("--bad-kinds", "Which bad records, separated by commas.")
     ] = None,
     late: Annotated[
-        int, typer.Option("--late", min=0, help="Records of old versions that come at the end.")
+        int, option("--late", "Records of old versions that come at the end.", min=0)
     ] = 0,
     type_change: Annotated[
-        bool, typer.Option("--type-change", help="In the newest version a field changes its type.")
+        bool, option("--type-change", "In the newest version a field changes its type.")
     ] = False,
     start_version: StartVersion = 1,
     framing: Annotated[
-        Framing, typer.Option("--framing", help="Whether the registry's header is there.")
-    ] = Framing.MIXED,
+        Literal["none", "confluent", "mixed"],
+        option("--framing", "Whether the registry's header is there."),
+    ] = "mixed",
     rate: Rate = None,
     seed: Seed = 999,
     bootstrap_servers: Servers = None,
@@ -307,15 +271,13 @@ def games(
 
 @verb(
     app,
-    examples=[
-        "distributary produce people --to delta my-lake/people --registry my-lake/schemas",
-        "distributary produce people --to kafka --versions 3",
-    ],
+    "produce people --to delta my-lake/people --registry my-lake/schemas",
+    "produce people --to kafka --versions 3",
 )
 def people(
     call: Invocation,
     path: Table = None,
-    to: To = Destination.KAFKA,
+    to: To = "kafka",
     versions: Versions = 2,
     records: Records = 10,
     start_version: StartVersion = 1,
@@ -325,9 +287,7 @@ def people(
     registry_url: RegistryUrl = None,
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic", envvar="KAFKA_TOPIC", help="The topic; else people.", rich_help_panel=KAFKA
-        ),
+        option("--topic", "The topic; else people.", envvar="KAFKA_TOPIC", rich_help_panel=KAFKA),
     ] = None,
     partitions: Partitions = None,
     pipeline: PipelineFile = None,
@@ -352,89 +312,66 @@ def people(
             plan,
             registry=opened.registry,
             sink=opened.sink,
-            framing=protobuf_serializer if to is Destination.KAFKA else None,
+            framing=protobuf_serializer if to == "kafka" else None,
             rate=rate,
             on_round=_teller(call),
         )
         _show_sent(call, sent, opened)
 
 
-# Orders: simulated ones, or what somebody types.
-
-
-class OrderFraming(StrEnum):
-    """The same for orders, of which none can be mistaken for the other."""
-
-    NONE = "none"
-    CONFLUENT = "confluent"
-
-
-class OrderType(StrEnum):
-    """What is ordered, or who orders."""
-
-    ORDERS = "orders"
-    CUSTOMER = "customer"
-    PRODUCT = "product"
-
-
 @verb(
     app,
-    examples=[
-        "distributary produce orders --to delta my-lake/orders --registry my-lake/schemas",
-        "distributary produce orders --to kafka --versions 2 --empty 3",
-        "distributary produce orders --to kafka --framing none --records 1",
-    ],
+    "produce orders --to delta my-lake/orders --registry my-lake/schemas",
+    "produce orders --to kafka --versions 2 --empty 3",
+    "produce orders --to kafka --framing none --records 1",
 )
 def orders(
     call: Invocation,
     path: Table = None,
-    to: To = Destination.KAFKA,
+    to: To = "kafka",
     type: Annotated[
-        OrderType,
-        typer.Option("--type", help="Lists of orders, or one of two types that share a topic."),
-    ] = OrderType.ORDERS,
+        OrderType, option("--type", "Lists of orders, or one of two types that share a topic.")
+    ] = "orders",
     records: Annotated[
-        int, typer.Option("--records", min=1, help="Messages per version, none of them empty.")
+        int, option("--records", "Messages per version, none of them empty.", min=1)
     ] = 10,
     versions: Annotated[
-        int, typer.Option("--versions", min=1, max=2, help="2 adds a field to products in orders.")
+        int, option("--versions", "2 adds a field to products in orders.", min=1, max=2)
     ] = 1,
-    empty: Annotated[
-        int, typer.Option("--empty", min=0, help="Lists without an order, in addition.")
-    ] = 0,
+    empty: Annotated[int, option("--empty", "Lists without an order, in addition.", min=0)] = 0,
     framing: Annotated[
-        OrderFraming,
-        typer.Option("--framing", help="none: without the registry's header, for dead letters."),
-    ] = OrderFraming.CONFLUENT,
+        Literal["none", "confluent"],
+        option("--framing", "none: without the registry's header, for dead letters."),
+    ] = "confluent",
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Ask for each record; an empty line ends it.")
+        bool, option("--interactive", "Ask for each record; an empty line ends it.")
     ] = False,
     rate: Rate = None,
     seed: Seed = 999,
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--bootstrap-servers",
+            SERVERS_HELP,
             envvar=["KAFKA_URL", "KAFKA_SERVER"],
-            help=SERVERS_HELP,
             rich_help_panel=KAFKA,
         ),
     ] = None,
     registry_url: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--registry-url",
+            URL_HELP,
             envvar=["SCHEMA_REGISTRY_URL", "SR_URL"],
-            help=URL_HELP,
             rich_help_panel=KAFKA,
         ),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--topic",
+            "The topic; else dev.orders, or dev.types for the two types.",
             envvar="KAFKA_TOPIC",
-            help="The topic; else dev.orders, or dev.types for the two types.",
             rich_help_panel=KAFKA,
         ),
     ] = None,
@@ -449,11 +386,11 @@ def orders(
     """
     from distributary.lab.simulate.orders import OrderKind, OrdersPlan, produce_orders, typed_orders
 
-    usual = "dev.orders" if type is OrderType.ORDERS else "dev.types"
+    usual = "dev.orders" if type == "orders" else "dev.types"
     plan = OrdersPlan(
-        kind=OrderKind(type.value),
+        kind=OrderKind(type),
         topic=topic or usual,
-        framed=framing is OrderFraming.CONFLUENT,
+        framed=framing == "confluent",
         records=records,
         versions=versions,
         empty=empty,
@@ -506,9 +443,9 @@ def _ask_records(call: Invocation, kind: OrderType, *, version: int) -> Iterator
         first, bits = _FIRST[kind]
         while (id := ask(f"{first} number, nothing to end", _whole(bits), None)) is not None:
             record = {f"{first}_id": id} | {key: ask(label) for key, label in _TEXTS[kind].items()}
-            if kind is OrderType.PRODUCT:
+            if kind == "product":
                 record["product_price"] = ask("price", _amount, 0.0)
-            if kind is not OrderType.ORDERS:
+            if kind != "orders":
                 yield record
                 continue
             record["products"] = list(products())
@@ -517,15 +454,11 @@ def _ask_records(call: Invocation, kind: OrderType, *, version: int) -> Iterator
 
 
 _INT, _LONG = 31, 63
-_FIRST = {
-    OrderType.ORDERS: ("order", _LONG),
-    OrderType.CUSTOMER: ("customer", _INT),
-    OrderType.PRODUCT: ("product", _INT),
-}
+_FIRST = {"orders": ("order", _LONG), "customer": ("customer", _INT), "product": ("product", _INT)}
 _TEXTS = {
-    OrderType.ORDERS: {"customer": "customer", "description": "description"},
-    OrderType.CUSTOMER: {f"customer_{label}": label for label in ("name", "email", "address")},
-    OrderType.PRODUCT: {"product_name": "name"},
+    "orders": {"customer": "customer", "description": "description"},
+    "customer": {f"customer_{label}": label for label in ("name", "email", "address")},
+    "product": {"product_name": "name"},
 }
 
 
@@ -545,107 +478,65 @@ def _amount(text: str) -> float:
         raise ValueError("a number is needed here") from None
 
 
-# Changes of a simulated database, as files or as messages.
-
-
-class Outlet(StrEnum):
-    """Where changes go."""
-
-    FILES = "files"
-    KAFKA = "kafka"
-
-
-class Database(StrEnum):
-    """What changes."""
-
-    MYSQL = "mysql"
-    POSTGRESQL = "postgresql"
-    ORACLE = "oracle"
-    SQLSERVER = "sqlserver"
-
-
-class Format(StrEnum):
-    """How changes are written."""
-
-    AVRO = "avro"
-    JSON = "json"
-    JSON_ARRAY = "json-array"
-    DEBEZIUM = "debezium"
-
-
 @verb(
     app,
-    examples=[
-        "distributary produce cdc my-lake/datastream --tables 5",
-        "distributary produce cdc my-lake/datastream --tables 50 --chaos --truth truth.json",
-        "distributary produce cdc --to kafka --source-type postgresql",
-    ],
+    "produce cdc my-lake/datastream --tables 5",
+    "produce cdc my-lake/datastream --tables 50 --chaos --truth truth.json",
+    "produce cdc --to kafka --source-type postgresql",
 )
 def cdc(
     call: Invocation,
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="PATH", help="With --to files: the folder of the stream."),
+        Path | None, argument("With --to files: the folder of the stream.", metavar="PATH")
     ] = None,
     to: Annotated[
-        Outlet, typer.Option("--to", help="Files of Datastream, or messages of Debezium.")
-    ] = Outlet.FILES,
+        Literal["files", "kafka"], option("--to", "Files of Datastream, or messages of Debezium.")
+    ] = "files",
     source_type: Annotated[
-        Database, typer.Option("--source-type", help="The database whose rows change.")
-    ] = Database.MYSQL,
-    tables: Annotated[int, typer.Option("--tables", min=1, help="How many tables.")] = 2,
-    events: Annotated[
-        int, typer.Option("--events", min=0, help="Changes in all tables together.")
-    ] = 1_000,
+        Literal["mysql", "postgresql", "oracle", "sqlserver"],
+        option("--source-type", "The database whose rows change."),
+    ] = "mysql",
+    tables: Annotated[int, option("--tables", "How many tables.", min=1)] = 2,
+    events: Annotated[int, option("--events", "Changes in all tables together.", min=0)] = 1_000,
     rows: Annotated[
-        int, typer.Option("--rows", min=0, help="Rows that a table has before, to backfill.")
+        int, option("--rows", "Rows that a table has before, to backfill.", min=0)
     ] = 20,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="In how many parts the stream comes.")
-    ] = 5,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0, help="Seconds between two parts.")
-    ] = 0.0,
+    rounds: Annotated[int, option("--rounds", "In how many parts the stream comes.", min=1)] = 5,
+    interval: Annotated[float, option("--interval", "Seconds between two parts.", min=0)] = 0.0,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Everything that makes a stream hard to follow.")
+        bool, option("--chaos", "Everything that makes a stream hard to follow.")
     ] = False,
     features: Annotated[
-        str | None,
-        typer.Option("--with", help="Only some of it, separated by commas: see the docs."),
+        str | None, option("--with", "Only some of it, separated by commas: see the docs.")
     ] = None,
     truth: Annotated[
-        Path | None,
-        typer.Option("--truth", metavar="FILE", help="Write what the tables must hold."),
+        Path | None, option("--truth", "Write what the tables must hold.", metavar="FILE")
     ] = None,
     print_truth: Annotated[
-        bool, typer.Option("--print-truth", help="Print what the tables must hold, as JSON.")
+        bool, option("--print-truth", "Print what the tables must hold, as JSON.")
     ] = False,
     seed: Seed = 999,
     format: Annotated[
-        Format | None,
-        typer.Option("--format", help="How it is written; else avro, or debezium to Kafka."),
+        Literal["avro", "json", "json-array", "debezium"] | None,
+        option("--format", "How it is written; else avro, or debezium to Kafka."),
     ] = None,
     gzip: Annotated[
-        bool, typer.Option("--gzip", help="Compress files in JSON.", rich_help_panel=FILES)
+        bool, option("--gzip", "Compress files in JSON.", rich_help_panel=FILES)
     ] = False,
     bare_methods: Annotated[
         bool,
-        typer.Option(
+        option(
             "--bare-methods",
-            help="Read methods are cdc and backfill: no word on the database.",
+            "Read methods are cdc and backfill: no word on the database.",
             rich_help_panel=FILES,
         ),
     ] = False,
     bootstrap_servers: Servers = None,
     topic_prefix: Annotated[
-        str,
-        typer.Option("--topic-prefix", help="What all topics begin with.", rich_help_panel=KAFKA),
+        str, option("--topic-prefix", "What all topics begin with.", rich_help_panel=KAFKA)
     ] = "shop",
     with_schema: Annotated[
-        bool,
-        typer.Option(
-            "--with-schema", help="Each message carries its schema.", rich_help_panel=KAFKA
-        ),
+        bool, option("--with-schema", "Each message carries its schema.", rich_help_panel=KAFKA)
     ] = False,
     partitions: Partitions = None,
 ) -> None:
@@ -654,34 +545,20 @@ def cdc(
     Some rows are there before and come by a backfill; then rows are inserted, updated and
     deleted. The same seed gives the same files, byte by byte.
     """
-    from distributary.lab.simulate.cdc.debezium import DebeziumStream, TopicsOutlet, send_messages
-    from distributary.lab.simulate.cdc.files import (
-        FileRound,
-        FileStream,
-        truth_document,
-        write_files,
-    )
-    from distributary.lab.simulate.cdc.shapes import (
-        CALM,
-        CHAOS,
-        CdcFormat,
-        CdcPlan,
-        SourceType,
-        parse_features,
-    )
+    from distributary.lab.simulate.cdc import debezium, files, shapes
     from distributary.lab.simulate.kafka import BOOTSTRAP_SERVERS
 
-    messages = to is Outlet.KAFKA
-    chosen = format or (Format.DEBEZIUM if messages else Format.AVRO)
-    if (chosen is Format.DEBEZIUM) != messages:
+    messages = to == "kafka"
+    chosen = format or ("debezium" if messages else "avro")
+    if (chosen == "debezium") != messages:
         raise call.usage(
             "--format debezium goes with --to kafka, the other formats with --to files."
         )
-    some = parse_features(features.split(",")) if features else frozenset()
-    plan = CdcPlan(
-        features=CHAOS if chaos else CALM | some,
-        format=CdcFormat(chosen.value),
-        source_type=SourceType(source_type.value),
+    some = shapes.parse_features(features.split(",")) if features else frozenset()
+    plan = shapes.CdcPlan(
+        features=shapes.CHAOS if chaos else shapes.CALM | some,
+        format=shapes.CdcFormat(chosen),
+        source_type=shapes.SourceType(source_type),
         tables=tables,
         events=events,
         rows=rows,
@@ -693,24 +570,20 @@ def cdc(
         with_schema=with_schema,
     )
 
-    def tell(round: FileRound | MessageRound) -> None:
-        parts = (
-            counted(len(round.files), "file")
-            if isinstance(round, FileRound)
-            else counted(len(round.messages), "message")
-        )
-        call.out.note(f"round {round.number + 1}: {parts}")
+    def tell_messages(round: MessageRound) -> None:
+        call.out.note(f"round {round.number + 1}: {counted(len(round.messages), 'message')}")
+
+    def tell_files(round: FileRound) -> None:
+        call.out.note(f"round {round.number + 1}: {counted(len(round.files), 'file')}")
 
     about: dict[str, Any]
     if messages:
         if path is not None:
             raise call.usage("PATH is for --to files: a topic has a name and a server.")
-        servers, changes = bootstrap_servers or BOOTSTRAP_SERVERS, DebeziumStream(plan)
-        outlet = TopicsOutlet(servers, partitions=partitions)
-        model, sent = (
-            changes.model,
-            send_messages(changes, outlet, interval=interval, on_round=tell),
-        )
+        servers, changes = bootstrap_servers or BOOTSTRAP_SERVERS, debezium.DebeziumStream(plan)
+        outlet = debezium.TopicsOutlet(servers, partitions=partitions)
+        model = changes.model
+        sent = debezium.send_messages(changes, outlet, interval=interval, on_round=tell_messages)
         about = {"kind": "kafka", "bootstrap_servers": servers, "topics": sorted(outlet.made)}
         about["acknowledged"] = outlet.acknowledged
     else:
@@ -718,10 +591,11 @@ def cdc(
             raise call.usage("--to files needs the folder of the stream.")
         if partitions is not None:
             raise call.usage("--partitions is for --to kafka: a folder has none.")
-        stream = FileStream(plan)
-        model, sent = stream.model, write_files(stream, path, interval=interval, on_round=tell)
+        stream = files.FileStream(plan)
+        model = stream.model
+        sent = files.write_files(stream, path, interval=interval, on_round=tell_files)
         about = {"kind": "files", "path": str(path)}
-    known = json.dumps(truth_document(model), indent=1) if truth or print_truth else ""
+    known = json.dumps(files.truth_document(model), indent=1) if truth or print_truth else ""
     if truth is not None:
         truth.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(truth, f"{known}\n".encode())

@@ -12,11 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.output import Paper, counted, duration, styled
-from distributary.cli.verb import RUN, File, Invocation, group, verb
+from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
 from distributary.observe.log_format import LogFormat, LogLine, spell
 
 if TYPE_CHECKING:
@@ -29,22 +27,22 @@ if TYPE_CHECKING:
     from distributary.supervise.supervisor import Relay, Render, Schedule, Supervisor
 
 
-app = typer.Typer()
-pipelines_app = group("pipelines", "Declarative pipelines: run a project of Spark's.")
+app = single(RUN)
+pipelines_app = group("pipelines", "Declarative pipelines: run a project of Spark's.", panel=RUN)
 
 Token = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--token",
+        "Ask for it at /status and /metrics; an address beyond loopback needs one.",
         envvar="DISTRIBUTARY_TOKEN",
-        help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
     ),
 ]
 LogForm = Annotated[
     LogFormat | None,
-    typer.Option(
+    option(
         "--log-format",
-        help="Tell everything on standard error, a line each: for people, or as JSON.",
+        "Tell everything on standard error, a line each: for people, or as JSON.",
         rich_help_panel="Output",
     ),
 ]
@@ -57,30 +55,25 @@ _UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
 
 @verb(
     app,
-    panel=RUN,
-    examples=[
-        "distributary run distributary-demo/games.yaml",
-        "distributary run distributary-demo/games.yaml --every 10s",
-        "distributary run distributary-demo/games.yaml --metrics 127.0.0.1:9464",
-    ],
+    "run distributary-demo/games.yaml",
+    "run distributary-demo/games.yaml --every 10s",
+    "run distributary-demo/games.yaml --metrics 127.0.0.1:9464",
 )
 def run(
     call: Invocation,
     file: File,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until stopped, without a pause.")
+        bool, option("--continuous", "Go on until stopped, without a pause.")
     ] = False,
     every: Annotated[
-        str | None, typer.Option("--every", help="Go on until stopped, a batch every 10s.")
+        str | None, option("--every", "Go on until stopped, a batch every 10s.")
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Take what is there, then end.")
+        bool, option("--available-now", "Take what is there, then end.")
     ] = False,
     metrics: Annotated[
         str | None,
-        typer.Option(
-            "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus meanwhile."
-        ),
+        option("--metrics", "Serve metrics for Prometheus meanwhile.", metavar="HOST:PORT"),
     ] = None,
     token: Token = None,
     log_format: LogForm = None,
@@ -205,29 +198,24 @@ def _measured(
 
 @verb(
     app,
-    panel=RUN,
-    examples=[
-        "distributary up distributary-demo/games.yaml",
-        "distributary up distributary-demo/games.yaml --every 10s --listen 127.0.0.1:0",
-    ],
+    "up distributary-demo/games.yaml",
+    "up distributary-demo/games.yaml --every 10s --listen 127.0.0.1:0",
 )
 def up(
     call: Invocation,
-    files: Annotated[list[Path], typer.Argument(help="The pipeline files.", metavar="FILE")],
+    files: Annotated[list[Path], argument("The pipeline files.", metavar="FILE")],
     every: Annotated[
-        str | None,
-        typer.Option("--every", help="Go on until stopped, a batch every 10s, all of them."),
+        str | None, option("--every", "Go on until stopped, a batch every 10s, all of them.")
     ] = None,
     grace: Annotated[
-        str,
-        typer.Option("--grace", help="How long pipelines may take to finish when stopped."),
+        str, option("--grace", "How long pipelines may take to finish when stopped.")
     ] = "60s",
     listen: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--listen",
+            "Answer /live, /ready, /status and /metrics; port 0 takes a free one.",
             metavar="HOST:PORT",
-            help="Answer /live, /ready, /status and /metrics; port 0 takes a free one.",
         ),
     ] = None,
     token: Token = None,
@@ -379,35 +367,27 @@ def _answering(
 
 @verb(
     pipelines_app,
+    "pipelines run examples/declarative",
+    "pipelines run examples/declarative --dry-run",
     panel=RUN,
     name="run",
-    examples=[
-        "distributary pipelines run examples/declarative",
-        "distributary pipelines run examples/declarative --dry-run",
-    ],
 )
 def run_project(
     call: Invocation,
     project: Annotated[
-        Path, typer.Argument(metavar="PROJECT", help="The project's folder, or its spec file.")
+        Path, argument("The project's folder, or its spec file.", metavar="PROJECT")
     ],
-    master: Annotated[
-        str, typer.Option("--master", help="Where Spark runs, such as local[4].")
-    ] = "local[*]",
+    master: Annotated[str, option("--master", "Where Spark runs, such as local[4].")] = "local[*]",
     remote: Annotated[
-        str | None,
-        typer.Option("--remote", envvar="SPARK_REMOTE", help="A Spark Connect server: sc://host."),
+        str | None, option("--remote", "A Spark Connect server: sc://host.", envvar="SPARK_REMOTE")
     ] = None,
     max_restarts: Annotated[
-        str,
-        typer.Option("--max-restarts", help="Updates that may fail in a row: unlimited, or 5."),
+        str, option("--max-restarts", "Updates that may fail in a row: unlimited, or 5.")
     ] = "unlimited",
     grace: Annotated[
-        str, typer.Option("--grace", help="How long an update may take to end when stopped.")
+        str, option("--grace", "How long an update may take to end when stopped.")
     ] = "60s",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check the project's definitions.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only check the project's definitions.")] = False,
 ) -> int:
     """Run one update of a declarative project, and again if the schema grows meanwhile.
 

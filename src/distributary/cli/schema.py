@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from distributary.cli.lakes import (
     FoundRegistry,
     Lake,
@@ -24,6 +22,7 @@ from distributary.cli.lakes import (
     find_table,
     no_such,
     open_pipeline,
+    read_text,
 )
 from distributary.cli.output import (
     Paper,
@@ -45,10 +44,13 @@ from distributary.cli.verb import (
     LakeOption,
     OptionalFile,
     PipelineName,
+    argument,
     complete_schemas,
     complete_subjects,
     complete_tables,
     group,
+    option,
+    single,
     verb,
 )
 from distributary.errors import (
@@ -73,21 +75,19 @@ if TYPE_CHECKING:
     from distributary.registry.http.registry import Listed
 
 
-app = group("schema", "Columns of tables, and the schemas they came from.")
-tables_app = typer.Typer()
+app = group("schema", "Columns of tables, and the schemas they came from.", panel=LOOK)
+tables_app = single(LOOK)
 
 RegistryOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--registry",
+        "The registry's folder or address; else that of the pipeline.",
         metavar="PLACE",
-        help="The registry's folder or address; else that of the pipeline.",
     ),
 ]
 _FILE_HELP = "The pipeline file, where this user has not run it as it is now."
-PipelineFile = Annotated[
-    Path | None, typer.Option("--file", "-f", "--config", metavar="FILE", help=_FILE_HELP)
-]
+PipelineFile = Annotated[Path | None, option("--file -f --config", _FILE_HELP, metavar="FILE")]
 
 _AT_ONCE = 8
 _GUESS = "did you mean"
@@ -95,10 +95,7 @@ _UNREGISTERED = -1
 _COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
 
 
-# What exists.
-
-
-@verb(tables_app, panel=LOOK, examples=["distributary tables --lake distributary-demo"])
+@verb(tables_app, "tables --lake distributary-demo")
 def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = None) -> None:
     """Every table with its rows, columns and last commit."""
     from distributary.observe.health import with_measures
@@ -112,11 +109,11 @@ def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = N
 def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:
     now = datetime.now(UTC)
     several = len({table.pipeline for table in tables}) > 1
-    headers = ["TABLE", "ROLE", "TYPE", "ROWS", "COLUMNS", "SIZE", "BATCHES", "LAST COMMIT"]
+    numbers = ("ROWS>", "COLUMNS>", "SIZE>", "BATCHES>")
+    headers = ["TABLE", "ROLE", "TYPE", *numbers, "LAST COMMIT"]
     paper.table(
         [*headers, "PIPELINE"] if several else headers,
         ([*_table_cells(t, now), *([t.pipeline] if several else [])] for t in tables),
-        right=("ROWS", "COLUMNS", "SIZE", "BATCHES"),
         indent=0,
     )
     paper.line(
@@ -141,28 +138,21 @@ def _table_cells(table: TableSummary, now: datetime) -> list[Words]:
     ]
 
 
-# The columns of a table, or one version of a subject.
-
-
 @verb(
     app,
-    examples=[
-        "distributary schema show bronze_events --lake distributary-demo",
-        "distributary schema show wrapper-value 1 --lake distributary-demo",
-    ],
+    "schema show bronze_events --lake distributary-demo",
+    "schema show wrapper-value 1 --lake distributary-demo",
 )
 def show(
     call: Invocation,
     name: Annotated[
         str,
-        typer.Argument(
-            help="The name of a table, of a type of record, or of a subject.",
+        argument(
+            "The name of a table, of a type of record, or of a subject.",
             autocompletion=complete_schemas,
         ),
     ],
-    version: Annotated[
-        str | None, typer.Argument(help="The subject's version; else the newest.")
-    ] = None,
+    version: Annotated[str | None, argument("The subject's version; else the newest.")] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     file: PipelineFile = None,
@@ -330,20 +320,15 @@ def _columns_of(
         return (), error.what
 
 
-# How tables got their columns.
-
-
-@verb(app, examples=["distributary schema history --lake distributary-demo"])
+@verb(app, "schema history --lake distributary-demo")
 def history(
     call: Invocation,
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="The name of a table, or of a type of record.", autocompletion=complete_tables
-        ),
+        argument("The name of a table, or of a type of record.", autocompletion=complete_tables),
     ] = None,
     lake: LakeOption = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="Only so many of the newest.")] = 50,
+    last: Annotated[int, option("--last", "Only so many of the newest.", min=1)] = 50,
 ) -> None:
     """What schemas changed: when, in which batch, by which id, and what was done."""
     found = find_lake(call, lake)
@@ -358,7 +343,7 @@ def history(
 
 def _draw_history(paper: Paper, history: Sequence[SchemaRow], *, total: int) -> None:
     paper.table(
-        ("WHEN", "BATCH", "TYPE", "SCHEMA", "ID", "CHANGE", "ACTION"),
+        ("WHEN", "BATCH>", "TYPE", "SCHEMA", "ID>", "CHANGE", "ACTION"),
         (
             (
                 clock(row.at),
@@ -371,14 +356,10 @@ def _draw_history(paper: Paper, history: Sequence[SchemaRow], *, total: int) -> 
             )
             for row in history
         ),
-        right=("BATCH", "ID"),
         indent=0,
     )
     more = f", the newest of {total:,}" if total > len(history) else ""
     paper.line(f"{counted(len(history), 'change')}{more}")
-
-
-# What a registry has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,17 +377,14 @@ class Subject:
 
 @verb(
     app,
-    examples=[
-        "distributary schema subjects distributary-demo/games.yaml",
-        "distributary schema subjects --registry distributary-demo/schemas",
-    ],
+    "schema subjects distributary-demo/games.yaml",
+    "schema subjects --registry distributary-demo/schemas",
 )
 def subjects(
     call: Invocation,
     file: OptionalFile = None,
     matching: Annotated[
-        str | None,
-        typer.Option("--matching", metavar="TEXT", help="Only those with this in their name."),
+        str | None, option("--matching", "Only those with this in their name.", metavar="TEXT")
     ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
@@ -466,7 +444,7 @@ def _subject(
 
 def _draw_subjects(paper: Paper, subjects: Sequence[Subject]) -> None:
     paper.table(
-        ("SUBJECT", "VERSIONS", "NEWEST", "ID", "FORMAT", "MESSAGE"),
+        ("SUBJECT", "VERSIONS>", "NEWEST", "ID>", "FORMAT", "MESSAGE"),
         (
             (
                 s.subject,
@@ -478,13 +456,9 @@ def _draw_subjects(paper: Paper, subjects: Sequence[Subject]) -> None:
             )
             for s in subjects
         ),
-        right=("VERSIONS", "ID"),
         indent=0,
     )
     paper.line(counted(len(subjects), "subject"))
-
-
-# What changes between two versions of a subject, or with a new one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,44 +485,35 @@ class Difference:
     """The same in one line."""
 
 
-@verb(
-    app,
-    examples=[
-        "distributary schema diff wrapper-value --lake distributary-demo",
-    ],
-)
+@verb(app, "schema diff wrapper-value --lake distributary-demo")
 def diff(
     call: Invocation,
-    subject: Annotated[str, typer.Argument(help="The subject.", autocompletion=complete_subjects)],
+    subject: Annotated[str, argument("The subject.", autocompletion=complete_subjects)],
     before: Annotated[
-        str | None,
-        typer.Argument(help="The older version; else the one before.", metavar="[V1]"),
+        str | None, argument("The older version; else the one before.", metavar="[V1]")
     ] = None,
     after: Annotated[
-        str | None, typer.Argument(help="The newer version; else the newest.", metavar="[V2]")
+        str | None, argument("The newer version; else the newest.", metavar="[V2]")
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file",
-            "-f",
+        option(
+            "--file -f",
+            "A schema that is not registered, in place of the newer version.",
             metavar="SCHEMA",
-            help="A schema that is not registered, in place of the newer version.",
         ),
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--reference",
+            "What an import of that file stands for; may be repeated.",
             metavar="NAME=SUBJECT[:VERSION]",
-            help="What an import of that file stands for; may be repeated.",
         ),
     ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help=_FILE_HELP)
-    ] = None,
+    config: Annotated[Path | None, option("--config", _FILE_HELP, metavar="FILE")] = None,
     registry: RegistryOption = None,
 ) -> int:
     """What changes between two versions: columns, text, and whether the registry takes it.
@@ -586,7 +551,7 @@ def _diff_file(
     from distributary.model.record import Format, WriterSchema
     from distributary.registry.compile.formats import compile_schema
 
-    text = _read(file)
+    text = read_text(file, "the schema's file")
     registry = found.registry
     named = [_reference(found, each) for each in references]
     older, number = _schema_of(found, subject, before) if registry.versions(subject) else (None, 0)
@@ -716,19 +681,6 @@ def _lines(text: str, format: Format) -> list[str]:
     return [printable(line) for line in text.splitlines()]
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "the schema's file cannot be read",
-            code=ErrorCode.CONFIG_UNREADABLE,
-            where=str(file),
-            evidence=getattr(error, "strerror", None) or "it is not UTF-8",
-            next_step="check its path and rights",
-        ) from None
-
-
 def _reference(found: FoundRegistry, given: str) -> Reference:
     """From `common/user.proto=users:2`; without a version the newest is meant."""
     from distributary.registry.base import LATEST, Reference
@@ -750,16 +702,13 @@ def _reference(found: FoundRegistry, given: str) -> Reference:
     return Reference(name, subject, number)
 
 
-# Which schemas a table, or a topic, carries records of.
-
-
-@verb(app, examples=["distributary schema ids bronze_events --lake distributary-demo"])
+@verb(app, "schema ids bronze_events --lake distributary-demo")
 def ids(
     call: Invocation,
     name: Annotated[
         str,
-        typer.Argument(
-            help="The name of a table, of a type of record, or of a topic.",
+        argument(
+            "The name of a table, of a type of record, or of a topic.",
             autocompletion=complete_tables,
         ),
     ],
@@ -864,9 +813,9 @@ def _with_homes(
 
 def _draw_ids(paper: Paper, kind: str, name: str, uses: Sequence[SchemaInUse]) -> None:
     paper.line(f"{kind} ", styled(name, "bold"), f": {counted(len(uses), 'schema')}")
-    batches, seen = ("FIRST BATCH", "LAST BATCH"), ("FIRST SEEN", "LAST SEEN")
+    batches, seen = ("FIRST BATCH>", "LAST BATCH>"), ("FIRST SEEN", "LAST SEEN")
     paper.table(
-        ("ID", "SUBJECT", "VERSION", "ROWS", *batches, *seen),
+        ("ID>", "SUBJECT", "VERSION", "ROWS>", *batches, *seen),
         (
             (
                 str(use.id),
@@ -880,22 +829,13 @@ def _draw_ids(paper: Paper, kind: str, name: str, uses: Sequence[SchemaInUse]) -
             )
             for use in uses
         ),
-        right=("ID", "ROWS", *batches),
     )
 
 
-# What records without a schema look like is found out anew.
-
-
-@verb(
-    app,
-    examples=["distributary schema forget events events.yaml --dry-run"],
-)
+@verb(app, "schema forget events events.yaml --dry-run")
 def forget(
     call: Invocation,
-    name: Annotated[
-        str, typer.Argument(help="The topic, or the table of the database, of the records.")
-    ],
+    name: Annotated[str, argument("The topic, or the table of the database, of the records.")],
     file: File,
     dry_run: DryRun = False,
 ) -> None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
 from distributary.cli.output import (
     Paper,
@@ -26,7 +24,7 @@ from distributary.cli.output import (
     since,
     styled,
 )
-from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, verb
+from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, option, single, verb
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.log_format import plain
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from distributary.observe.summary import RuleStatus
 
 
-app = typer.Typer()
+app = single(LOOK)
 
 _STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
 _HEALTH_COLOURS = {
@@ -62,21 +60,13 @@ _T = TypeVar("_T")
 Partition = tuple[str, int]
 
 
-@verb(
-    app,
-    panel=LOOK,
-    examples=[
-        "distributary status --lake distributary-demo",
-        "distributary status distributary-demo/games.yaml --partitions",
-    ],
-)
+@verb(app, "status --lake distributary-demo", "status distributary-demo/games.yaml --partitions")
 def status(
     call: Invocation,
     file: OptionalFile = None,
     lake: LakeOption = None,
     partitions: Annotated[
-        bool,
-        typer.Option("--partitions", help="How far each partition was read; asks the broker."),
+        bool, option("--partitions", "How far each partition was read; asks the broker.")
     ] = False,
 ) -> None:
     """Lag, freshness, rows, dead letters and parked tables."""
@@ -200,7 +190,7 @@ def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
     paper.table(
-        ("TABLE", "HEALTH", "ROWS", "LAST COMMIT", "BATCHES", "COLUMNS"),
+        ("TABLE", "HEALTH", "ROWS>", "LAST COMMIT", "BATCHES>", "COLUMNS>"),
         (
             (
                 item.table.table,
@@ -212,7 +202,6 @@ def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
             )
             for item in ranking.shown
         ),
-        right=("ROWS", "BATCHES", "COLUMNS"),
     )
     if ranking.healthy_not_shown:
         paper.line(f"  and {number(ranking.healthy_not_shown)} healthy")
@@ -227,11 +216,10 @@ def kinds(changes: Mapping[str, int]) -> str:
 def _draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> None:
     """One line per table of the source, those furthest behind first."""
     ops = [op for op, count in found.changes.items() if count or op not in _RARE]
-    numbers = ["ROWS", *(op.upper() for op in ops)]
+    numbers = ["ROWS>", *(f"{op.upper()}>" for op in ops)]
     paper.table(
-        ("TABLE", *numbers, "LAST EVENT", "LAG"),
+        ("TABLE", *numbers, "LAST EVENT", "LAG>"),
         (list(_source_cells(table, ops, now)) for table in found.shown),
-        right=(*numbers, "LAG"),
     )
     more = found.total - len(found.shown)
     if more:
@@ -280,9 +268,6 @@ def _found(rule: RuleStatus, now: datetime) -> str:
         text += f"; last {since(rule.last_violated, now=now)}"
     example = rule.violating[0].example
     return f"{text}, such as {cut(example, 100)}" if example else text
-
-
-# How far each partition was read, against what the broker has now, if it answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +379,7 @@ def _draw_partitions(paper: Paper, found: Partitions) -> None:
     """A row per partition, those furthest behind first."""
     rows = sorted(found.partitions, key=lambda p: (-(p.lag or 0), p.topic, p.partition))
     paper.table(
-        ("TOPIC", "PARTITION", "NEXT", "NEWEST", "LAG"),
+        ("TOPIC", "PARTITION>", "NEXT>", "NEWEST>", "LAG>"),
         (
             (
                 each.topic,
@@ -405,16 +390,12 @@ def _draw_partitions(paper: Paper, found: Partitions) -> None:
             )
             for each in rows
         ),
-        right=("PARTITION", "NEXT", "NEWEST", "LAG"),
     )
     if found.asked == "ledger":
         paper.line(styled(f"  as of the last batch: {found.reason}", "dim"))
     elif found.lag is not None:
         count = counted(len(rows), "partition")
         paper.line(f"  {counted(found.lag, 'offset')} behind in {count}, by the broker")
-
-
-# Whether dead letters would decode now; `status` asks, and never fails because of the answer.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from distributary.cli.lakes import Lake, find_lake
 from distributary.cli.output import Paper, clock, counted, cut, styled
-from distributary.cli.verb import LOOK, Invocation, LakeOption, complete_tables, verb
+from distributary.cli.verb import (
+    LOOK,
+    Invocation,
+    LakeOption,
+    argument,
+    complete_tables,
+    single,
+    verb,
+)
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
     from distributary.observe.trace_changes import FileEvent, FileTrace, RowEvent, RowStory
 
 
-app = typer.Typer()
+app = single(LOOK)
 
 _SHOWN = 20
 _COLOURS = {"insert": "green", "delete": "red", "truncate": "red"}
@@ -30,28 +36,25 @@ _MOST_COLUMNS = 8
 
 @verb(
     app,
-    panel=LOOK,
-    examples=[
-        "distributary trace wrapper/0/42 --lake distributary-demo",
-        "distributary trace bronze_events _offset=42 --lake distributary-demo",
-        "distributary trace shop_orders id=55000000319 --lake distributary-demo",
-    ],
+    "trace wrapper/0/42 --lake distributary-demo",
+    "trace bronze_events _offset=42 --lake distributary-demo",
+    "trace shop_orders id=55000000319 --lake distributary-demo",
 )
 def trace(
     call: Invocation,
     where: Annotated[
         str,
-        typer.Argument(
-            help="TOPIC/PARTITION/OFFSET of a record, a change file or a folder of "
-            "them, or the name of a table.",
+        argument(
+            "TOPIC/PARTITION/OFFSET of a record, a change file or a folder of them, or the "
+            "name of a table.",
             autocompletion=complete_tables,
         ),
     ],
     key: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
+            "COLUMN=VALUE of rows in that table; of change data also the key's values.",
             metavar="[KEY]...",
-            help="COLUMN=VALUE of rows in that table; of change data also the key's values.",
         ),
     ] = None,
     lake: LakeOption = None,
@@ -113,9 +116,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# What a change file became: events and rows.
-
-
 def _trace_path(call: Invocation, lake: Lake, where: str) -> int:
     from distributary.observe.trace_changes import below, roots_of, trace_file
 
@@ -172,9 +172,6 @@ def _draw_event(paper: Paper, event: FileEvent) -> None:
 
 def _key_text(key: Any) -> str:
     return ", ".join(f"{name}={_text(value)}" for name, value in plain(key).items())
-
-
-# Where rows of a table come from; of change data, the events that made them what they are.
 
 
 def _trace_rows(call: Invocation, lake: Lake, table: str, keys: Sequence[str]) -> int:

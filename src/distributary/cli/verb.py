@@ -121,34 +121,29 @@ STOPPED_BY_SIGNAL = 143
 START, RUN, LOOK, MEND, DEPLOY = "Start", "Run", "Look", "Mend", "Deploy"
 """The groups of the help page."""
 
-_Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel="Output")
-]
-_Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel="Output")
-]
-_Verbose = Annotated[
-    int,
-    typer.Option(
-        "--verbose",
-        "-v",
-        count=True,
-        show_default=False,
-        help="Say what is done; twice for Spark's log too.",
-        rich_help_panel="Output",
-    ),
-]
-_Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")
-]
+
+def option(names: str, help: str, **more: Any) -> Any:
+    """An option by its names: `--file -f`."""
+    return typer.Option(*names.split(), help=help, **more)
+
+
+def argument(help: str, **more: Any) -> Any:
+    """What is typed without a name."""
+    return typer.Argument(help=help, **more)
+
+
+def _flag(default: bool | int, names: str, help: str, **more: Any) -> inspect.Parameter:
+    kind: Any = Annotated[type(default), option(names, help, rich_help_panel="Output", **more)]
+    name = names.split()[0].removeprefix("--")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+_COUNT = {"count": True, "show_default": False}
 _FLAGS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-    for name, default, kind in (
-        ("json", False, _Json),
-        ("quiet", False, _Quiet),
-        ("verbose", 0, _Verbose),
-        ("debug", False, _Debug),
-    )
+    _flag(False, "--json", "Print one JSON document."),
+    _flag(False, "--quiet -q", "Print errors only."),
+    _flag(0, "--verbose -v", "Say what is done; twice for Spark's log too.", **_COUNT),
+    _flag(False, "--debug", "Show the traceback of an error."),
 ]
 
 Action = Callable[..., int | None]
@@ -178,28 +173,38 @@ class Invocation:
             raise self.usage(f"{option} {error}.") from None
 
 
-def group(name: str, help: str) -> typer.Typer:
+def single(panel: str) -> typer.Typer:
+    """Commands that are typed by their own names; `panel` is where the help page lists them."""
+    app = typer.Typer()
+    app.info.rich_help_panel = panel
+    return app
+
+
+def group(name: str, help: str, *, panel: str) -> typer.Typer:
     """Several commands under one word."""
-    return typer.Typer(
+    app = typer.Typer(
         name=name, help=help, cls=GroupPage, callback=show_help, invoke_without_command=True
     )
+    app.info.rich_help_panel = panel
+    return app
 
 
 def verb(
-    app: typer.Typer, *, panel: str | None = None, name: str | None = None, examples: Sequence[str]
+    app: typer.Typer, *examples: str, name: str | None = None, panel: str | None = None
 ) -> Callable[[Action], Action]:
     """Adds a function to an app. Its first parameter is the `Invocation`, its result the exit code.
 
     Args:
         app: where the command goes.
-        panel: the group under which the help page lists it.
+        examples: what works when pasted after `distributary demo games`, without the program.
         name: what people type, when it is not the function's name.
-        examples: lines that work when pasted after `distributary demo games`.
+        panel: where the help page of a group lists it, if it has several headings.
     """
 
     def declare(action: Action) -> Action:
         called = name or action.__name__
-        typed = f"{app.info.name} {called}" if app.info.name else called
+        in_group = bool(app.info.name)
+        typed = f"{app.info.name} {called}" if in_group else called
         own = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 
         def command(**given: Any) -> None:
@@ -211,9 +216,12 @@ def verb(
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = action.__doc__
-        app.command(name=called, cls=CommandPage, rich_help_panel=panel, epilog=_epilog(examples))(
-            command
-        )
+        app.command(
+            name=called,
+            cls=CommandPage,
+            rich_help_panel=panel if in_group else app.info.rich_help_panel,
+            epilog=_epilog(examples),
+        )(command)
         return action
 
     return declare
@@ -222,7 +230,7 @@ def verb(
 def _epilog(examples: Sequence[str]) -> str:
     title = "Example:" if len(examples) == 1 else "Examples:"
     # the mark keeps the lines as they are: a command that was wrapped cannot be pasted
-    return "\n".join(["\b", title, *(f"  {line}" for line in examples)])
+    return "\n".join(["\b", title, *(f"  distributary {line}" for line in examples)])
 
 
 def _invoke(
@@ -342,47 +350,45 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 # Parameters that several commands share.
 
-File = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="FILE")]
+File = Annotated[Path, argument("The pipeline file.", metavar="FILE")]
 OptionalFile = Annotated[
-    Path | None, typer.Argument(help="The pipeline file; may be left out.", metavar="[FILE]")
+    Path | None, argument("The pipeline file; may be left out.", metavar="[FILE]")
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--file",
-        "-f",
+    option(
+        "--file -f",
+        "The pipeline file, where this user has not run it as it is now.",
         metavar="FILE",
-        help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
 LakeOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--lake",
+        "The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
         metavar="DIR",
-        help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
     ),
 ]
 PipelineName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--pipeline",
+        "Only this pipeline, where a lake has several.",
         metavar="NAME",
-        help="Only this pipeline, where a lake has several.",
         autocompletion=complete_pipelines,
     ),
 ]
 TableArgument = Annotated[
-    str,
-    typer.Argument(help="The name of a table.", metavar="TABLE", autocompletion=complete_tables),
+    str, argument("The name of a table.", metavar="TABLE", autocompletion=complete_tables)
 ]
 AsOf = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--as-of",
+        "Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
         metavar="TIME",
-        help="Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask.")]

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from distributary.cli.lakes import Lake, find_lake, find_table, pipeline_of
 from distributary.cli.mend import microseconds, moment_of
 from distributary.cli.output import NORMAL, Paper, Words, counted, cut, duration, number, styled
@@ -21,7 +19,10 @@ from distributary.cli.verb import (
     Invocation,
     LakeOption,
     PipelineName,
+    argument,
     complete_tables,
+    option,
+    single,
     verb,
 )
 from distributary.errors import ConfigError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from distributary.observe.verify import TableCheck
 
 
-app = typer.Typer()
+app = single(LOOK)
 
 _SHOWN = 15
 _MOST_DIFFERENCES = 10
@@ -59,29 +60,17 @@ class Result:
         return self.check.agrees and (self.merged is None or self.merged.verified.agrees)
 
 
-@verb(
-    app,
-    panel=LOOK,
-    examples=[
-        "distributary verify --all --lake distributary-demo",
-        "distributary verify --all --deep --lake distributary-demo",
-    ],
-)
+@verb(app, "verify --all --lake distributary-demo", "verify --all --deep --lake distributary-demo")
 def verify(
     call: Invocation,
     tables: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables
-        ),
+        argument("Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every table of the lake.")] = False,
+    everything: Annotated[bool, option("--all", "Every table of the lake.")] = False,
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep",
-            help="Look at where each row came from, too: no record twice, none missing.",
-        ),
+        option("--deep", "Look at where each row came from, too: no record twice, none missing."),
     ] = False,
     as_of: AsOf = None,
     lake: LakeOption = None,
@@ -244,17 +233,15 @@ def _draw_results(paper: Paper, done: Sequence[Result], lake: Lake) -> None:
     others = [one.check for one in order if one.merged is None]
     if others:
         paper.table(
-            ("TABLE", "KIND", "ROWS", "BY THE LEDGER", "FILES", "COMPARED", "RESULT", "TIME"),
+            ("TABLE", "KIND", "ROWS>", "BY THE LEDGER>", "FILES>", "COMPARED", "RESULT", "TIME>"),
             map(_check_cells, others[:_SHOWN]),
-            right=("ROWS", "BY THE LEDGER", "FILES", "TIME"),
             indent=0,
         )
         paper.more(len(others) - _SHOWN)
     if merged:
         paper.table(
-            ("TABLE", "ROWS", "BY THE LOG", "CHECKSUM", "BY THE LOG", "RESULT", "TIME"),
+            ("TABLE", "ROWS>", "BY THE LOG>", "CHECKSUM", "BY THE LOG>", "RESULT", "TIME>"),
             map(_merged_cells, merged[:_SHOWN]),
-            right=("ROWS", "BY THE LOG", "TIME"),
             indent=0,
         )
         paper.more(len(merged) - _SHOWN)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
-from distributary.cli.output import Paper, Words, counted, duration, listed, number, styled
+from distributary.cli.output import Paper, Words, counted, listed, number, styled
 from distributary.cli.status import kinds
 from distributary.cli.verb import Invocation
 from distributary.config.lake import Tables
@@ -92,20 +92,26 @@ class ChangesScene(Scene):
         folder.source.mkdir(exist_ok=True)
         yield ChangeFeed(self.plan, folder.source)
 
-    def gather(self, folder: DemoFolder, feed: ChangeFeed, *, seconds: float) -> Result:
+    def gather(self, folder: DemoFolder, feed: ChangeFeed, counts: Counts, *, took: str) -> Result:
         """Everything from the lake, against the logs of the tables and against the database."""
-        lake, stream, ledger = str(folder.path), feed.stream, Ledger(str(folder.path))
-        known = with_measures(lake, ledger.tables(self.subject))
+        stream, ledger, sent = feed.stream, Ledger(str(folder.path)), feed.stream.sent()
+        known = with_measures(str(folder.path), ledger.tables(self.subject))
         tables = _tables(folder, ledger, known, stream)
-        return ChangesResult(
-            lake=lake,
-            file=str(folder.file),
-            counts=ledger.totals(self.subject),
-            tables=tables,
-            batches=len(ledger.batches(self.subject)),
-            seconds=seconds,
-            example=_example(folder, tables, stream),
-            sent=stream.sent(),
+        wrong = [table.table for table in tables if not table.is_right]
+        about = f"; not what they should be: {listed(wrong)}" if wrong else ""
+        # every event is in its log once, and every table is what the database is
+        wanted = Counts(sent.events, sent.distinct, skipped=sent.duplicates)
+        logs = {table.type: table.events for table in tables}
+        commands = ["status", "verify --all"]
+        if example := _example(folder, tables, stream):
+            table, key = example
+            commands += [f"trace {table} {key}", f"rebuild {table} --dry-run"]
+        return Result(
+            not wrong and counts == wanted and logs == sent.per_table,
+            f"sent were {sent.distinct:,} events and {sent.duplicates:,} copies{about}",
+            commands,
+            {"redelivered": sent.duplicates, "tables": [asdict(table) for table in tables]},
+            lambda paper: _draw(paper, tables, sent, took),
         )
 
 
@@ -130,9 +136,6 @@ def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> Change
     names = [each.wanted.proposals[0].first for each in found]
     made = (_DEAD_LETTERS, *(table for name in names for table in (name, log_of(name))))
     return ChangesScene("cdc", title, "datastream", made, False, tuple(Moment), plan)
-
-
-# Tables of a lake against what a simulated database holds in the end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +188,6 @@ def _plain(value: Any, carried: Carried) -> Any:
     return canonical(value)
 
 
-# What was made: tables, against their logs and against the database.
-
-
 @dataclass(frozen=True, slots=True)
 class ChangedTable:
     """One table of the database, as it came to the lake."""
@@ -213,64 +213,22 @@ class ChangedTable:
         return self.agrees and (self.truth is None or not self.truth.wrong)
 
 
-@dataclass(frozen=True)
-class ChangesResult(Result):
-    """The figures and the tables."""
-
-    tables: tuple[ChangedTable, ...]
-    example: tuple[str, str] | None
-    """A table, and the key of a row with a story."""
-    sent: CdcSent
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every event is in its log once, and every table is what the database is."""
-        wanted = Counts(self.sent.events, self.sent.distinct, skipped=self.sent.duplicates)
-        logs = {table.type: table.events for table in self.tables}
-        right = all(table.is_right for table in self.tables)
-        return right and self.counts == wanted and logs == self.sent.per_table
-
-    @property
-    def complaint(self) -> str:
-        """What it should have been."""
-        wrong = [table.table for table in self.tables if not table.is_right]
-        about = f"; not what they should be: {listed(wrong)}" if wrong else ""
-        return f"sent were {self.sent.distinct:,} events and {self.sent.duplicates:,} copies{about}"
-
-    @property
-    def commands(self) -> list[str]:
-        """What to type next."""
-        if self.example is None:
-            return ["status", "verify --all"]
-        table, key = self.example
-        return ["status", "verify --all", f"trace {table} {key}", f"rebuild {table} --dry-run"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The documented shape for `--json`."""
-        tables = [asdict(table) for table in self.tables]
-        return super().as_dict() | {"redelivered": self.sent.duplicates, "tables": tables}
-
-    def draw(self, paper: Paper) -> None:
-        """The tables, and what was proved."""
-        headers = ("TABLE", "EVENTS", "ROWS", "DELETED", "CHECKED", "ADDED WHILE RUNNING")
-        cells = [_cells(table) for table in self.tables]
-        draw_tables(paper, headers, cells, right=("EVENTS", "ROWS", "DELETED"))
-        keyed = [(table, table.truth) for table in self.tables if table.truth is not None]
-        agree = sum(table.agrees for table, _ in keyed)
-        true = sum(table.is_right for table, _ in keyed)
-        rows = sum(truth.rows for _, truth in keyed)
-        copies = counted(self.sent.duplicates, "re-delivery", "re-deliveries")
-        late = counted(self.sent.late_files, "late file")
-        changes = Counter[str]()
-        for table in self.tables:
-            changes.update(table.changes)
-        paper.line(kinds(changes))
-        paper.line(
-            f"{copies} dropped, {late}, {counted(self.batches, 'batch', 'batches')}, "
-            f"{duration(self.seconds)}"
-        )
-        paper.line(f"{agree} of {counted(len(keyed), 'table')} agree with their logs, row by row")
-        paper.line(f"{true} of {len(keyed)} are what the database holds: {counted(rows, 'row')}")
+def _draw(paper: Paper, tables: Sequence[ChangedTable], sent: CdcSent, took: str) -> None:
+    headers = ("TABLE", "EVENTS>", "ROWS>", "DELETED>", "CHECKED", "ADDED WHILE RUNNING")
+    cells = [_cells(table) for table in tables]
+    draw_tables(paper, headers, cells)
+    keyed = [(table, table.truth) for table in tables if table.truth is not None]
+    agree = sum(table.agrees for table, _ in keyed)
+    true = sum(table.is_right for table, _ in keyed)
+    rows = sum(truth.rows for _, truth in keyed)
+    copies = counted(sent.duplicates, "re-delivery", "re-deliveries")
+    changes = Counter[str]()
+    for table in tables:
+        changes.update(table.changes)
+    paper.line(kinds(changes))
+    paper.line(f"{copies} dropped, {counted(sent.late_files, 'late file')}, {took}")
+    paper.line(f"{agree} of {counted(len(keyed), 'table')} agree with their logs, row by row")
+    paper.line(f"{true} of {len(keyed)} are what the database holds: {counted(rows, 'row')}")
 
 
 def _cells(table: ChangedTable) -> list[Words]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.live import Foreground, start_spark, watched
-from distributary.cli.output import NORMAL, Paper, duration, styled
+from distributary.cli.output import NORMAL, Draw, Paper, counted, duration, styled
 from distributary.cli.verb import Invocation
 from distributary.config.show import json_schema
 from distributary.engine.checkpoint import Manifests
@@ -32,6 +32,7 @@ from distributary.model import layout
 from distributary.model.manifest import Counts
 from distributary.model.table import ChangeKind
 from distributary.observe.events import BatchSettled, Event
+from distributary.observe.ledger import Ledger
 from distributary.observe.rows import SchemaRow
 
 
@@ -46,46 +47,20 @@ class Feed(ABC):
         """Send one more round; False when there is none."""
 
 
-@dataclass(frozen=True)
-class Result(ABC):
-    """What a demo has made, read from the lake and held against what was sent."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a demo has made, held against what was sent."""
 
-    lake: str
-    file: str
-    counts: Counts
-    batches: int
-    seconds: float
-
-    @property
-    @abstractmethod
-    def is_exact(self) -> bool:
-        """Whether everything that was sent is where it belongs, and nothing else is."""
-
-    @property
-    @abstractmethod
-    def complaint(self) -> str:
-        """What it should have been."""
-
-    @property
-    @abstractmethod
-    def commands(self) -> Sequence[str]:
-        """What to type next."""
-
-    @abstractmethod
-    def draw(self, paper: Paper) -> None:
-        """The tables, and what is known of them."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The documented shape for `--json`."""
-        return {
-            "lake": self.lake,
-            "file": self.file,
-            **asdict(self.counts),
-            "equation": self.counts.equation(),
-            "exact": self.is_exact,
-            "batches": self.batches,
-            "seconds": round(self.seconds, 3),
-        }
+    is_exact: bool
+    """Whether everything that was sent is where it belongs, and nothing else is."""
+    complaint: str
+    """What it should have been."""
+    commands: Sequence[str]
+    """What to type next."""
+    data: Mapping[str, Any]
+    """What `--json` says of it, besides the counts."""
+    draw: Draw
+    """The tables, and what is known of them."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +85,8 @@ class Scene(ABC):
         """Its feed, with whatever has to run for it; the pipeline's file is written."""
 
     @abstractmethod
-    def gather(self, folder: DemoFolder, feed: Any, *, seconds: float) -> Result:
-        """What came of it."""
+    def gather(self, folder: DemoFolder, feed: Any, counts: Counts, *, took: str) -> Result:
+        """What came of it; `took` is how many batches and how long."""
 
 
 _SHOWN = 25
@@ -137,30 +112,41 @@ def play(call: Invocation, scene: Scene, path: Path, *, chaos: bool) -> int:
             kills = _ingest_with_kills(call, feed, folder, scene.moments)
         elif code := _ingest(call, feed, folder):
             return code
-    result = scene.gather(folder, feed, seconds=time.monotonic() - began)
-    where = shlex.quote(str(folder.given))
+    seconds = time.monotonic() - began
+    ledger = Ledger(str(folder.path))
+    counts, batches = ledger.totals(scene.subject), len(ledger.batches(scene.subject))
+    took = f"{counted(batches, 'batch', 'batches')}, {duration(seconds)}"
+    result = scene.gather(folder, feed, counts, took=took)
+    data = {
+        "lake": str(folder.path),
+        "file": str(folder.file),
+        **asdict(counts),
+        "equation": counts.equation(),
+        "exact": result.is_exact,
+        **result.data,
+        "batches": batches,
+        "seconds": round(seconds, 3),
+        "kills": kills,
+    }
 
     def draw(paper: Paper) -> None:
         result.draw(paper)
-        equation = result.counts.equation()
-        paper.line(styled(equation, "bold green" if result.is_exact else "bold red"))
+        paper.line(styled(counts.equation(), "bold green" if result.is_exact else "bold red"))
         paper.line("")
         paper.line(styled("Type next:", "dim"))
         for command in result.commands:
-            paper.line(f"  distributary {command} --lake {where}")
+            paper.line(f"  distributary {command} --lake {shlex.quote(str(folder.given))}")
 
-    call.out.show(result.as_dict() | {"kills": kills}, draw)
+    call.out.show(data, draw)
     if result.is_exact:
         return 0
     call.out.warn(result.complaint)
     return 1
 
 
-def draw_tables(
-    paper: Paper, headers: Sequence[str], rows: Sequence[Any], *, right: Sequence[str]
-) -> None:
+def draw_tables(paper: Paper, headers: Sequence[str], rows: Sequence[Any]) -> None:
     """The first of the tables that were made."""
-    paper.table(headers, rows[:_SHOWN], right=right, indent=0)
+    paper.table(headers, rows[:_SHOWN], indent=0)
     paper.more(len(rows) - _SHOWN, "table")
     paper.line("")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
-from distributary.cli.output import Paper, counted, duration, number, size
+from distributary.cli.output import Paper, counted, number, size
 from distributary.cli.verb import Invocation
 from distributary.engine.parts import Moment
 from distributary.lab.simulate.base import ArrowSink, DeltaSink, Registry, Round, Sent, Sink
@@ -23,7 +22,6 @@ from distributary.model.names import propose
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.ledger import Ledger
-from distributary.observe.rows import TableSummary
 from distributary.registry.folder import FileRegistry
 
 _FIXED_TABLES = ("bronze_events", "unified_gold", "dead_letters")
@@ -87,9 +85,7 @@ class RecordScene(Scene):
         ):
             folder.write_file(kafka=services.kafka, registry=services.registry)
             target = KafkaTarget(
-                topic=self.topic,
-                bootstrap_servers=services.kafka,
-                registry_url=services.registry,
+                topic=self.topic, bootstrap_servers=services.kafka, registry_url=services.registry
             )
             call.out.note(f"broker {services.kafka}, registry {services.registry}")
             # they go as a whole: there will be nothing to clean
@@ -97,26 +93,60 @@ class RecordScene(Scene):
                 yield RoundFeed(self.rounds(outlet.registry), outlet.sink)
             call.out.note("stopping them")
 
-    def gather(self, folder: DemoFolder, feed: RoundFeed, *, seconds: float) -> Result:
+    def gather(self, folder: DemoFolder, feed: RoundFeed, counts: Counts, *, took: str) -> Result:
         """Everything from the ledger, as any other command would read it."""
-        pipeline, ledger = self.subject, Ledger(str(folder.path))
+        pipeline, ledger, sent = self.subject, Ledger(str(folder.path)), feed.sent
         tables = ledger.tables(pipeline)
         history = ledger.schema_history(pipeline=pipeline)
-        letters = next((t.path for t in tables if t.role == "dead_letters"), None)
-        reasons = DeadLetters(letters).reasons(pipeline=pipeline) if letters else ()
-        return RecordResult(
-            lake=str(folder.path),
-            file=str(folder.file),
-            topic=self.topic,
-            example=f"{self.topic}/0/{self.example}",
-            counts=ledger.totals(pipeline),
-            tables=tables,
-            dead_letters={reason.code: reason.count for reason in reasons},
-            schema_changes=sum(row.kind in set(ChangeKind) for row in history),
-            added=Counter(row.table for row in added_later(history)),
-            batches=len(ledger.batches(pipeline)),
-            seconds=seconds,
-            sent=feed.sent,
+        path = next((t.path for t in tables if t.role == "dead_letters"), None)
+        reasons = DeadLetters(path).reasons(pipeline=pipeline) if path else ()
+        letters = {reason.code: reason.count for reason in reasons}
+        schema_changes = sum(row.kind in set(ChangeKind) for row in history)
+        added = Counter(row.table for row in added_later(history))
+        rows = sum(table.rows or 0 for table in tables if table.role == Role.EACH)
+        exact = counts == Counts(sent.messages, sent.good, sent.bad) and rows == sent.rows
+        data = {
+            "topic": self.topic,
+            "rows": sent.rows,
+            "tables": [
+                {
+                    "name": t.table,
+                    "role": t.role,
+                    "type": t.type,
+                    "rows": t.rows,
+                    "columns": t.columns,
+                    "columns_added": added[t.table],
+                    "schema_ids": t.schema_ids,
+                }
+                for t in tables
+            ],
+            "dead_letters": letters,
+            "schema_changes": schema_changes,
+        }
+
+        def draw(paper: Paper) -> None:
+            cells = [
+                (
+                    t.table,
+                    number(t.rows),
+                    number(t.columns),
+                    f"+ {added[t.table]}" if added[t.table] else "",
+                    size(t.bytes),
+                )
+                for t in tables
+            ]
+            headers = ("TABLE", "ROWS>", "COLUMNS>", "ADDED WHILE RUNNING", "SIZE>")
+            draw_tables(paper, headers, cells)
+            for code, count in sorted(letters.items()):
+                paper.line(f"{counted(count, 'dead letter')}: {code}")
+            paper.line(f"{counted(schema_changes, 'schema change')} in {took}")
+
+        return Result(
+            exact and letters == sent.bad_by_code,
+            f"sent were {sent.good:,} good and {sent.bad:,} bad records",
+            ("status", "dlq list", f"trace {self.topic}/0/{self.example}"),
+            data,
+            draw,
         )
 
 
@@ -169,78 +199,3 @@ def orders_scene(
         # the first is never an empty list
         example=0,
     )
-
-
-@dataclass(frozen=True)
-class RecordResult(Result):
-    """The figures and the tables."""
-
-    topic: str
-    example: str
-    """A record that is worth being looked for, as `trace` wants it."""
-    tables: tuple[TableSummary, ...]
-    dead_letters: Mapping[str, int]
-    schema_changes: int
-    added: Mapping[str, int]
-    """Columns that appeared after a table was made, by table."""
-    sent: Sent
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether everything that was sent is where it belongs, and nothing else is."""
-        wanted = Counts(self.sent.messages, self.sent.good, self.sent.bad)
-        rows = sum(table.rows or 0 for table in self.tables if table.role == Role.EACH)
-        exact = self.counts == wanted and rows == self.sent.rows
-        return exact and dict(self.dead_letters) == self.sent.bad_by_code
-
-    @property
-    def complaint(self) -> str:
-        """What it should have been."""
-        return f"sent were {self.sent.good:,} good and {self.sent.bad:,} bad records"
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """What to type next."""
-        return "status", "dlq list", f"trace {self.example}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The documented shape for `--json`."""
-        return super().as_dict() | {
-            "topic": self.topic,
-            "rows": self.sent.rows,
-            "tables": [
-                {
-                    "name": t.table,
-                    "role": t.role,
-                    "type": t.type,
-                    "rows": t.rows,
-                    "columns": t.columns,
-                    "columns_added": self.added.get(t.table, 0),
-                    "schema_ids": t.schema_ids,
-                }
-                for t in self.tables
-            ],
-            "dead_letters": dict(self.dead_letters),
-            "schema_changes": self.schema_changes,
-        }
-
-    def draw(self, paper: Paper) -> None:
-        """The tables, and what went wrong."""
-        cells = [
-            (
-                t.table,
-                number(t.rows),
-                number(t.columns),
-                f"+ {self.added[t.table]}" if self.added.get(t.table) else "",
-                size(t.bytes),
-            )
-            for t in self.tables
-        ]
-        headers = ("TABLE", "ROWS", "COLUMNS", "ADDED WHILE RUNNING", "SIZE")
-        draw_tables(paper, headers, cells, right=("ROWS", "COLUMNS", "SIZE"))
-        for code, count in sorted(self.dead_letters.items()):
-            paper.line(f"{counted(count, 'dead letter')}: {code}")
-        paper.line(
-            f"{counted(self.schema_changes, 'schema change')} in "
-            f"{counted(self.batches, 'batch', 'batches')}, {duration(self.seconds)}"
-        )
