@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -56,16 +56,6 @@ ReasonOption = Annotated[
     option("--reason", "Only this error code.", metavar="CODE", autocompletion=complete_reasons),
 ]
 TypeOption = Annotated[str | None, option("--type", "Only records of this type.", metavar="TYPE")]
-Since = Annotated[
-    str | None,
-    option("--since", "First seen then or later: 2026-01-31T12:00Z, or 2h ago.", metavar="TIME"),
-]
-Until = Annotated[str | None, option("--until", "First seen before that time.", metavar="TIME")]
-Offset = Annotated[
-    str | None,
-    option("--offset", "TOPIC/PARTITION/OFFSET, or a stretch: topic/0/10-20.", metavar="PLACE"),
-]
-Id = Annotated[str | None, option("--id", "The one whose id begins like this.", metavar="ID")]
 
 _LABEL = 10
 _LONGEST = 40
@@ -226,47 +216,49 @@ def _short(data: bytes | None) -> str:
 class Selection:
     """Which dead letters are meant; everything that is given must hold."""
 
-    reason: str | None = None
-    type: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    topic: str | None = None
-    partition: int | None = None
-    offsets: int | tuple[int, int] | None = None
-    id: str | None = None
-
-    @classmethod
-    def typed(
-        cls,
-        call: Invocation,
-        *,
-        reason: str | None,
-        type: str | None,
-        since: str | None,
-        until: str | None,
-        offset: str | None,
-        id: str | None,
-    ) -> Selection:
-        """From what was typed."""
-        topic, partition, offsets = _stretch(call, offset) if offset else (None, None, None)
-        return cls(
-            reason, type, _moment(call, since), _moment(call, until), topic, partition, offsets, id
-        )
+    reason: ReasonOption = None
+    type: TypeOption = None
+    since: Annotated[
+        str | None,
+        option(
+            "--since", "First seen then or later: 2026-01-31T12:00Z, or 2h ago.", metavar="TIME"
+        ),
+    ] = None
+    until: Annotated[
+        str | None, option("--until", "First seen before that time.", metavar="TIME")
+    ] = None
+    offset: Annotated[
+        str | None,
+        option("--offset", "TOPIC/PARTITION/OFFSET, or a stretch: topic/0/10-20.", metavar="PLACE"),
+    ] = None
+    id: Annotated[
+        str | None, option("--id", "The one whose id begins like this.", metavar="ID")
+    ] = None
 
     @property
     def is_everything(self) -> bool:
         """Whether nothing narrows it down."""
         return self == Selection()
 
-    def letters(
-        self, source: DeadLetters, *, pipeline: str, columns: tuple[str, ...] | None = None
-    ) -> pa.Table:
-        """The open dead letters that are meant, of one pipeline."""
-        wanted = asdict(self) | {"pipeline": pipeline}
-        if self.id is not None:
-            # what was typed may be the beginning of an id
-            wanted["id"] = source.get(self.id)["id"]
-        return source.select(**wanted, columns=columns)
+    def criteria(self, call: Invocation) -> dict[str, Any]:
+        """What `DeadLetters.select` is asked for."""
+        place = _stretch(call, self.offset) if self.offset else (None, None, None)
+        moments = {"since": _moment(call, self.since), "until": _moment(call, self.until)}
+        topic, partition, offsets = place
+        named = {"reason": self.reason, "type": self.type, "id": self.id}
+        return named | moments | {"topic": topic, "partition": partition, "offsets": offsets}
+
+
+def _select(
+    source: DeadLetters,
+    wanted: Mapping[str, Any],
+    pipeline: str,
+    columns: tuple[str, ...] | None = None,
+) -> pa.Table:
+    """The open dead letters that are meant, of one pipeline."""
+    # what was typed may be the beginning of an id
+    id = source.get(wanted["id"])["id"] if wanted["id"] is not None else None
+    return source.select(**{**wanted, "id": id}, pipeline=pipeline, columns=columns)
 
 
 def _moment(call: Invocation, text: str | None) -> datetime | None:
@@ -304,12 +296,7 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
 @verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=MEND)
 def replay(
     call: Invocation,
-    reason: ReasonOption = None,
-    type: TypeOption = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offset = None,
-    id: Id = None,
+    chosen: Selection,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     file: FileOption = None,
@@ -325,28 +312,26 @@ def replay(
     from distributary.engine.replay import LANE, finish, try_replay
     from distributary.engine.replay import replay as send_again
 
-    wanted = Selection.typed(
-        call, reason=reason, type=type, since=since, until=until, offset=offset, id=id
-    )
+    wanted = chosen.criteria(call)
     mine = pipeline_of(call, find_lake(call, lake, file), name=pipeline)
     letters, name = dead_letters_of(mine), mine.config.name
-    count = wanted.letters(letters, pipeline=name, columns=("id",)).num_rows
+    count = _select(letters, wanted, name, ("id",)).num_rows
     unfinished = any((mine.checkpoint_folder / LANE).glob("selection-*.parquet"))
     if not count and (dry_run or not unfinished):
         return _show_replay(call, [], dry_run=dry_run)
-    chosen = counted(count, "dead letter")
-    ask = wanted.is_everything and count > 0 and not dry_run
-    if ask and not confirmed(call, f"Replay all {chosen}?", yes=yes, evidence=chosen):
+    meant = counted(count, "dead letter")
+    ask = chosen.is_everything and count > 0 and not dry_run
+    if ask and not confirmed(call, f"Replay all {meant}?", yes=yes, evidence=meant):
         return 1
     # before Spark is started for nothing
     mine.ready(LANE)
     with start_spark(call, mine) as spark, mine.open(spark, lane=LANE) as context:
         if dry_run:
-            tried = try_replay(context, wanted.letters(letters, pipeline=name))
+            tried = try_replay(context, _select(letters, wanted, name))
             return _show_replay(call, [tried], dry_run=True)
         # what an earlier replay has begun is no longer open when it is done: it goes first
         begun = finish(context, letters)
-        done = send_again(context, letters, wanted.letters(letters, pipeline=name))
+        done = send_again(context, letters, _select(letters, wanted, name))
     return _show_replay(call, [*begun, done], dry_run=False)
 
 
@@ -382,29 +367,22 @@ def _show_replay(call: Invocation, parts: Sequence[Replayed], *, dry_run: bool) 
 def discard(
     call: Invocation,
     note: Annotated[str, option("--note", "Why they are given up.")],
-    reason: ReasonOption = None,
-    type: TypeOption = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offset = None,
-    id: Id = None,
+    chosen: Selection,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
     """Give dead letters up, and say why. The records stay where they are."""
-    wanted = Selection.typed(
-        call, reason=reason, type=type, since=since, until=until, offset=offset, id=id
-    )
+    wanted = chosen.criteria(call)
     tables = _letters_in(find_lake(call, lake), pipeline)
     ids = {
-        name: wanted.letters(letters, pipeline=name, columns=("id",))["id"].to_pylist()
+        name: _select(letters, wanted, name, ("id",))["id"].to_pylist()
         for name, letters in tables.items()
     }
     count = sum(map(len, ids.values()))
     letters = counted(count, "dead letter")
-    ask = not dry_run and count > 0 and wanted.is_everything
+    ask = not dry_run and count > 0 and chosen.is_everything
     if ask and not confirmed(call, f"Discard all {letters}?", yes=yes, evidence=letters):
         return 1
     discarded = 0

@@ -223,31 +223,26 @@ class FoundRegistry:
         return replace(self, registry=self.registry.within(context))
 
 
-@dataclass(frozen=True, slots=True)
-class Whose:
-    """What the command line says about which registry is meant."""
-
-    registry: str | None = None
-    """A folder, or an address."""
-    file: Path | None = None
-    lake: str | None = None
-    pipeline: str | None = None
-
-
-def find_registry(call: Invocation, whose: Whose) -> FoundRegistry:
+def find_registry(
+    call: Invocation,
+    registry: str | None,
+    file: Path | None,
+    lake: str | None,
+    pipeline: str | None,
+) -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
     from distributary.config.base import hide_credentials
     from distributary.observe.pipelines import DECODING
 
     config: PipelineConfig | None = None
-    if whose.registry is not None:
-        settings, found_by = _named_registry(whose.registry), "--registry"
+    if registry is not None:
+        settings, found_by = _named_registry(registry), "--registry"
     else:
-        if whose.file is not None:
-            loaded, found_by = load_file(call, whose.file, needs=DECODING), str(whose.file)
+        if file is not None:
+            loaded, found_by = load_file(call, file, needs=DECODING), str(file)
         else:
-            lake = find_lake(call, whose.lake)
-            loaded = loaded_of(call, lake, name=whose.pipeline, needs=DECODING, option="--config")
+            found = find_lake(call, lake)
+            loaded = loaded_of(call, found, name=pipeline, needs=DECODING, option="--config")
             found_by = loaded.file
         config = loaded.config
         if config.registry is None:

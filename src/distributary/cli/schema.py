@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 from distributary.cli.lakes import (
     FoundRegistry,
     Lake,
-    Whose,
     find_lake,
     find_registry,
     find_table,
@@ -169,7 +168,7 @@ def show(
                 raise
             no_table = error
     try:
-        found = find_registry(call, Whose(registry, file, lake, pipeline))
+        found = find_registry(call, registry, file, lake, pipeline)
         _show_subject(call, found.of(name), name, version)
     except (ConfigError, RegistryError) as error:
         if no_table is None or _GUESS in error.next_step:
@@ -391,7 +390,7 @@ def subjects(
     registry: RegistryOption = None,
 ) -> None:
     """Every subject of the registry, with its versions and the newest of them."""
-    found = find_registry(call, Whose(registry, file, lake, pipeline))
+    found = find_registry(call, registry, file, lake, pipeline)
     every = _by_listing(found, matching or "") or _by_name(found, matching or "")
     data = {"registry": found.where, "subjects": every}
     call.out.show(data, lambda paper: _draw_subjects(paper, every))
@@ -522,7 +521,7 @@ def diff(
     """
     from distributary.registry.compatibility.levels import Version, problems
 
-    found = find_registry(call, Whose(registry, config, lake, pipeline)).of(subject)
+    found = find_registry(call, registry, config, lake, pipeline).of(subject)
     if file is not None:
         return _diff_file(call, found, subject, before, file, reference or ())
     newer, newer_number = _schema_of(found, subject, after)
@@ -737,7 +736,7 @@ def ids(
         covered = {t.pipeline for t in bronze}
         fed = bronze + [t for t in by_type if t.pipeline not in covered]
         uses = _of_topic(uses, _count(found, fed, name), topics)
-    uses = _with_homes(call, uses, Whose(registry, file, lake, pipeline))
+    uses = _with_homes(call, uses, lambda: find_registry(call, registry, file, lake, pipeline))
     kind = "table" if tables else "topic"
     data = {"lake": found.path, "name": name, "kind": kind, "ids": uses}
     call.out.show(data, lambda paper: _draw_ids(paper, kind, name, uses))
@@ -789,14 +788,14 @@ def _of_topic(
 
 
 def _with_homes(
-    call: Invocation, uses: Sequence[SchemaInUse], whose: Whose
+    call: Invocation, uses: Sequence[SchemaInUse], find: Callable[[], FoundRegistry]
 ) -> tuple[SchemaInUse, ...]:
     """Subjects that the ledger does not know, from the registry, if it answers."""
     if all(use.subject for use in uses):
         return tuple(uses)
     homes: dict[int, tuple[str, int]] = {}
     try:
-        registry = find_registry(call, whose).registry
+        registry = find().registry
         for use in uses:
             if use.subject is None:
                 for place in registry.by_id(use.id).subjects[:1]:

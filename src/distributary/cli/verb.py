@@ -7,9 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer import Context
@@ -194,6 +194,8 @@ def verb(
 ) -> Callable[[Action], Action]:
     """Adds a function to an app. Its first parameter is the `Invocation`, its result the exit code.
 
+    A parameter that is a dataclass stands for the options that are its fields.
+
     Args:
         app: where the command goes.
         examples: what works when pasted after `distributary demo games`, without the program.
@@ -206,13 +208,16 @@ def verb(
         in_group = bool(app.info.name)
         typed = f"{app.info.name} {called}" if in_group else called
         own = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
+        records: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
 
         def command(**given: Any) -> None:
             flags = {flag.name: given.pop(flag.name) for flag in _FLAGS}
+            for name, kind in records.items():
+                given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             if code := _invoke(typed, action, given, **flags):
                 raise typer.Exit(code)
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + _FLAGS
+        parameters = [each for p in own for each in _parameters(p)] + _FLAGS
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = action.__doc__
@@ -225,6 +230,21 @@ def verb(
         return action
 
     return declare
+
+
+def _parameters(own: inspect.Parameter) -> list[inspect.Parameter]:
+    if not is_dataclass(own.annotation):
+        return [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    kinds = get_type_hints(own.annotation, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=kinds[field.name],
+        )
+        for field in fields(own.annotation)
+    ]
 
 
 def _epilog(examples: Sequence[str]) -> str:

@@ -129,7 +129,6 @@ def _results(
     as_of_us: int | None,
 ) -> list[Result]:
     """Each table once, however many pipelines write to it."""
-    from distributary.engine.mending import verify_table
     from distributary.model.table import Role
     from distributary.observe.pipelines import registrations
     from distributary.observe.verify import check_table, written_tables
@@ -158,6 +157,9 @@ def _results(
     pipelines: dict[str, Pipeline] = {}
 
     def compare(known: TableSummary, check: TableCheck) -> Result:
+        # brings Spark with it, which other tables are verified without
+        from distributary.engine.mending import verify_table
+
         name = known.pipeline
         if name not in pipelines:
             pipelines[name] = pipeline_of(call, lake, name=name, needs=("lake",))
