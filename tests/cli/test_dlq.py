@@ -6,7 +6,7 @@ import pytest
 
 from distributary.cli.dlq import Selection
 from distributary.cli.logs import LogFile
-from distributary.cli.output import TextOutput
+from distributary.cli.output import Output
 from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
@@ -87,7 +87,7 @@ def test_discard_of_one_record(lake: Path, cli: Cli) -> None:
 
 
 def criteria(**given: str) -> dict[str, Any]:
-    call = Invocation("dlq replay", TextOutput(), LogFile("replay"))
+    call = Invocation("dlq replay", Output(), LogFile("replay"))
     return Selection(**given).criteria(call)
 
 

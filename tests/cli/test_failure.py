@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from distributary.cli.logs import LogFile, logging_to, report, shown_while_written
-from distributary.cli.output import JsonOutput, TextOutput
+from distributary.cli.output import Output
 from distributary.cli.verb import GroupPage, Invocation, verb
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceUnavailableError
 
@@ -25,7 +25,7 @@ ERROR = SourceUnavailableError(
 
 def text_of(error: BaseException, **settings: bool) -> tuple[int, str, LogFile]:
     stderr, log = io.StringIO(), LogFile("test")
-    output = TextOutput(stdout=io.StringIO(), stderr=stderr, **settings)
+    output = Output(stdout=io.StringIO(), stderr=stderr, **settings)
     output.mask = lambda text: text.replace("hunter2", "***")
     return report(output, error, log), stderr.getvalue(), log
 
@@ -77,7 +77,7 @@ def test_a_wrong_configuration_needs_no_log() -> None:
 
 def test_as_json_the_error_is_the_document() -> None:
     stdout = io.StringIO()
-    output = JsonOutput(stdout=stdout, stderr=io.StringIO())
+    output = Output(as_json=True, stdout=stdout, stderr=io.StringIO())
     output.mask = lambda text: text.replace("hunter2", "***")
     assert report(output, ERROR, LogFile("test")) == 75
     document = json.loads(stdout.getvalue())

@@ -134,11 +134,11 @@ def _leave_no_core() -> None:
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
     from distributary.cli.logs import LogFile, report
-    from distributary.cli.output import make_output
+    from distributary.cli.output import Output
 
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
-    output = make_output(as_json="--json" in given, debug="--debug" in given)
+    output = Output(as_json="--json" in given, debug="--debug" in given)
     wrong = ConfigError(error.format_message(), where="command line", next_step=f"{path} --help")
     return report(output, wrong, LogFile("usage"))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
@@ -275,20 +274,20 @@ class Paper:
 Draw = Callable[[Paper], None]
 
 
-class Output(ABC):
+class Output:
     """What a command is given to speak with."""
-
-    is_json: bool
-    """Whether standard output is kept for one document."""
 
     def __init__(
         self,
         *,
+        as_json: bool = False,
         verbosity: int = NORMAL,
         debug: bool = False,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
+        self.is_json = as_json
+        """Whether standard output is kept for one document."""
         self.verbosity = verbosity
         self.debug = debug
         self.stdout = stdout or sys.stdout
@@ -299,13 +298,24 @@ class Output(ABC):
         self.journal: Journal | None = None
         """The log that is kept on standard error instead of words for people."""
 
-    @abstractmethod
     def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """The answer: `data` as JSON, or what `draw` makes of it."""
+        """The answer: `data` as one JSON document, or what `draw` makes of it for people."""
+        if self.is_json:
+            # its version goes first, whatever the data says
+            document = {"version": DOCUMENT_VERSION} | plain(data) | {"version": DOCUMENT_VERSION}
+            self.stdout.write(json.dumps(document, indent=2) + "\n")
+            self.stdout.flush()
+        elif self.verbosity >= NORMAL:
+            draw(self.paper)
 
-    @abstractmethod
     def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """What went wrong, in the same two ways."""
+        """What went wrong: as the document, as a line of the log, or drawn on standard error."""
+        if self.is_json:
+            self.show({"error": error}, draw)
+        elif self.journal is not None:
+            self.journal.say(str(error["what"]), event="error", level="ERROR", **error)
+        else:
+            draw(self.margin)
 
     @property
     def lively(self) -> bool:
@@ -333,46 +343,6 @@ class Output(ABC):
             self.margin.line(*words)
         else:
             self.journal.say(text, level=level)
-
-
-class TextOutput(Output):
-    """For people, and for pipes that want lines."""
-
-    is_json = False
-
-    def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """Draws on standard output, unless nothing but errors is wanted."""
-        if self.verbosity >= NORMAL:
-            draw(self.paper)
-
-    def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """Draws on standard error, or writes it to the log there."""
-        if self.journal is None:
-            draw(self.margin)
-        else:
-            self.journal.say(str(error["what"]), event="error", level="ERROR", **error)
-
-
-class JsonOutput(Output):
-    """For programs: one document with a version."""
-
-    is_json = True
-
-    def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """Writes the document."""
-        # its version goes first, whatever the data says
-        document = {"version": DOCUMENT_VERSION} | plain(data) | {"version": DOCUMENT_VERSION}
-        self.stdout.write(json.dumps(document, indent=2) + "\n")
-        self.stdout.flush()
-
-    def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """The error is the document."""
-        self.show({"error": error}, draw)
-
-
-def make_output(*, as_json: bool, verbosity: int = NORMAL, debug: bool = False) -> Output:
-    """The output that the flags of a command ask for."""
-    return (JsonOutput if as_json else TextOutput)(verbosity=verbosity, debug=debug)
 
 
 def _is_fancy(stream: TextIO) -> bool:

@@ -265,9 +265,9 @@ def _invoke(
 ) -> int:
     # not at the top of the file: help and completion need none of it
     from distributary.cli.logs import LogFile, logging_to, report
-    from distributary.cli.output import QUIET, make_output
+    from distributary.cli.output import QUIET, Output
 
-    output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
+    output = Output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
     invocation = Invocation(name, output, LogFile(name.rpartition(" ")[2]))
     with logging_to(invocation.log, lambda text: output.mask(text)):
         try:

@@ -14,7 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from distributary.cli.lakes import open_pipeline
@@ -268,21 +270,14 @@ def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[
     return process.returncode, time.monotonic() - began
 
 
-# The pipeline files that demos write, as a person would.
-
-_HEAD = """\
-# yaml-language-server: $schema={schema}
-# Made by `distributary demo {subject}`. {after}
-name: {subject}
-
-"""
+# What the pipeline files that demos write differ in; the rest is in the files beside this one.
 
 _WORKS = "Everything else works on it: run, status, plan, dlq, trace."
 _ENDED = """\
 Its broker and its registry ended with it:
 # status, tables, schema, dlq list, dlq show and trace work without them."""
 
-_DELTA_SOURCE = """\
+_DELTA = """\
 source:
   type: delta
   path: {source}
@@ -294,67 +289,14 @@ registry:
   path: {schemas}
 """
 
-_KAFKA_SOURCE = """\
+_KAFKA = """\
 source:
   type: kafka
-  bootstrap_servers: {bootstrap_servers}
+  bootstrap_servers: {kafka}
   topics: [{topic}]
 
 registry:
   url: {registry}
-"""
-
-_GAMES = """
-envelope:
-  format: protobuf
-  subject: wrapper-value
-  type: game_name
-  schema_id: schema_id
-  payload: payload
-
-payload:
-  format: protobuf
-  validate: registry
-
-tables:
-  bronze: bronze_events
-  each: silver_{{type}}
-  unified: unified_gold
-"""
-
-_ORDERS = """
-payload:
-  format: avro
-  framing: confluent
-  validate: registry
-
-tables:
-  each: "{{topic}}"
-  partition_by: [_date]
-  metadata: [key, topic, partition, offset, timestamp, schema_id, raw]
-"""
-
-_CHANGES = """\
-source:
-  type: files
-  path: {source}
-  format: avro
-  settle: 0s                   # the demo puts whole files in place
-
-cdc:
-  format: datastream
-  deletes: hard
-  backfill: before_cdc
-
-tables:
-  each: "{{database}}_{{table}}"
-"""
-
-_TAIL = """
-lake:
-  path: {root}
-
-trigger: available_now
 """
 
 # The folder of a demo: a lake, its source and schemas, and the file of the pipeline.
@@ -409,21 +351,20 @@ class DemoFolder:
         """The pipeline file, and the schema by which editors know its keys."""
         schema = json.dumps(json_schema(), indent=2)
         (self.path / _FILE_SCHEMA).write_text(schema, encoding="utf-8")
-        subject, is_kafka = self.scene.subject, self.scene.kafka
-        source = _KAFKA_SOURCE if is_kafka else _DELTA_SOURCE
-        bodies = {"games": source + _GAMES, "orders": source + _ORDERS, "cdc": _CHANGES}
-        text = (_HEAD + bodies[subject] + _TAIL).format(
-            subject=subject,
-            after=_ENDED if is_kafka else _WORKS,
+        subject, source = self.scene.subject, _quoted(self.source)
+        text = Template(resources.files(__package__).joinpath(f"{subject}.yaml").read_text("utf-8"))
+        values = {"source": source, "schemas": _quoted(self.schemas), "topic": self.scene.topic}
+        both = (_KAFKA if self.scene.kafka else _DELTA).format(
+            kafka=kafka, registry=registry, **values
+        )
+        filled = text.substitute(
+            after=_ENDED if self.scene.kafka else _WORKS,
             schema=_FILE_SCHEMA,
             root=_quoted(self.path),
-            source=_quoted(self.source),
-            schemas=_quoted(self.schemas),
-            topic=self.scene.topic,
-            bootstrap_servers=kafka,
-            registry=registry,
+            source=source,
+            source_and_registry=both,
         )
-        self.file.write_text(text, encoding="utf-8")
+        self.file.write_text(filled, encoding="utf-8")
 
     def _clear(self) -> bool:
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
