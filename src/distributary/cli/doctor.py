@@ -6,9 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -232,6 +230,8 @@ def _decoders() -> Check:
 
 
 def _folder_checks(folder: Path) -> Iterator[Check]:
+    import tempfile
+
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     yield Check(
@@ -264,6 +264,8 @@ def _folder_checks(folder: Path) -> Iterator[Check]:
 
 
 def _store(address: str, loaded: Loaded | None) -> Check:
+    import uuid
+
     from distributary.store.bucket import Folder, introduce, reaching
 
     introduce(address, loaded.config.lake.options if loaded else {})

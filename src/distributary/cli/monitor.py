@@ -5,10 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import secrets
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,6 +113,8 @@ def ui(
 
     It reads the lake alone, so it works whether or not a pipeline runs. Ctrl-C ends it.
     """
+    import secrets
+
     from distributary.config.lake import local_path
     from distributary.web.app import Settings, make_dashboard
     from distributary.web.serve import address_of, bind, serve
@@ -212,6 +212,8 @@ def test(
     PagerDuty gets an incident that is resolved at once. Exit code 1 if a target was not reached,
     or if there is none.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from distributary.observe.alerts.delivery import utc_now
     from distributary.observe.alerts.notice import Kind, Notice, Pages, Severity, State
     from distributary.observe.alerts.targets import make_targets

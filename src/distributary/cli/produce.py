@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.output import Paper, counted, number, tally
 from distributary.cli.verb import START, Invocation, argument, group, option, verb
-from distributary.store import disk
 
 if TYPE_CHECKING:
     from distributary.lab.simulate.base import Registry, Round, Sent, Sink
@@ -547,6 +546,7 @@ def cdc(
     """
     from distributary.lab.simulate.cdc import debezium, files, shapes
     from distributary.lab.simulate.kafka import BOOTSTRAP_SERVERS
+    from distributary.store import disk
 
     messages = to == "kafka"
     chosen = format or ("debezium" if messages else "avro")

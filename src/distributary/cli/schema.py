@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
@@ -415,6 +414,8 @@ def _by_listing(found: FoundRegistry, matching: str) -> list[Subject]:
 
 
 def _by_name(found: FoundRegistry, matching: str) -> list[Subject]:
+    from concurrent.futures import ThreadPoolExecutor
+
     registry = found.registry
     names = [name for name in registry.subjects() if matching in name]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,6 +128,8 @@ def _results(
     as_of_us: int | None,
 ) -> list[Result]:
     """Each table once, however many pipelines write to it."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from distributary.model.table import Role
     from distributary.observe.pipelines import registrations
     from distributary.observe.verify import check_table, written_tables
