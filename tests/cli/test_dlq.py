@@ -1,9 +1,13 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distributary.cli.actions.dlq import Selection
+from distributary.cli.dlq import Selection
+from distributary.cli.logs import LogFile
+from distributary.cli.output import Output
+from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.deadletters import hexdump
@@ -82,24 +86,21 @@ def test_discard_of_one_record(lake: Path, cli: Cli) -> None:
     )
 
 
-def select(**given: str) -> Selection:
-    names = ("reason", "type", "since", "until", "offset", "id", "pipeline")
-    return Selection.of(**{name: given.get(name) for name in names})  # type: ignore[arg-type]
+def criteria(**given: str) -> dict[str, Any]:
+    call = Invocation("dlq replay", Output(), LogFile("replay"))
+    return Selection(**given).criteria(call)
 
 
 def test_selections_are_read_as_typed() -> None:
-    assert select().is_everything
-    assert select(pipeline="games").is_everything
-    assert not select(reason="NULL_VALUE").is_everything
-    assert select(offset="a/b/3/10-20").offsets == (10, 20)
-    assert select(offset="a/b/3/10").topic == "a/b"
+    assert Selection().is_everything
+    assert not Selection(reason="NULL_VALUE").is_everything
+    assert criteria(offset="a/b/3/10-20")["offsets"] == (10, 20)
+    assert criteria(offset="a/b/3/10")["topic"] == "a/b"
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert select(since="2026-01-31T12:00Z").since == noon
-    assert select(until="2026-01-31T12:00").until == noon
+    assert criteria(since="2026-01-31T12:00Z")["since"] == noon
+    assert criteria(until="2026-01-31T12:00")["until"] == noon
     two_hours = datetime.now(UTC) - timedelta(hours=2)
-    since = select(since="2h ago").since
-    assert since is not None
-    assert abs(since - two_hours) < timedelta(minutes=1)
+    assert abs(criteria(since="2h ago")["since"] - two_hours) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_selections_are_read_as_typed() -> None:
 )
 def test_nonsense_is_wrong_usage(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        select(**given)
+        criteria(**given)
 
 
 def test_hexdump_points_at_a_byte() -> None:

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from distributary.cli.logs import LogFile, logging_to, report, shown_while_written
-from distributary.cli.output import JsonOutput, TextOutput
+from distributary.cli.output import Output
 from distributary.cli.verb import GroupPage, Invocation, verb
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceUnavailableError
 
@@ -25,7 +25,7 @@ ERROR = SourceUnavailableError(
 
 def text_of(error: BaseException, **settings: bool) -> tuple[int, str, LogFile]:
     stderr, log = io.StringIO(), LogFile("test")
-    output = TextOutput(stdout=io.StringIO(), stderr=stderr, **settings)
+    output = Output(stdout=io.StringIO(), stderr=stderr, **settings)
     output.mask = lambda text: text.replace("hunter2", "***")
     return report(output, error, log), stderr.getvalue(), log
 
@@ -77,7 +77,7 @@ def test_a_wrong_configuration_needs_no_log() -> None:
 
 def test_as_json_the_error_is_the_document() -> None:
     stdout = io.StringIO()
-    output = JsonOutput(stdout=stdout, stderr=io.StringIO())
+    output = Output(as_json=True, stdout=stdout, stderr=io.StringIO())
     output.mask = lambda text: text.replace("hunter2", "***")
     assert report(output, ERROR, LogFile("test")) == 75
     document = json.loads(stdout.getvalue())
@@ -89,7 +89,7 @@ def test_as_json_the_error_is_the_document() -> None:
 
 def one_command(action: object) -> typer.Typer:
     app = typer.Typer(cls=GroupPage, rich_markup_mode=None)
-    verb(app, name="it", examples=["distributary it"])(action)  # type: ignore[arg-type]
+    verb(app, "it", name="it")(action)  # type: ignore[arg-type]
     return app
 
 
@@ -130,11 +130,11 @@ def test_a_log_can_be_followed(tmp_path: Path) -> None:
 def test_sigterm_is_143(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "import distributary.cli.actions.schema as tables\n"
+        "import distributary.cli.schema as schema\n"
         "def forever(*args, **kwargs):\n"
         "    print('started', flush=True)\n"
         "    time.sleep(60)\n"
-        "tables.show_tables = forever\n"
+        "schema.find_lake = forever\n"
         "from distributary.cli import main\n"
         "sys.exit(main(['tables']))\n"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.actions import mend
+from distributary.cli import live
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import Registration, register
 from tests.cli.conftest import Cli
@@ -56,7 +56,7 @@ def test_no_command_loads_a_file_that_only_the_lake_names(
     cli: Cli, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr(mend, "start_spark", lambda *given, **named: started.append(given))
+    monkeypatch.setattr(live, "start_spark", lambda *given, **named: started.append(given))
     said = cli(*words, "--lake", hostile.lake)
     assert hostile.heard == []
     assert started == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from distributary.cli.actions.doctor import _start_broker, _start_registry, registry_check
+from distributary.cli.doctor import _start_broker, _start_registry, registry_check
 from distributary.config.kafka import Registry
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.cli.output import (
-    JsonOutput,
+    Output,
     Paper,
-    TextOutput,
     brief,
     counted,
     cut,
@@ -60,7 +59,7 @@ def test_markup_and_emoji_names_are_text() -> None:
 
 def test_a_pipe_gets_whole_lines_without_padding() -> None:
     stream = io.StringIO()
-    Paper(stream).table(("A", "B"), [("x" * 300, "1"), ("y", "")], right=("B",))
+    Paper(stream).table(("A", "B>"), [("x" * 300, "1"), ("y", "")])
     lines = stream.getvalue().splitlines()
     assert lines[1] == f"  {'x' * 300}  1"
     assert lines[2] == "  y"
@@ -89,7 +88,7 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json_is_one_document_with_a_version() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
-    output = JsonOutput(stdout=stdout, stderr=stderr)
+    output = Output(as_json=True, stdout=stdout, stderr=stderr)
     output.warn("careful")
     output.note("working")
     at = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -101,7 +100,7 @@ def test_json_is_one_document_with_a_version() -> None:
 
 def test_quiet_prints_errors_only() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
-    output = TextOutput(verbosity=-1, stdout=stdout, stderr=stderr)
+    output = Output(verbosity=-1, stdout=stdout, stderr=stderr)
     output.note("a")
     output.step("b")
     output.warn("c")
@@ -114,13 +113,13 @@ def test_quiet_prints_errors_only() -> None:
 def test_steps_need_a_flag() -> None:
     for verbosity, said in ((0, ""), (1, "b\n")):
         stderr = io.StringIO()
-        TextOutput(verbosity=verbosity, stdout=io.StringIO(), stderr=stderr).step("b")
+        Output(verbosity=verbosity, stdout=io.StringIO(), stderr=stderr).step("b")
         assert stderr.getvalue() == said
 
 
 def test_secrets_are_hidden_in_what_is_not_data() -> None:
     stderr = io.StringIO()
-    output = TextOutput(stdout=io.StringIO(), stderr=stderr)
+    output = Output(stdout=io.StringIO(), stderr=stderr)
     output.mask = lambda text: text.replace("hunter2", "***")
     output.note("password hunter2")
     output.warn("hunter2")

@@ -32,7 +32,7 @@ def project(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "spark-pipeline.yml").write_text("name: games\nstorage: kept\n")
     (own_folder / "child.py").write_text(CHILD)
     update = (sys.executable, "-I", "-S", str(own_folder / "child.py"))
-    monkeypatch.setattr("distributary.cli.actions.pipelines._UPDATE", update)
+    monkeypatch.setattr("distributary.cli.run._UPDATE", update)
     monkeypatch.setattr(
         "distributary.supervise.member.pause", lambda policy, failures, *, chance: 0.01
     )

@@ -1,7 +1,7 @@
 import io
 
-from distributary.cli.actions.plan import draw_changes
 from distributary.cli.output import Paper
+from distributary.cli.plan import draw_changes
 from distributary.model.table import Change, ChangeKind
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli.actions import run as action
+from distributary.cli import live
 from distributary.engine.loop import RunSummary, StillParked
 from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
@@ -30,7 +30,7 @@ def ends(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (own_folder / "games.yaml").write_text(FILE)
 
     def with_(summary: RunSummary) -> None:
-        monkeypatch.setattr(action, "start_spark", lambda *a, **k: nullcontext())
+        monkeypatch.setattr(live, "start_spark", lambda *a, **k: nullcontext())
         monkeypatch.setattr(Pipeline, "run", lambda *a, **k: summary)
 
     return with_

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from distributary.cli.actions.up import UpView
+from distributary.cli.live import UpView
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.supervise.member import PipelineStatus, State
 from tests.cli.conftest import Cli
@@ -51,7 +51,7 @@ def pipelines(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def command(*options: str) -> Callable[[Path], Sequence[str]]:
         return lambda file: (sys.executable, "-I", "-S", str(script), *options, str(file))
 
-    monkeypatch.setattr("distributary.cli.actions.up.run_command", command)
+    monkeypatch.setattr("distributary.supervise.supervisor.run_command", command)
     for name in ("good", "bad"):
         text = TEXT.format(name=name) + "registry: {url: 'http://h', token: '${env:SECRET}'}\n"
         (own_folder / f"{name}.yaml").write_text(text)
@@ -169,11 +169,11 @@ def test_upkeep_runs_beside_the_pipelines_that_ask_for_it(
     keeps = own_folder / "keeps.py"
     keeps.write_text("import sys\nopen('maintained', 'w').write(' '.join(sys.argv[1:]))\n")
     monkeypatch.setattr(
-        "distributary.cli.actions.up.run_command",
+        "distributary.supervise.supervisor.run_command",
         lambda *_: lambda file: (sys.executable, "-I", "-S", str(waits), str(file)),
     )
     monkeypatch.setattr(
-        "distributary.cli.actions.up.own_command",
+        "distributary.supervise.supervisor.own_command",
         lambda *words: (sys.executable, "-I", "-S", str(keeps), *words),
     )
     (own_folder / "kept.yaml").write_text(TEXT.format(name="kept") + "maintain: {every: 1s}\n")

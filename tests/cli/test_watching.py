@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from distributary.cli.actions.live import Foreground, Lines, LiveView, batch_line, schema_line
-from distributary.cli.actions.run import trigger_of
-from distributary.errors import ConfigError, SourceUnavailableError
+from distributary.cli.live import Foreground, Lines, LiveView, batch_line, schema_line
+from distributary.errors import SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
@@ -22,6 +21,7 @@ from distributary.observe.events import (
     StepFinished,
     TableParked,
 )
+from tests.cli.conftest import Cli
 
 SETTLED = BatchSettled(
     pipeline="games",
@@ -161,8 +161,7 @@ def test_a_signal_asks_for_a_stop(number: int, code: int) -> None:
     assert signal.getsignal(number) == before
 
 
-def test_triggers_exclude_each_other() -> None:
-    assert trigger_of(continuous=False, every=None, available_now=False) is None
-    assert trigger_of(continuous=False, every="10s", available_now=False) == "every 10s"
-    with pytest.raises(ConfigError):
-        trigger_of(continuous=True, every="10s", available_now=False)
+@pytest.mark.parametrize("other", [("--every", "10s"), ("--available-now",)])
+def test_triggers_exclude_each_other(cli: Cli, other: tuple[str, ...]) -> None:
+    result = cli("run", "games.yaml", "--continuous", *other, "--json")
+    assert (result.code, result.json["error"]["where"]) == (2, "command line")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.cli.actions.doctor import State, checks_of_machine
+from distributary.cli.doctor import State, checks_of_machine
 from distributary.decode.avro import engine as avro_engine
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
-from distributary.cli.actions.doctor import State, checks_for_file
+from distributary.cli.doctor import State, checks_for_file
 from distributary.engine import batch as batches
 from distributary.engine.mending import plan_clean, remove, resume, waiting
 from distributary.engine.parts import Moment

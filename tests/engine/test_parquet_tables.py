@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.cli.actions.doctor import tables_with_expiring_marks
+from distributary.cli.doctor import tables_with_expiring_marks
 from distributary.engine.catalog import _register
 from distributary.engine.mending import plan_clean, remove, resume, waiting
 from distributary.engine.parts import KILL, Moment

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.cli.actions.plan import code, markdown
+from distributary.cli.plan import as_markdown, code
 from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import make_source
 from distributary.engine.pipeline import Pipeline
@@ -350,7 +350,7 @@ def test_hostile_names_are_no_markdown(hostile: str) -> None:
 def test_markdown_has_verdict_changes_and_counts(tmp_path: Path) -> None:
     made = games(tmp_path)
     name = made.plan.names[0]
-    text = markdown(proposed(made, event(name, 3)), "new|.proto")
+    text = as_markdown(proposed(made, event(name, 3)), "new|.proto")
     assert text.startswith(f"### Schema change: `{name}-value v3`\n")
     assert "**Nothing would break.** <code>new&#124;.proto</code> is compatible" in text
     assert f"| `silver_{name}` | column added | `col_{name}_2` |  | `string` |" in text

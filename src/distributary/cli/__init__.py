@@ -1,4 +1,4 @@
-"""The command line: declared in `commands/`, done in `actions/`, drawn by `output.py`."""
+"""The command line: a file for each verb, or group of verbs, with what it takes, does and draws."""
 
 from distributary.cli.app import main
 

@@ -13,16 +13,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.commands import dlq, look, mend, produce, run, schema
-from distributary.cli.verb import (
-    LOOK,
-    RUN,
-    START,
-    STOPPED_BY_KEY,
-    STOPPED_BY_SIGNAL,
-    GroupPage,
-    show_help,
+from distributary.cli import (
+    dev,
+    dlq,
+    doctor,
+    grants,
+    install,
+    maintain,
+    mend,
+    monitor,
+    plan,
+    produce,
+    run,
+    schema,
+    status,
+    trace,
+    verify,
 )
+from distributary.cli.demo import demo
+from distributary.cli.verb import STOPPED_BY_KEY, STOPPED_BY_SIGNAL, GroupPage, option, show_help
+from distributary.errors import ConfigError
 
 PROGRAM = "distributary"
 
@@ -47,21 +57,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-run.declare_start(app)
-app.add_typer(produce.app, name="produce", rich_help_panel=START)
-app.add_typer(run.dev_app, name="dev", rich_help_panel=START)
-run.declare(app)
-run.declare_up(app)
-app.add_typer(run.pipelines_app, name="pipelines", rich_help_panel=RUN)
-look.declare(app)
-app.add_typer(schema.app, name="schema", rich_help_panel=LOOK)
-app.add_typer(dlq.app, name="dlq", rich_help_panel=LOOK)
-app.add_typer(look.alerts_app, name="alerts", rich_help_panel=LOOK)
-look.declare_metrics(app)
-look.declare_ui(app)
-mend.declare(app)
-mend.declare_maintain(app)
-mend.declare_deploy(app)
+# in the order of the help page
+for _verbs in (
+    demo.app,
+    produce.app,
+    dev.app,
+    run.app,
+    run.pipelines_app,
+    status.app,
+    schema.tables_app,
+    plan.app,
+    doctor.app,
+    trace.app,
+    verify.app,
+    monitor.app,
+    schema.app,
+    dlq.app,
+    monitor.alerts_app,
+    mend.app,
+    maintain.app,
+    install.app,
+    grants.app,
+):
+    app.add_typer(_verbs)
 
 
 def _print_versions(asked: bool) -> None:
@@ -78,9 +96,9 @@ def _root(
     ctx: typer.Context,
     version: Annotated[
         bool,
-        typer.Option(
+        option(
             "--version",
-            help="Show the versions of everything that matters, for a bug report.",
+            "Show the versions of everything that matters, for a bug report.",
             callback=_print_versions,
             is_eager=True,
         ),
@@ -117,13 +135,14 @@ def _leave_no_core() -> None:
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
-    from distributary.cli.logs import LogFile, report, usage_error
-    from distributary.cli.output import make_output
+    from distributary.cli.logs import LogFile, report
+    from distributary.cli.output import Output
 
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
-    output = make_output(as_json="--json" in given, debug="--debug" in given)
-    return report(output, usage_error(error.format_message(), command=path), LogFile("usage"))
+    output = Output(as_json="--json" in given, debug="--debug" in given)
+    wrong = ConfigError(error.format_message(), where="command line", next_step=f"{path} --help")
+    return report(output, wrong, LogFile("usage"))
 
 
 @contextmanager

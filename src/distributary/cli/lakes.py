@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from distributary.cli.verb import Invocation
-from distributary.config.base import hide_credentials
-from distributary.config.kafka import Registry as Settings
-from distributary.config.lake import absolute, local_path
-from distributary.config.load import LAKE_VARIABLE, Loaded, load
-from distributary.config.pipeline import PipelineConfig
-from distributary.delta.tables import StorageOptions
+from distributary.cli.output import spelled
+from distributary.cli.verb import LAKE_VARIABLE, PLACES, Invocation
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
-from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
-from distributary.registry.base import context_of
-from distributary.registry.folder import FileRegistry
-from distributary.registry.http.registry import HttpRegistry
 
 if TYPE_CHECKING:
+    from distributary.config.kafka import Registry as Settings
+    from distributary.config.load import Loaded
+    from distributary.config.pipeline import PipelineConfig
+    from distributary.delta.tables import StorageOptions
     from distributary.engine.pipeline import Pipeline
-
-
-VARIABLE = LAKE_VARIABLE
-DEMO = "distributary-demo"
-PLACES = ("./lake", f"./{DEMO}", ".")
-"""Folders of the working directory that are looked at when nothing is said; itself at last."""
+    from distributary.observe.ledger import Ledger
+    from distributary.observe.pipelines import Registration
+    from distributary.observe.rows import TableSummary
+    from distributary.registry.folder import FileRegistry
+    from distributary.registry.http.registry import HttpRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +43,21 @@ class Lake:
     @property
     def flag(self) -> str:
         """What a command to type next must say; nothing where it finds the lake by itself."""
-        by_itself = {f"variable {VARIABLE}", *PLACES}
+        by_itself = {f"variable {LAKE_VARIABLE}", *PLACES}
         return "" if self.found_by in by_itself else f" --lake {shlex.quote(self.path)}"
+
+    def ledger(self) -> Ledger:
+        """What was written to this lake."""
+        from distributary.observe.ledger import Ledger
+
+        return Ledger(self.path, storage_options=self.options)
 
 
 def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
     """By `--lake`, by the pipeline file, by the environment, or in the usual places."""
-    found = _named(call, lake, file) or _usual()
+    from distributary.config.lake import local_path
+
+    found = _named_lake(call, lake, file) or _usual_lake()
     call.out.step(f"lake {found.path} ({found.found_by})")
     home = local_path(layout.join(found.path, layout.HOME))
     if home is not None and not home.is_dir():
@@ -72,6 +72,8 @@ def find_lake(call: Invocation, lake: str | None = None, file: Path | None = Non
 
 def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = None) -> Loaded:
     """A pipeline file, its warnings told, its secrets hidden from now on."""
+    from distributary.config.load import load
+
     return _told(call, load(file, needs=needs))
 
 
@@ -84,6 +86,20 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
     return loaded
 
 
+def read_text(file: Path, what: str) -> str:
+    """A small file that the command line names; `what` it is."""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{what} cannot be read",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=str(file),
+            evidence=getattr(error, "strerror", None) or "it is not UTF-8",
+            next_step="check its path and rights",
+        ) from None
+
+
 def open_pipeline(call: Invocation, file: Path) -> Pipeline:
     """A pipeline that can be run."""
     from distributary.engine.pipeline import Pipeline
@@ -92,16 +108,34 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 
 
 def pipeline_of(
-    call: Invocation,
-    lake: Lake,
-    *,
-    name: str | None = None,
-    needs: Collection[str] | None = None,
+    call: Invocation, lake: Lake, *, name: str | None = None, needs: Collection[str] | None = None
 ) -> Pipeline:
     """The pipeline of a lake, from the file given or from the card it left in the lake."""
     from distributary.engine.pipeline import Pipeline
 
     return Pipeline(loaded_of(call, lake, name=name, needs=needs), log_file=call.log.path)
+
+
+def no_such(what: str, name: str, known: Iterable[str], *, where: str, command: str) -> ConfigError:
+    """The error for a name that is not there, with those that are spelled alike."""
+    near = get_close_matches(name, sorted(known), n=3)
+    return ConfigError(
+        what,
+        code=ErrorCode.NOT_FOUND,
+        where=where,
+        evidence=repr(name[:100]),
+        next_step=f"did you mean {', '.join(near)}?" if near else command,
+    )
+
+
+def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
+    """The table with this name, or of this type."""
+    for table in tables:
+        if name in (table.table, table.type, spelled(table.type)) and name:
+            return table
+    known = {t.table for t in tables} | {spelled(t.type) for t in tables if t.type}
+    what = "there is no such table or type"
+    raise no_such(what, name, known, where="", command="distributary tables")
 
 
 def loaded_of(
@@ -113,6 +147,8 @@ def loaded_of(
     option: str = "--file",
 ) -> Loaded:
     """The settings of a lake's pipeline; `option` is what the command has to name its file."""
+    from distributary.observe.pipelines import load_trusted, registrations
+
     if lake.file is not None:
         return load_file(call, lake.file, needs=needs)
     card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
@@ -134,7 +170,9 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
     )
 
 
-def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
+def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
+    from distributary.config.lake import absolute
+
     if file is not None:
         config = load_file(call, file, needs=("lake",)).config
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
@@ -142,11 +180,13 @@ def _named(call: Invocation, lake: str | None, file: Path | None) -> Lake | None
         return Lake(absolute(path), found_by, options, file, config.name)
     if lake is not None:
         return Lake(absolute(lake), "--lake")
-    variable = os.environ.get(VARIABLE)
-    return Lake(absolute(variable), f"variable {VARIABLE}") if variable else None
+    variable = os.environ.get(LAKE_VARIABLE)
+    return Lake(absolute(variable), f"variable {LAKE_VARIABLE}") if variable else None
 
 
-def _usual() -> Lake:
+def _usual_lake() -> Lake:
+    from distributary.config.lake import absolute
+
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():
             return Lake(absolute(place), place)
@@ -155,85 +195,98 @@ def _usual() -> Lake:
         code=ErrorCode.NOT_FOUND,
         where=str(Path.cwd()),
         evidence=f"none of {', '.join(PLACES)} is a lake",
-        next_step=f"name it with --lake or {VARIABLE}, or make one: distributary demo games",
+        next_step=f"name it with --lake or {LAKE_VARIABLE}, or make one: distributary demo games",
     )
 
 
 # Which schema registry a command is about, and how that was found out.
-
-Registry = FileRegistry | HttpRegistry
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRegistry:
     """A registry to ask; whether it answers is not known yet."""
 
-    registry: Registry
+    registry: FileRegistry | HttpRegistry
     where: str
     """Its folder or address, without anything secret."""
-    found_by: str
     config: PipelineConfig | None = None
     """The pipeline that it was found by, if it was."""
 
     def of(self, subject: str) -> FoundRegistry:
         """The same, asked about the context that a subject's name says: ids are those of one."""
+        from distributary.registry.base import context_of
+        from distributary.registry.http.registry import HttpRegistry
+
         context = context_of(subject)
         if context is None or not isinstance(self.registry, HttpRegistry):
             return self
         return replace(self, registry=self.registry.within(context))
 
 
-@dataclass(frozen=True, slots=True)
-class Whose:
-    """What the command line says about which registry is meant."""
-
-    registry: str | None = None
-    """A folder, or an address."""
-    file: Path | None = None
-    lake: str | None = None
-    pipeline: str | None = None
-
-
-def find_registry(call: Invocation, whose: Whose, *, option: str = "--config") -> FoundRegistry:
+def find_registry(
+    call: Invocation,
+    registry: str | None,
+    file: Path | None,
+    lake: str | None,
+    pipeline: str | None,
+    *,
+    option: str = "--config",
+) -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
+    from distributary.config.base import hide_credentials
+    from distributary.observe.pipelines import DECODING
+
     config: PipelineConfig | None = None
-    if whose.registry is not None:
-        settings, found_by = _named_registry(whose.registry), "--registry"
-    elif whose.file is not None:
-        config, found_by = load_file(call, whose.file, needs=DECODING).config, str(whose.file)
-        settings = _needed(config.registry)
+    if registry is not None:
+        settings, found_by = _named_registry(registry), "--registry"
     else:
-        lake = find_lake(call, whose.lake)
-        loaded = loaded_of(call, lake, name=whose.pipeline, needs=DECODING, option=option)
-        config, found_by = loaded.config, loaded.file
-        settings = _needed(config.registry)
+        if file is not None:
+            loaded, found_by = load_file(call, file, needs=DECODING), str(file)
+        else:
+            found = find_lake(call, lake)
+            loaded = loaded_of(call, found, name=pipeline, needs=DECODING, option=option)
+            found_by = loaded.file
+        config = loaded.config
+        if config.registry is None:
+            raise ConfigError(
+                "the pipeline has no registry",
+                code=ErrorCode.NOT_FOUND,
+                where="registry",
+                next_step="name one with --registry",
+            )
+        settings = config.registry
     where = settings.path or ", ".join(map(hide_credentials, settings.places))
     call.out.step(f"registry {where} ({found_by})")
-    if settings.path is None:
-        return FoundRegistry(HttpRegistry(settings), where, found_by, config)
-    if not Path(settings.path).is_dir():
+    if settings.path is not None and not Path(settings.path).is_dir():
         raise ConfigError(
             "there is no registry in this folder",
             code=ErrorCode.NOT_FOUND,
             where=f"{settings.path} ({found_by})",
             next_step="go to the folder that the pipeline runs in, or name it with --registry",
         )
-    return FoundRegistry(FileRegistry(settings.path), where, found_by, config)
+    return FoundRegistry(open_registry(settings), where, config)
 
 
-def no_such_subject(found: FoundRegistry, name: str, known: tuple[str, ...]) -> ConfigError:
-    """The error for a subject that is not there, with those that are spelled alike."""
-    near = get_close_matches(name, known, n=3)
-    return ConfigError(
-        "the registry has no such subject",
-        code=ErrorCode.NOT_FOUND,
-        where=found.where,
-        evidence=repr(name[:100]),
-        next_step=f"did you mean {', '.join(near)}?" if near else "distributary schema subjects",
-    )
+def open_registry(
+    settings: Settings, *, attempts: int | None = None
+) -> FileRegistry | HttpRegistry:
+    """The folder or the server that is meant."""
+    # each of them takes a while to import
+    if settings.path is not None:
+        from distributary.registry.folder import FileRegistry
+
+        return FileRegistry(settings.path)
+    from distributary.registry.http.registry import HttpRegistry
+
+    return HttpRegistry(settings) if attempts is None else HttpRegistry(settings, attempts=attempts)
 
 
 def _named_registry(given: str) -> Settings:
+    from pydantic import ValidationError
+
+    from distributary.config.base import hide_credentials
+    from distributary.config.kafka import Registry as Settings
+
     remote = given.startswith(("http://", "https://"))
     try:
         return Settings(url=given) if remote else Settings(path=given)
@@ -244,14 +297,3 @@ def _named_registry(given: str) -> Settings:
             evidence=hide_credentials(given),
             next_step="name a folder, or an address such as http://127.0.0.1:8081",
         ) from None
-
-
-def _needed(settings: Settings | None) -> Settings:
-    if settings is None:
-        raise ConfigError(
-            "the pipeline has no registry",
-            code=ErrorCode.NOT_FOUND,
-            where="registry",
-            next_step="name one with --registry",
-        )
-    return settings

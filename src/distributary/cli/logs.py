@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -145,16 +145,6 @@ PAGE_VARIABLE = "DISTRIBUTARY_UI"
 _LABEL = 6
 
 
-def docs_of(code: str) -> str:
-    """Where the documentation explains a code."""
-    return f"docs/errors.md#{code}"
-
-
-def page_of(code: str) -> str:
-    """The same on the dashboard, where its address is known."""
-    return Pages(os.environ.get(PAGE_VARIABLE)).error(code)
-
-
 def report(output: Output, error: BaseException, log: LogFile) -> int:
     """Tell what happened and return the exit code."""
     known = error if isinstance(error, DistributaryError) else _unexpected(error)
@@ -163,20 +153,17 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
         log.write(output.mask(f"ERROR {known.code}\n{text}"))
     if output.debug:
         output.margin.lines(output.mask(text))
-    written = str(log.path) if log.is_written else ""
-    details = {
-        **_masked(output, known),
-        "docs": docs_of(known.code),
-        "page": page_of(known.code) or None,
-        "log": written or None,
+    places = {
+        "docs": f"docs/errors.md#{known.code}",
+        "page": Pages(os.environ.get(PAGE_VARIABLE)).error(known.code) or None,
+        "log": str(log.path) if log.is_written else None,
     }
-    output.show_error(details, lambda paper: _draw(paper, known, written, output))
+    details = {
+        key: output.mask(value) if isinstance(value, str) else value
+        for key, value in known.as_dict().items()
+    }
+    output.show_error(details | places, lambda paper: _draw(paper, known, places, output))
     return known.exit_code
-
-
-def usage_error(message: str, *, command: str) -> ConfigError:
-    """What the command line has that it should not have."""
-    return ConfigError(message, where="command line", next_step=f"{command} --help")
 
 
 def _unexpected(error: BaseException) -> DistributaryError:
@@ -189,26 +176,20 @@ def _unexpected(error: BaseException) -> DistributaryError:
     )
 
 
-def _masked(output: Output, error: DistributaryError) -> dict[str, object]:
-    return {
-        key: output.mask(value) if isinstance(value, str) else value
-        for key, value in error.as_dict().items()
-    }
-
-
-def _draw(paper: Paper, error: DistributaryError, log: str, output: Output) -> None:
+def _draw(
+    paper: Paper, error: DistributaryError, places: Mapping[str, str | None], output: Output
+) -> None:
     # not by its class: that would import all of the configuration to tell any error
     problems: tuple[Problem, ...] = getattr(error, "problems", ())
     if problems:
         _draw_problems(paper, problems)
     else:
         paper.line(styled(error.code, "bold red"), f"  {output.mask(error.what)}")
-        _row(paper, "where", output.mask(error.where))
-        _row(paper, "seen", output.mask(error.evidence))
-    _row(paper, "next", output.mask(error.next_step))
-    _row(paper, "docs", docs_of(error.code))
-    _row(paper, "page", page_of(error.code))
-    _row(paper, "log", log)
+        _draw_row(paper, "where", output.mask(error.where))
+        _draw_row(paper, "seen", output.mask(error.evidence))
+    _draw_row(paper, "next", output.mask(error.next_step))
+    for label, place in places.items():
+        _draw_row(paper, label, place or "")
 
 
 def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
@@ -224,7 +205,6 @@ def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
         )
 
 
-def _row(paper: Paper, label: str, text: str) -> None:
-    lines = text.splitlines()
-    for i, line in enumerate(lines):
-        paper.line(styled(f"  {label if i == 0 else '':{_LABEL}}", "dim"), line)
+def _draw_row(paper: Paper, label: str, text: str) -> None:
+    for at, line in enumerate(text.splitlines()):
+        paper.line(styled(f"  {'' if at else label:{_LABEL}}", "dim"), line)

@@ -9,32 +9,38 @@ from __future__ import annotations
 import json
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-import humanize
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
     from distributary.observe.journal import Journal
 
 
 # Asking before something is taken away.
 
 
-def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> bool:
-    """By `--yes`, or by a yes in a terminal; without either nothing is done."""
+def confirmed(
+    call: Invocation, question: str, *, yes: bool, evidence: str, draw: Draw | None = None
+) -> bool:
+    """By `--yes`, or by a yes in a terminal; without either nothing is done.
+
+    What is about to be done is shown there by `draw`; `evidence` says it in one line.
+    """
     if yes:
         return True
+    if draw is not None:
+        draw(call.out.margin)
     if not sys.stdin.isatty():
         raise ConfigError(
             "this needs a yes, and there is no terminal to ask in",
@@ -50,7 +56,6 @@ def confirmed(call: Invocation, question: str, *, yes: bool, evidence: str) -> b
 
 # Numbers, times and foreign text for people; nothing that a terminal would obey gets through.
 
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MINUTE = 60.0
 _HOUR, _DAY = 60 * _MINUTE, 24 * 60 * _MINUTE
 _UNITS = (("s", 1.0, 2 * _MINUTE), ("min", _MINUTE, 2 * _HOUR), ("h", _HOUR, 2 * _DAY))
@@ -64,12 +69,10 @@ def printable(text: str) -> str:
     """Text from outside with control characters, line ends and direction marks as escapes."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    known = _ESCAPES.get(character)
-    return known or character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
 
 
 def spelled(type: str) -> str:
@@ -101,6 +104,8 @@ def counted(value: int, noun: str, plural: str | None = None) -> str:
 
 def size(value: int) -> str:
     """`1.2 MiB`."""
+    import humanize
+
     return humanize.naturalsize(value, binary=True)
 
 
@@ -110,6 +115,8 @@ def duration(seconds: float | None) -> str:
         return "-"
     if seconds < _MINUTE:
         return f"{seconds:.1f} s"
+    import humanize
+
     whole = timedelta(seconds=round(seconds))
     if seconds < _MINUTE * _MINUTE:
         return humanize.precisedelta(whole, minimum_unit="seconds", format="%d")
@@ -132,6 +139,8 @@ def ago(seconds: float | None) -> str:
     """`3 minutes ago`; a dash for never."""
     if seconds is None:
         return "-"
+    import humanize
+
     return "now" if seconds < 1 else f"{humanize.naturaldelta(timedelta(seconds=seconds))} ago"
 
 
@@ -170,18 +179,49 @@ QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 DOCUMENT_VERSION = 1
 _UNLIMITED = 100_000
 
-Words = str | Text
+Words: TypeAlias = "str | Text"
 
 
 def styled(text: str, style: str) -> Text:
     """Text from anywhere in a colour."""
+    from rich.text import Text
+
     return Text(printable(text), style=style)
+
+
+def as_text(words: Words) -> Text:
+    """Text from anywhere, in its colour where it has one."""
+    return styled(words, "") if isinstance(words, str) else words
+
+
+def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int = 0) -> Table:
+    """Columns without a frame; those with `>` at the end of their headers stand to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    cells = [[as_text(cell) for cell in row] for row in rows]
+    for at, header in enumerate(headers):
+        number = header.endswith(">")
+        longest = max((row[at].cell_len for row in cells if at < len(row)), default=0)
+        table.add_column(
+            header.removesuffix(">"),
+            justify="right" if number else "left",
+            overflow="ellipsis" if at else "fold",
+            # what a line is about, and numbers, stay in one piece if they fit at all
+            no_wrap=number or (at == 0 and longest <= width // 2),
+        )
+    for row in cells:
+        table.add_row(*row)
+    return table
 
 
 class Paper:
     """A stream to draw on: plain where colour is not wanted or nobody looks."""
 
     def __init__(self, stream: TextIO) -> None:
+        # what rich draws with takes longer to import than a help page may take
+        from rich.console import Console
+
         self.fancy = _is_fancy(stream)
         """Whether it is a terminal that can move its cursor and show colours."""
         self.console = Console(
@@ -198,10 +238,18 @@ class Paper:
 
     def line(self, *words: Words) -> None:
         """One line; its parts are joined as they are."""
-        text = Text()
-        for part in words:
-            text.append_text(part if isinstance(part, Text) else Text(printable(part)))
-        self._print(text)
+        self._print(styled("", "").join(map(as_text, words)))
+
+    def row(self, label: str, words: Words, *, width: int = 14) -> None:
+        """What something is, and its name before it; nothing where there is nothing."""
+        if words:
+            self.line(styled(f"  {label:{width}}", "dim"), words)
+
+    def more(self, count: int, noun: str = "", *, indent: str = "") -> None:
+        """How many are not shown, if there are any."""
+        if count > 0:
+            what = counted(count, f"more {noun}") if noun else f"{count:,} more"
+            self.line(f"{indent}and {what}")
 
     def lines(self, text: str, *, indent: str = "") -> None:
         """A text of several lines."""
@@ -209,31 +257,10 @@ class Paper:
             self.line(f"{indent}{each}")
 
     def table(
-        self,
-        headers: Sequence[str],
-        rows: Iterable[Sequence[Words]],
-        *,
-        right: Iterable[str] = (),
-        indent: int = 2,
+        self, headers: Sequence[str], rows: Iterable[Sequence[Words]], *, indent: int = 2
     ) -> None:
-        """Columns under headers, without a frame."""
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        aligned = set(right)
-        cells = [[c if isinstance(c, Text) else Text(printable(c)) for c in row] for row in rows]
-        for at, header in enumerate(headers):
-            number = header in aligned
-            longest = max((row[at].cell_len for row in cells), default=0)
-            # what a line is about, and numbers, stay in one piece if they fit at all
-            whole = number or (at == 0 and longest <= self.console.width // 2)
-            table.add_column(
-                header,
-                justify="right" if number else "left",
-                overflow="ellipsis" if at else "fold",
-                no_wrap=whole,
-            )
-        for row in cells:
-            table.add_row(*row)
-        self._print(table, indent=indent)
+        """Columns under headers; `>` at the end of a header is for numbers."""
+        self._print(grid(headers, rows, width=self.console.width), indent=indent)
 
     def _print(self, what: RenderableType, *, indent: int = 0) -> None:
         with self.console.capture() as drawn:
@@ -247,17 +274,20 @@ class Paper:
 Draw = Callable[[Paper], None]
 
 
-class Output(ABC):
+class Output:
     """What a command is given to speak with."""
 
     def __init__(
         self,
         *,
+        as_json: bool = False,
         verbosity: int = NORMAL,
         debug: bool = False,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
+        self.is_json = as_json
+        """Whether standard output is kept for one document."""
         self.verbosity = verbosity
         self.debug = debug
         self.stdout = stdout or sys.stdout
@@ -268,18 +298,24 @@ class Output(ABC):
         self.journal: Journal | None = None
         """The log that is kept on standard error instead of words for people."""
 
-    @abstractmethod
     def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """The answer: `data` as JSON, or what `draw` makes of it."""
+        """The answer: `data` as one JSON document, or what `draw` makes of it for people."""
+        if self.is_json:
+            # its version goes first, whatever the data says
+            document = {"version": DOCUMENT_VERSION} | plain(data) | {"version": DOCUMENT_VERSION}
+            self.stdout.write(json.dumps(document, indent=2) + "\n")
+            self.stdout.flush()
+        elif self.verbosity >= NORMAL:
+            draw(self.paper)
 
-    @abstractmethod
     def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """What went wrong, in the same two ways."""
-
-    @property
-    @abstractmethod
-    def is_json(self) -> bool:
-        """Whether standard output is kept for one document."""
+        """What went wrong: as the document, as a line of the log, or drawn on standard error."""
+        if self.is_json:
+            self.show({"error": error}, draw)
+        elif self.journal is not None:
+            self.journal.say(str(error["what"]), event="error", level="ERROR", **error)
+        else:
+            draw(self.margin)
 
     @property
     def lively(self) -> bool:
@@ -307,46 +343,6 @@ class Output(ABC):
             self.margin.line(*words)
         else:
             self.journal.say(text, level=level)
-
-
-class TextOutput(Output):
-    """For people, and for pipes that want lines."""
-
-    is_json = False
-
-    def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """Draws on standard output, unless nothing but errors is wanted."""
-        if self.verbosity >= NORMAL:
-            draw(self.paper)
-
-    def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """Draws on standard error, or writes it to the log there."""
-        if self.journal is None:
-            draw(self.margin)
-        else:
-            self.journal.say(str(error["what"]), event="error", level="ERROR", **error)
-
-
-class JsonOutput(Output):
-    """For programs: one document with a version."""
-
-    is_json = True
-
-    def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """Writes the document."""
-        # its version goes first, whatever the data says
-        document = {"version": DOCUMENT_VERSION} | plain(data) | {"version": DOCUMENT_VERSION}
-        self.stdout.write(json.dumps(document, indent=2) + "\n")
-        self.stdout.flush()
-
-    def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """The error is the document."""
-        self.show({"error": error}, draw)
-
-
-def make_output(*, as_json: bool, verbosity: int = NORMAL, debug: bool = False) -> Output:
-    """The output that the flags of a command ask for."""
-    return (JsonOutput if as_json else TextOutput)(verbosity=verbosity, debug=debug)
 
 
 def _is_fancy(stream: TextIO) -> bool:

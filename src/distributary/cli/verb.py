@@ -7,17 +7,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
 
-from distributary.errors import ErrorCode
+from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
-from distributary.observe.log_format import LogFormat
 
 if TYPE_CHECKING:
     from distributary.cli.logs import LogFile
@@ -39,12 +38,11 @@ def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> No
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    found = [(param, param.get_help_record(ctx)) for param in command.get_params(ctx)]
     usual = {"argument": "Arguments", "option": "Options"}
     rows = [
         (getattr(param, "rich_help_panel", None) or usual[param.param_type_name], record)
-        for param, record in found
-        if record is not None
+        for param in command.get_params(ctx)
+        if (record := param.get_help_record(ctx)) is not None
     ]
     _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
 
@@ -123,30 +121,30 @@ STOPPED_BY_SIGNAL = 143
 START, RUN, LOOK, MEND, DEPLOY = "Start", "Run", "Look", "Mend", "Deploy"
 """The groups of the help page."""
 
-_Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel="Output")
-]
-_Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel="Output")
-]
-_Verbose = Annotated[
-    int,
-    typer.Option(
-        "--verbose",
-        "-v",
-        count=True,
-        show_default=False,
-        help="Say what is done; twice for Spark's log too.",
-        rich_help_panel="Output",
-    ),
-]
-_Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel="Output")
-]
 
-_COMMON = {"json": (_Json, False), "quiet": (_Quiet, False), "verbose": (_Verbose, 0)} | {
-    "debug": (_Debug, False)
-}
+def option(names: str, help: str, **more: Any) -> Any:
+    """An option by its names: `--file -f`."""
+    return typer.Option(*names.split(), help=help, **more)
+
+
+def argument(help: str, **more: Any) -> Any:
+    """What is typed without a name."""
+    return typer.Argument(help=help, **more)
+
+
+def _flag(default: bool | int, names: str, help: str, **more: Any) -> inspect.Parameter:
+    kind: Any = Annotated[type(default), option(names, help, rich_help_panel="Output", **more)]
+    name = names.split()[0].removeprefix("--")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+_COUNT = {"count": True, "show_default": False}
+_FLAGS = [
+    _flag(False, "--json", "Print one JSON document."),
+    _flag(False, "--quiet -q", "Print errors only."),
+    _flag(0, "--verbose -v", "Say what is done; twice for Spark's log too.", **_COUNT),
+    _flag(False, "--debug", "Show the traceback of an error."),
+]
 
 Action = Callable[..., int | None]
 
@@ -156,54 +154,103 @@ class Invocation:
     """What a command's function is given besides its own parameters."""
 
     name: str
+    """What was typed: `dlq replay`."""
     out: Output
     log: LogFile
 
+    def usage(self, message: str) -> ConfigError:
+        """What the command line has that it should not have."""
+        next_step = f"distributary {self.name} --help"
+        return ConfigError(message, where="command line", next_step=next_step)
+
+    def seconds(self, option: str, text: str) -> float:
+        """The value of an option that takes `10s` or `2h`."""
+        from distributary.config.base import parse_duration
+
+        try:
+            return parse_duration(text).total_seconds()
+        except ValueError as error:
+            raise self.usage(f"{option} {error}.") from None
+
+
+def single(panel: str) -> typer.Typer:
+    """Commands that are typed by their own names; `panel` is where the help page lists them."""
+    app = typer.Typer()
+    app.info.rich_help_panel = panel
+    return app
+
+
+def group(name: str, help: str, *, panel: str) -> typer.Typer:
+    """Several commands under one word."""
+    app = typer.Typer(
+        name=name, help=help, cls=GroupPage, callback=show_help, invoke_without_command=True
+    )
+    app.info.rich_help_panel = panel
+    return app
+
 
 def verb(
-    app: typer.Typer, *, panel: str | None = None, name: str | None = None, examples: Sequence[str]
+    app: typer.Typer, *examples: str, name: str | None = None, panel: str | None = None
 ) -> Callable[[Action], Action]:
     """Adds a function to an app. Its first parameter is the `Invocation`, its result the exit code.
 
+    A parameter that is a dataclass stands for the options that are its fields.
+
     Args:
         app: where the command goes.
-        panel: the group under which the help page lists it.
+        examples: what works when pasted after `distributary demo games`, without the program.
         name: what people type, when it is not the function's name.
-        examples: lines that work when pasted after `distributary demo games`.
+        panel: where the help page of a group lists it, if it has several headings.
     """
 
     def declare(action: Action) -> Action:
         called = name or action.__name__
-        signature = inspect.signature(action, eval_str=True)
-        own = list(signature.parameters.values())[1:]
+        in_group = bool(app.info.name)
+        typed = f"{app.info.name} {called}" if in_group else called
+        own = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
+        records: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
 
         def command(**given: Any) -> None:
-            flags = {key: given.pop(key) for key in _COMMON}
-            code = _invoke(called, action, given, **flags)
-            if code:
+            flags = {flag.name: given.pop(flag.name) for flag in _FLAGS}
+            for name, kind in records.items():
+                given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            if code := _invoke(typed, action, given, **flags):
                 raise typer.Exit(code)
 
-        common = [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for key, (kind, default) in _COMMON.items()
-        ]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + common
+        parameters = [each for p in own for each in _parameters(p)] + _FLAGS
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = action.__doc__
-        add = app.command(
-            name=called, cls=CommandPage, rich_help_panel=panel, epilog=_epilog(examples)
-        )
-        add(command)
+        app.command(
+            name=called,
+            cls=CommandPage,
+            rich_help_panel=panel if in_group else app.info.rich_help_panel,
+            epilog=_epilog(examples),
+        )(command)
         return action
 
     return declare
 
 
+def _parameters(own: inspect.Parameter) -> list[inspect.Parameter]:
+    if not is_dataclass(own.annotation):
+        return [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    kinds = get_type_hints(own.annotation, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=kinds[field.name],
+        )
+        for field in fields(own.annotation)
+    ]
+
+
 def _epilog(examples: Sequence[str]) -> str:
     title = "Example:" if len(examples) == 1 else "Examples:"
     # the mark keeps the lines as they are: a command that was wrapped cannot be pasted
-    return "\n".join(["\b", title, *(f"  {line}" for line in examples)])
+    return "\n".join(["\b", title, *(f"  distributary {line}" for line in examples)])
 
 
 def _invoke(
@@ -218,10 +265,10 @@ def _invoke(
 ) -> int:
     # not at the top of the file: help and completion need none of it
     from distributary.cli.logs import LogFile, logging_to, report
-    from distributary.cli.output import QUIET, make_output
+    from distributary.cli.output import QUIET, Output
 
-    output = make_output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
-    invocation = Invocation(name, output, LogFile(name))
+    output = Output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
+    invocation = Invocation(name, output, LogFile(name.rpartition(" ")[2]))
     with logging_to(invocation.log, lambda text: output.mask(text)):
         try:
             return action(invocation, **given) or 0
@@ -238,7 +285,9 @@ def _invoke(
 
 # Names for the shell's Tab key: quick, and silent about whatever is wrong.
 
-_PLACES = ("./lake", "./distributary-demo", ".")
+LAKE_VARIABLE = "DISTRIBUTARY_LAKE"
+PLACES = ("./lake", "./distributary-demo", ".")
+"""Folders of the working directory that are looked at when no lake is named; itself at last."""
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
 _LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
@@ -264,8 +313,7 @@ def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
 
 def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
     """Tables and subjects."""
-    found = complete_tables(ctx, incomplete) + complete_subjects(ctx, incomplete)
-    return sorted(set(found))
+    return sorted({*complete_tables(ctx, incomplete), *complete_subjects(ctx, incomplete)})
 
 
 def complete_letters(ctx: Context, incomplete: str) -> list[str]:
@@ -286,9 +334,9 @@ def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
 
 
 def _lake(ctx: Context) -> str:
-    named = ctx.params.get("lake") or os.environ.get("DISTRIBUTARY_LAKE")
-    usual = (place for place in _PLACES if Path(place, layout.HOME).is_dir())
-    return str(named or next(usual, _PLACES[0]))
+    named = ctx.params.get("lake") or os.environ.get(LAKE_VARIABLE)
+    usual = (place for place in PLACES if Path(place, layout.HOME).is_dir())
+    return str(named or next(usual, PLACES[0]))
 
 
 def _in_letters(ctx: Context, sql: str) -> set[str]:
@@ -305,19 +353,15 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _names(table: str, sql: str) -> list[str]:
-    try:
-        return _read(table, sql)
-    except Exception:
-        # a shell that prints a traceback into what is being typed helps nobody
-        return []
-
-
-def _read(table: str, sql: str) -> list[str]:
     # the whole of `observe` would take longer to import than a person waits for a Tab
     from deltalake import DeltaTable, QueryBuilder
 
-    rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
-    return [str(name) for name in rows["name"].to_pylist()]
+    try:
+        rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
+        return [str(name) for name in rows["name"].to_pylist()]
+    except Exception:
+        # a shell that prints a traceback into what is being typed helps nobody
+        return []
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -326,75 +370,45 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 # Parameters that several commands share.
 
-File = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="FILE")]
+File = Annotated[Path, argument("The pipeline file.", metavar="FILE")]
 OptionalFile = Annotated[
-    Path | None, typer.Argument(help="The pipeline file; may be left out.", metavar="[FILE]")
+    Path | None, argument("The pipeline file; may be left out.", metavar="[FILE]")
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--file",
-        "-f",
+    option(
+        "--file -f",
+        "The pipeline file, where this user has not run it as it is now.",
         metavar="FILE",
-        help="The pipeline file, where this user has not run it as it is now.",
     ),
 ]
-Lake = Annotated[
+LakeOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--lake",
+        "The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
         metavar="DIR",
-        help="The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
     ),
 ]
 PipelineName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--pipeline",
+        "Only this pipeline, where a lake has several.",
         metavar="NAME",
-        help="Only this pipeline, where a lake has several.",
         autocompletion=complete_pipelines,
     ),
 ]
 TableArgument = Annotated[
-    str,
-    typer.Argument(help="The name of a table.", metavar="TABLE", autocompletion=complete_tables),
+    str, argument("The name of a table.", metavar="TABLE", autocompletion=complete_tables)
 ]
 AsOf = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--as-of",
+        "Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
         metavar="TIME",
-        help="Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
     ),
 ]
-Reason = Annotated[
-    str | None,
-    typer.Option(
-        "--reason",
-        metavar="CODE",
-        help="Only this error code.",
-        autocompletion=complete_reasons,
-    ),
-]
-Type = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="Only records of this type.")
-]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="DISTRIBUTARY_TOKEN",
-        help="Ask for it at /status and /metrics; an address beyond loopback needs one.",
-    ),
-]
-LogForm = Annotated[
-    LogFormat | None,
-    typer.Option(
-        "--log-format",
-        help="Tell everything on standard error, a line each: for people, or as JSON.",
-        rich_help_panel="Output",
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask.")]

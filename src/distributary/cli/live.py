@@ -1,22 +1,44 @@
-"""A run as a view that redraws itself: the five steps, the last batches, what is new."""
+"""What people see of pipelines while they run: lines in a pipe, a view that redraws itself else."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.live import Live
 from rich.text import Text
 
-from distributary.cli.output import clock, counted, cut, duration, number, spelled, styled, tally
+from distributary.cli.logs import shown_while_written
+from distributary.cli.output import (
+    EVERYTHING,
+    NORMAL,
+    Output,
+    Paper,
+    Words,
+    brief,
+    clock,
+    counted,
+    cut,
+    duration,
+    grid,
+    number,
+    spelled,
+    styled,
+    tally,
+)
+from distributary.cli.verb import Invocation
+from distributary.engine.pipeline import Pipeline
 from distributary.evolve.types import sql_name
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Counts
@@ -26,19 +48,70 @@ from distributary.observe.events import (
     Event,
     Failed,
     Idle,
+    ProcessStarted,
     SchemaSeen,
     StepFinished,
+    Stopped,
     TableParked,
+    TaskFailed,
 )
+from distributary.spark.jars import Progress
+from distributary.spark.session import spark_session
+from distributary.supervise.member import PipelineStatus, State
 
-# A run as plain lines: one per batch, one per new schema, a heartbeat.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Say = Callable[[str], None]
+_T = TypeVar("_T")
 
 _LONGEST = 200
 _OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
-MOST_SCHEMAS = 20
+_MOST_SCHEMAS = 20
 """A thousand new tables are not a thousand lines."""
+_REFRESH_PER_SECOND = 8
 
-Say = Callable[[str], None]
+
+@contextmanager
+def start_spark(
+    call: Invocation, pipeline: Pipeline, *, tell: Progress | None = None, short_lived: bool = True
+) -> Iterator[SparkSession]:
+    """A session for this pipeline; with `-vv` Spark's log is shown as it is written.
+
+    `short_lived` is for those that should start quickly rather than compute quickly.
+    """
+    say = tell or call.out.note
+    loud = call.out.verbosity >= EVERYTHING
+    settings = replace(
+        pipeline.spark_settings(),
+        log_file=call.log.path,
+        log_level="INFO" if loud else "WARN",
+        short_lived=short_lived,
+    )
+    with ExitStack() as stack:
+        if loud:
+            stack.enter_context(shown_while_written(call.log.path, sys.stderr))
+        began = time.monotonic()
+        say("starting Spark")
+        call.out.step(f"log {call.log.path}")
+        session = spark_session(settings, app_name=pipeline.config.name, progress=say)
+        say(f"Spark started in {time.monotonic() - began:.1f} s")
+        yield session
+
+
+# A run as plain lines: one per batch, one per new schema, a heartbeat.
+
+
+def plain_lines(out: Output, on_closed: Callable[[], None]) -> Say:
+    """Lines on standard output, unless that is for one document; told when nobody reads them."""
+
+    def say(text: str) -> None:
+        try:
+            out.show({}, lambda paper: paper.line(text))
+        except BrokenPipeError:
+            on_closed()
+
+    return out.note if out.is_json else say
 
 
 def schema_line(event: SchemaSeen) -> str:
@@ -77,7 +150,9 @@ def lag_text(event: BatchSettled) -> str:
 class Lines:
     """Listens to a run and says what a person would want to read later."""
 
-    def __init__(self, say: Say, *, note: Say, step: Say, most_schemas: int = MOST_SCHEMAS) -> None:
+    def __init__(
+        self, say: Say, *, note: Say, step: Say, most_schemas: int = _MOST_SCHEMAS
+    ) -> None:
         self._say, self._note, self._step = say, note, step
         self._most_schemas = most_schemas
         self._schemas: list[SchemaSeen] = []
@@ -106,8 +181,7 @@ class Lines:
                 last = "" if event.batch is None else f", last batch {event.batch}"
                 self._say(f"idle at {clock(event.at)}{last}")
             case Failed():
-                again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
-                self._note(f"failed: {event.error.code} {event.error.what}{again}")
+                self._note(f"failed: {_failed_line(event)}")
 
     def _tell_schemas(self) -> None:
         for event in self._schemas[: self._most_schemas]:
@@ -118,8 +192,17 @@ class Lines:
         self._schemas.clear()
 
 
+def _failed_line(event: Failed) -> str:
+    again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
+    return f"{event.error.code} {event.error.what}{again}"
+
+
+# A run as a view: the five steps, the last batches, what is new.
+
 STEPS = ("plan", "stage", "manifest", "publish", "settle")
 _BATCHES = 8
+_NUMBERS = ("BATCH>", "ROWS>", "ROWS/S>", "LAG>", "TABLES>", "DEAD LETTERS>", "TIME>")
+_BATCH_HEADERS = (*_NUMBERS, "SLOWEST")
 _NEWS = 6
 
 
@@ -150,7 +233,10 @@ class LiveView:
         """A stop was asked for; says what happens until then."""
         with self._lock:
             self.stopping = True
-            return "stopping" if self._batch is None else f"finishing batch {self._batch}"
+            return self._ending()
+
+    def _ending(self) -> str:
+        return "stopping" if self._batch is None else f"finishing batch {self._batch}"
 
     def __call__(self, event: Event) -> None:
         """One event."""
@@ -169,8 +255,7 @@ class LiveView:
                 self._schemas += 1
                 self._news.append(styled(schema_line(event), "cyan"))
             case TableParked():
-                text = f"parked {event.table}: {event.error}"
-                self._news.append(styled(text, "red"))
+                self._news.append(styled(f"parked {event.table}: {event.error}", "red"))
             case BatchSettled():
                 self._batch = None
                 self._doing = "waiting for records"
@@ -179,9 +264,7 @@ class LiveView:
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
             case Failed():
-                again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
-                text = f"{event.error.code} {event.error.what}{again}"
-                self._news.append(styled(text, "red"))
+                self._news.append(styled(_failed_line(event), "red"))
                 self._batch = None
 
     def __rich__(self) -> RenderableType:
@@ -189,7 +272,7 @@ class LiveView:
         with self._lock:
             parts: list[RenderableType] = [self._title(), self._step_row()]
             if self._batches:
-                parts.append(_batch_table(list(self._batches)))
+                parts.append(grid(_BATCH_HEADERS, map(_batch_cells, self._batches)))
             if self._news:
                 parts += [Text(""), *self._news]
             if self._schemas > _NEWS:
@@ -203,7 +286,7 @@ class LiveView:
             size = "" if self._records is None else f", {counted(self._records, 'record')}"
             doing = f"batch {self._batch}{size}"
         if self.stopping:
-            doing = "stopping" if self._batch is None else f"finishing batch {self._batch}"
+            doing = self._ending()
         running = duration(time.monotonic() - self._began)
         return Text.assemble(
             styled(self._pipeline, "bold"),
@@ -225,30 +308,24 @@ class LiveView:
         return row
 
 
-def _batch_table(batches: Sequence[BatchSettled]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("BATCH", "ROWS", "ROWS/S", "LAG", "TABLES", "DEAD LETTERS", "TIME", "SLOWEST"):
-        table.add_column(name, justify="left" if name == "SLOWEST" else "right")
-    for event in batches:
-        slowest = max(event.steps, key=lambda step: event.steps[step], default="")
-        share = event.steps[slowest] / event.seconds if slowest and event.seconds else 0.0
-        dead = event.counts.dead_lettered
-        table.add_row(
-            str(event.batch),
-            number(event.counts.read),
-            number(event.records_per_second),
-            lag_text(event),
-            number(event.tables),
-            styled(number(dead), "yellow" if dead else ""),
-            duration(event.seconds),
-            f"{slowest} {share:.0%}" if slowest else "",
-        )
-    return table
+def _batch_cells(event: BatchSettled) -> list[Words]:
+    slowest = max(event.steps, key=lambda step: event.steps[step], default="")
+    share = event.steps[slowest] / event.seconds if slowest and event.seconds else 0.0
+    dead = event.counts.dead_lettered
+    return [
+        str(event.batch),
+        number(event.counts.read),
+        number(event.records_per_second),
+        lag_text(event),
+        number(event.tables),
+        styled(number(dead), "yellow" if dead else ""),
+        duration(event.seconds),
+        f"{slowest} {share:.0%}" if slowest else "",
+    ]
 
 
 # Work in a thread of its own, so that the main thread is free for signals and the screen.
 
-_T = TypeVar("_T")
 _POLL_SECONDS = 0.1
 
 
@@ -309,3 +386,143 @@ class Foreground(Generic[_T]):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def watched(
+    call: Invocation, pipeline: Pipeline, run: Foreground[_T], *, trigger: str, demo: bool = False
+) -> Iterator[Say]:
+    """Shows a run while this lasts; a demo's on standard error, with less of it."""
+    out = call.out
+    view = LiveView(pipeline.config.name, trigger=trigger)
+    pipeline.bus.subscribe(view)
+    paper = out.margin if demo else out.paper
+    if paper.fancy and out.verbosity == NORMAL if demo else out.lively:
+        with Live(
+            view, console=paper.console, refresh_per_second=_REFRESH_PER_SECOND, transient=demo
+        ) as live:
+            run.on_stop = lambda: live.console.print(f"{view.stop()}; Ctrl-C again ends at once")
+            run.on_force = live.stop
+            yield view.say
+        return
+    say = out.note if demo else plain_lines(out, pipeline.stop.set)
+    if out.journal is None:
+        most = 3 if demo else _MOST_SCHEMAS
+        pipeline.bus.subscribe(Lines(say, note=out.note, step=out.step, most_schemas=most))
+    run.on_stop = lambda: out.note(view.stop())
+    yield out.note
+
+
+# Many pipelines: as lines with their names, as a table, and as they are in the end.
+
+_MOST = 30
+_LONGEST_NEWS = 160
+_COLOURS = {
+    State.RUNNING: "green",
+    State.DONE: "green",
+    State.FAILING: "yellow",
+    State.BACKOFF: "yellow",
+    State.FAILED: "bold red",
+}
+_WORST = (State.FAILED, State.BACKOFF, State.FAILING)
+_COUNTS = ("BATCH>", "ROWS/S>", "LAG>", "DEAD LETTERS>", "PARKED>", "RESTARTS>")
+_HEADERS = ("PIPELINE", "STATE", *_COUNTS)
+
+
+class UpLines:
+    """Listens to all of them; one thread at a time."""
+
+    def __init__(self, say: Say, *, step: Say) -> None:
+        self._say, self._step = say, step
+        self._by_pipeline: dict[str, Lines] = {}
+
+    def __call__(self, event: Event) -> None:
+        """One event."""
+        name = event.pipeline
+
+        def say(text: str) -> None:
+            self._say(f"{name}  {text}")
+
+        match event:
+            case ProcessStarted():
+                again = f", {counted(event.restarts, 'restart')}" if event.restarts else ""
+                say(f"process {event.pid} started{again}")
+            case Stopped():
+                say(f"{event.reason} after {counted(event.batches, 'batch', 'batches')}")
+            case TaskFailed():
+                say(f"{event.task} failed: {event.error.code} {event.error.what}")
+            case _:
+                if name not in self._by_pipeline:
+                    self._by_pipeline[name] = Lines(
+                        say, note=say, step=lambda text: self._step(f"{name}  {text}")
+                    )
+                self._by_pipeline[name](event)
+
+
+class UpView:
+    """Drawn a few times a second; news come from any thread."""
+
+    def __init__(self, statuses: Callable[[], Sequence[PipelineStatus]]) -> None:
+        self._statuses = statuses
+        self._lock = threading.Lock()
+        self._news: deque[Text] = deque(maxlen=_NEWS)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """A stop was asked for."""
+        self._stopping = True
+        self.say("stopping; Ctrl-C again ends at once")
+
+    def say(self, text: str) -> None:
+        """Something that happened."""
+        with self._lock:
+            self._news.append(styled(cut(text, _LONGEST_NEWS), "dim"))
+
+    def __rich__(self) -> RenderableType:
+        """The view as it is now."""
+        statuses = self._statuses()
+        well = sum(each.is_ready for each in statuses)
+        stopping = ", stopping" if self._stopping else ""
+        title = f"{counted(len(statuses), 'pipeline')}, {well:,} well{stopping}"
+        # the worst first, as far as there is room for all
+        order = sorted(statuses, key=lambda each: each.state not in _WORST)
+        rows = [[*_cells(each), _retry(each)] for each in order[:_MOST]]
+        if len(order) > _MOST:
+            rows.append([styled(f"and {len(order) - _MOST:,} more", "dim")])
+        table = grid((*_HEADERS, "NEXT RETRY"), rows)
+        with self._lock:
+            news = [Text(""), *self._news] if self._news else []
+            return Group(styled(title, "bold"), table, *news)
+
+
+def _cells(status: PipelineStatus) -> list[Words]:
+    settled, dead, parked = status.settled, status.counts.dead_lettered, status.counts.parked
+    last = None if settled is None else settled.batch
+    code = "" if status.error is None else f" {status.error.code}"
+    return [
+        styled(status.name, "bold"),
+        styled(f"{status.state}{code}", _COLOURS.get(status.state, "")),
+        number(status.batch if status.batch is not None else last),
+        number(None if settled is None else settled.records_per_second),
+        "-" if settled is None else lag_text(settled),
+        styled(number(dead), "yellow" if dead else ""),
+        styled(number(parked), "red" if parked else ""),
+        number(status.restarts),
+    ]
+
+
+def _retry(status: PipelineStatus) -> Words:
+    if status.retry_at is None:
+        return ""
+    left = (status.retry_at - datetime.now(UTC)).total_seconds()
+    return styled(f"in {brief(max(left, 0.0))}", "yellow")
+
+
+def draw_outcome(paper: Paper, statuses: Sequence[PipelineStatus]) -> None:
+    """How each of them ended."""
+    paper.table(_HEADERS, map(_cells, statuses), indent=0)
+    for each in statuses:
+        if (error := each.error) is not None:
+            parts = (str(error.code), error.what, error.where, error.evidence)
+            why = "  ".join(cut(part, _LONGEST_NEWS) for part in parts if part)
+            paper.line(styled(f"{each.name}  ", "bold"), why)

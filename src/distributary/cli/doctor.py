@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import platformdirs
-import psutil
-
-from distributary.cli.lakes import PLACES, VARIABLE, load_file
+from distributary.cli.lakes import load_file, open_registry
 from distributary.cli.output import Paper, counted, listed, size, styled
-from distributary.cli.verb import Invocation
-from distributary.config.base import hide_credentials
-from distributary.config.kafka import KafkaSource, Registry
-from distributary.config.lake import local_path
-from distributary.config.load import Loaded
-from distributary.config.source import DeltaSource
-from distributary.decode.avro import engine as avro_engine
-from distributary.decode.protobuf import engine as protobuf_engine
-from distributary.delta.tables import open_table
+from distributary.cli.verb import (
+    LAKE_VARIABLE,
+    LOOK,
+    PLACES,
+    Invocation,
+    LakeOption,
+    OptionalFile,
+    single,
+    verb,
+)
 from distributary.errors import (
     DistributaryError,
     ErrorCode,
@@ -38,14 +33,20 @@ from distributary.errors import (
     SourceUnavailableError,
 )
 from distributary.model import layout
-from distributary.observe.ledger import Ledger
-from distributary.spark.jars import ensure_connectors, lock_key
-from distributary.spark.java import MINIMUM, require_java
-from distributary.spark.settings import SparkSettings
-from distributary.store.base import at, introduce, reaching
-from distributary.version import versions
 
-# One row of `doctor`.
+if TYPE_CHECKING:
+    from distributary.config.kafka import KafkaSource, Registry
+    from distributary.config.load import Loaded
+
+
+app = single(LOOK)
+
+_KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
+"""Those of `dev up`."""
+_PROPERTY = "delta.setTransactionRetentionDuration"
+_PYTHON = (3, 11)
+_GIB = 1 << 30
+_MOST_SKEW_SECONDS = 5.0
 
 
 class State(StrEnum):
@@ -68,127 +69,40 @@ class Check:
     """What to type or to do."""
 
 
-# Whether the broker and the registry of a pipeline answer, and what to type when they do not.
-
-_KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
-"""Those of `dev up`."""
+_COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
-def broker_check(source: KafkaSource) -> Check:
-    """Asks the broker for the topics of the pipeline and what they hold."""
-    from distributary.source.kafka import Broker
+@verb(app, "doctor", "doctor distributary-demo/games.yaml")
+def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None) -> int:
+    """Check what a run needs, and say how to mend what does not work."""
+    loaded = load_file(call, file) if file is not None else None
+    checks = [*checks_of_machine(), *checks_for_file(loaded, lake)]
+    failed = sum(check.state is State.FAIL for check in checks)
 
-    servers = source.bootstrap_servers
-    broker = Broker(source.client_options())
-    try:
-        partitions = broker.partitions(source.topics, source.topic_pattern)
-        newest, oldest = broker.latest(partitions), broker.earliest(partitions)
-    except SourceUnavailableError as error:
-        found = f"{error.what}: {error.evidence}" if error.evidence else error.what
-        mend = _create(source) if error.what.startswith("the topic") else _start_broker(servers)
-        return Check("broker", State.FAIL, found, f"a broker at {servers}", mend)
-    if not partitions:
-        pattern = source.topic_pattern or ""
-        return Check(
-            "broker",
-            State.WARN,
-            f"{servers} answers, but no topic fits {pattern}",
-            "a topic to read",
-            "create one, or correct source.topic_pattern",
+    def draw(paper: Paper) -> None:
+        paper.table(
+            ("CHECK", "", "FOUND", "NEEDED"),
+            ((c.name, styled(c.state, _COLOURS[c.state]), c.found, c.needed) for c in checks),
+            indent=0,
         )
-    topics = sorted({topic for topic, _ in partitions})
-    records = sum(newest[one] - oldest[one] for one in partitions)
-    found = (
-        f"{servers} has {counted(len(partitions), 'partition')} of {listed(topics, most=3)}, "
-        f"with {counted(records, 'offset')} to read"
-    )
-    return Check("broker", State.PASS, found)
+        for check in checks:
+            if check.mend and check.state is not State.PASS:
+                paper.line(styled(f"{check.name}: ", "bold"), check.mend)
+        if failed:
+            paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
+        else:
+            paper.line(styled("all that is needed is there", "green"))
 
-
-def registry_check(settings: Registry) -> Check:
-    """Asks the folder or the server for its subjects."""
-    from distributary.registry.folder import FileRegistry
-    from distributary.registry.http.registry import HttpRegistry
-
-    where = settings.path or ", ".join(map(hide_credentials, settings.places))
-    registry = HttpRegistry(settings) if settings.path is None else FileRegistry(settings.path)
-    try:
-        subjects = registry.subjects()
-    except RegistryUnavailableError as error:
-        # garbage is an answer: something else listens there
-        if settings.path is not None or error.code is not ErrorCode.REGISTRY_UNAVAILABLE:
-            raise
-        found = f"{error.what}: {error.evidence}" if error.evidence else error.what
-        mend = _start_registry(settings)
-        return Check("registry", State.FAIL, found, f"a registry at {where}", mend)
-    state = State.PASS if subjects else State.WARN
-    mend = "register the schemas before records arrive"
-    if not subjects and settings.context is not None and isinstance(registry, HttpRegistry):
-        known = registry.contexts()
-        if settings.context not in known:
-            mend = f"correct registry.context: there are {listed(sorted(known), most=5)}"
-    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
-
-
-def _start_broker(servers: str) -> str:
-    addresses = [urlsplit(f"//{each.rpartition('://')[2]}") for each in servers.split(",")]
-    host, port = addresses[0].hostname or "", addresses[0].port or _KAFKA_PORT
-    if all(_is_loopback(each.hostname or "") for each in addresses):
-        other = f" --kafka-port {port}" if port != _KAFKA_PORT else ""
-        return f"distributary dev up{other}"
-    return f"nc -vz {shlex.quote(host)} {port}"
-
-
-def _start_registry(settings: Registry) -> str:
-    address = urlsplit(settings.addresses[0])
-    host = address.hostname or ""
-    if _is_loopback(host):
-        port = address.port or _REGISTRY_PORT
-        other = f" --registry-port {port}" if port != _REGISTRY_PORT else ""
-        return f"distributary dev up{other}"
-    plain = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl().rstrip("/")
-    return f"curl -sS {shlex.quote(f'{plain}/subjects')}"
-
-
-def _create(source: KafkaSource) -> str:
-    topics = " ".join(f"--topic {shlex.quote(each)}" for each in source.topics[:1])
-    server = source.bootstrap_servers.split(",")[0]
-    return f"kafka-topics.sh --bootstrap-server {server} --create --if-not-exists {topics}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-# Tables whose settings would break a promise.
-
-_PROPERTY = "delta.setTransactionRetentionDuration"
-
-
-def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
-    """Tables on which somebody has set that transaction marks are forgotten."""
-    if not (lake / layout.HOME).is_dir():
-        return []
-    found = []
-    for summary in Ledger(str(lake)).tables(pipeline, schema_ids=False):
-        table = open_table(layout.place(str(lake), summary.path))
-        if table is not None and _PROPERTY in table.metadata().configuration:
-            found.append(summary.table)
-    return found
-
-
-# What is checked: this machine, and what one pipeline file needs.
-
-_PYTHON = (3, 11)
-_GIB = 1 << 30
-_MOST_SKEW_SECONDS = 5.0
+    call.out.show({"ok": not failed, "checks": checks}, draw)
+    return 1 if failed else 0
 
 
 def checks_of_machine() -> Iterator[Check]:
     """What every run needs."""
+    import psutil
+
+    from distributary.version import versions
+
     installed = versions()
     good = sys.version_info[:2] >= _PYTHON
     yield Check(
@@ -219,7 +133,11 @@ def checks_of_machine() -> Iterator[Check]:
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Lake, clock and tables; with a file also its source and its registry."""
-    address = lake or (loaded.config.lake.path if loaded else None) or _usual_lake()
+    from distributary.config.kafka import KafkaSource
+    from distributary.config.lake import local_path
+
+    usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
+    address = lake or (loaded.config.lake.path if loaded else None) or usual
     folder = local_path(address)
     if folder is not None:
         yield from _folder_checks(folder)
@@ -233,7 +151,7 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     if registry is not None:
         yield _guarded("registry", lambda: registry_check(registry))
     if isinstance(source, KafkaSource):
-        yield _guarded("broker", lambda: broker_check(source))
+        yield _guarded("broker", lambda: _broker(source))
     else:
         yield _guarded("source", lambda: _source(loaded))
 
@@ -249,11 +167,17 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
 
 
 def _java() -> Check:
+    from distributary.spark.java import MINIMUM, require_java
+
     java = require_java()
     return Check("java", State.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
 
 
 def _connectors() -> Check:
+    import platformdirs
+
+    from distributary.spark.jars import ensure_connectors, lock_key
+
     # files that were named are looked at; nothing is fetched here
     given = bool(os.environ.get("DISTRIBUTARY_JARS"))
     cache = platformdirs.user_cache_path("distributary") / "connectors" / lock_key()
@@ -270,6 +194,8 @@ def _connectors() -> Check:
 
 
 def _cluster(loaded: Loaded) -> Iterator[Check]:
+    from distributary.spark.settings import SparkSettings
+
     settings = SparkSettings.from_config(loaded.config.spark)
     if settings.is_local:
         return
@@ -289,6 +215,9 @@ def _cluster(loaded: Loaded) -> Iterator[Check]:
 
 
 def _decoders() -> Check:
+    from distributary.decode.avro import engine as avro_engine
+    from distributary.decode.protobuf import engine as protobuf_engine
+
     there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
     missing = [name for name, found in there.items() if not found]
     return Check(
@@ -301,6 +230,8 @@ def _decoders() -> Check:
 
 
 def _folder_checks(folder: Path) -> Iterator[Check]:
+    import tempfile
+
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     yield Check(
@@ -333,6 +264,10 @@ def _folder_checks(folder: Path) -> Iterator[Check]:
 
 
 def _store(address: str, loaded: Loaded | None) -> Check:
+    import uuid
+
+    from distributary.store.base import at, introduce, reaching
+
     introduce(address, loaded.config.lake.options if loaded else {})
     with reaching(address):
         store, name = at(address), f"_distributary/doctor-{uuid.uuid4().hex}"
@@ -349,14 +284,29 @@ def _marks(folder: Path, loaded: Loaded | None) -> Check:
     return Check(
         "marks",
         State.WARN,
-        f"delta.setTransactionRetentionDuration is set on {listed(found, most=3)}",
+        f"{_PROPERTY} is set on {listed(found, most=3)}",
         "never set: a batch repeated later than that would be doubled",
-        f"ALTER TABLE delta.`{folder / found[0]}` "
-        "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')",
+        f"ALTER TABLE delta.`{folder / found[0]}` UNSET TBLPROPERTIES ('{_PROPERTY}')",
     )
 
 
+def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
+    """Tables on which somebody has set that transaction marks are forgotten."""
+    from distributary.delta.tables import open_table
+    from distributary.observe.ledger import Ledger
+
+    if not (lake / layout.HOME).is_dir():
+        return []
+    found = []
+    for summary in Ledger(str(lake)).tables(pipeline, schema_ids=False):
+        table = open_table(layout.place(str(lake), summary.path))
+        if table is not None and _PROPERTY in table.metadata().configuration:
+            found.append(summary.table)
+    return found
+
+
 def _source(loaded: Loaded) -> Check:
+    from distributary.config.source import DeltaSource
     from distributary.delta.tables import open_table
 
     source = loaded.config.source
@@ -384,39 +334,86 @@ def _source(loaded: Loaded) -> Check:
     )
 
 
-def _usual_lake() -> str:
-    with suppress(KeyError):
-        return os.environ[VARIABLE]
-    return next((place for place in PLACES if Path(place).is_dir()), ".")
+def _broker(source: KafkaSource) -> Check:
+    from distributary.source.kafka import Broker
 
-
-_COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
-
-
-def examine(call: Invocation, *, file: Path | None, lake: str | None) -> int:
-    """All checks; 1 if any fails."""
-    loaded = load_file(call, file) if file is not None else None
-    checks = list(checks_of_machine())
-    checks += checks_for_file(loaded, lake)
-    failed = sum(check.state is State.FAIL for check in checks)
-    data = {"ok": not failed, "checks": checks}
-    call.out.show(data, lambda paper: _draw(paper, checks, failed))
-    return 1 if failed else 0
-
-
-def _draw(paper: Paper, checks: Sequence[Check], failed: int) -> None:
-    paper.table(
-        ("CHECK", "", "FOUND", "NEEDED"),
-        (
-            (check.name, styled(check.state, _COLOURS[check.state]), check.found, check.needed)
-            for check in checks
-        ),
-        indent=0,
+    servers = source.bootstrap_servers
+    broker = Broker(source.client_options())
+    try:
+        partitions = broker.partitions(source.topics, source.topic_pattern)
+        newest, oldest = broker.latest(partitions), broker.earliest(partitions)
+    except SourceUnavailableError as error:
+        found = f"{error.what}: {error.evidence}" if error.evidence else error.what
+        mend = _create(source) if error.what.startswith("the topic") else _start_broker(servers)
+        return Check("broker", State.FAIL, found, f"a broker at {servers}", mend)
+    if not partitions:
+        pattern = source.topic_pattern or ""
+        return Check(
+            "broker",
+            State.WARN,
+            f"{servers} answers, but no topic fits {pattern}",
+            "a topic to read",
+            "create one, or correct source.topic_pattern",
+        )
+    topics = sorted({topic for topic, _ in partitions})
+    records = sum(newest[one] - oldest[one] for one in partitions)
+    found = (
+        f"{servers} has {counted(len(partitions), 'partition')} of {listed(topics, most=3)}, "
+        f"with {counted(records, 'offset')} to read"
     )
-    for check in checks:
-        if check.mend and check.state is not State.PASS:
-            paper.line(styled(f"{check.name}: ", "bold"), check.mend)
-    if failed:
-        paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
-    else:
-        paper.line(styled("all that is needed is there", "green"))
+    return Check("broker", State.PASS, found)
+
+
+def registry_check(settings: Registry) -> Check:
+    """Asks the folder or the server for its subjects."""
+    from distributary.config.base import hide_credentials
+    from distributary.registry.http.registry import HttpRegistry
+
+    where = settings.path or ", ".join(map(hide_credentials, settings.places))
+    registry = open_registry(settings)
+    try:
+        subjects = registry.subjects()
+    except RegistryUnavailableError as error:
+        # garbage is an answer: something else listens there
+        if settings.path is not None or error.code is not ErrorCode.REGISTRY_UNAVAILABLE:
+            raise
+        found = f"{error.what}: {error.evidence}" if error.evidence else error.what
+        mend = _start_registry(settings)
+        return Check("registry", State.FAIL, found, f"a registry at {where}", mend)
+    state = State.PASS if subjects else State.WARN
+    mend = "register the schemas before records arrive"
+    if not subjects and settings.context is not None and isinstance(registry, HttpRegistry):
+        known = registry.contexts()
+        if settings.context not in known:
+            mend = f"correct registry.context: there are {listed(sorted(known), most=5)}"
+    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
+
+
+def _start_broker(servers: str) -> str:
+    from distributary.web.access import is_loopback
+
+    addresses = [urlsplit(f"//{each.rpartition('://')[2]}") for each in servers.split(",")]
+    host, port = addresses[0].hostname or "", addresses[0].port or _KAFKA_PORT
+    if all(is_loopback(each.hostname or "") for each in addresses):
+        other = f" --kafka-port {port}" if port != _KAFKA_PORT else ""
+        return f"distributary dev up{other}"
+    return f"nc -vz {shlex.quote(host)} {port}"
+
+
+def _start_registry(settings: Registry) -> str:
+    from distributary.web.access import is_loopback
+
+    address = urlsplit(settings.addresses[0])
+    host = address.hostname or ""
+    if is_loopback(host):
+        port = address.port or _REGISTRY_PORT
+        other = f" --registry-port {port}" if port != _REGISTRY_PORT else ""
+        return f"distributary dev up{other}"
+    plain = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl().rstrip("/")
+    return f"curl -sS {shlex.quote(f'{plain}/subjects')}"
+
+
+def _create(source: KafkaSource) -> str:
+    topics = " ".join(f"--topic {shlex.quote(each)}" for each in source.topics[:1])
+    server = source.bootstrap_servers.split(",")[0]
+    return f"kafka-topics.sh --bootstrap-server {server} --create --if-not-exists {topics}"

@@ -1,1 +1,0 @@
-"""What can be typed. Nothing heavy is imported here: help and completion answer at once."""

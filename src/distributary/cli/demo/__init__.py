@@ -1,0 +1,1 @@
+"""`demo`: what is simulated, how it is played, and what came of it."""

@@ -1,0 +1,339 @@
+"""`install`, `uninstall` and `package`: put a pipeline where it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from distributary.cli.output import Paper, confirmed, counted, size, styled
+from distributary.cli.verb import (
+    DEPLOY,
+    DryRun,
+    File,
+    Invocation,
+    Yes,
+    argument,
+    option,
+    single,
+    verb,
+)
+from distributary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.source import Move
+    from distributary.deploy.files import Step, TargetName
+    from distributary.deploy.pipeline_file import Installable
+    from distributary.deploy.shards import ShardsTarget
+
+
+app = single(DEPLOY)
+
+_MOST_SHOWN = 20
+_STYLES = {
+    "create": "green",
+    "update": "yellow",
+    "remove": "red",
+    "edited": "bold yellow",
+    "foreign": "bold red",
+    "unchanged": "dim",
+}
+_ENDINGS = (".tar.gz", ".tgz")
+"""Of an archive with another name, Spark unpacks no rights: its Python could not be started."""
+
+
+Target = Annotated[
+    Literal["airflow", "databricks", "kubernetes", "spark-submit", "systemd"],
+    option(
+        "--target",
+        "Where to: airflow, databricks, kubernetes, spark-submit or systemd.",
+        metavar="TARGET",
+    ),
+]
+Out = Annotated[
+    Path | None, option("--out", "Folder of the files, in place of the usual one.", metavar="DIR")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The jobs of a pipeline, and what changes for its types."""
+
+    place: ShardsTarget
+    pipeline: str
+    shards: int
+    before: int
+    """The number of shards so far; 0 for none."""
+    moves: tuple[Move, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return {
+            "shards": self.shards,
+            "shards_before": self.before,
+            "moves": [{"type": m.type, "from": m.before, "to": m.after} for m in self.moves],
+            "kept": list(self.place.kept),
+        }
+
+    def draw(self, paper: Paper) -> None:
+        """What moves, and what is left to do."""
+        from distributary.config.source import job_name
+
+        for move in self.moves[:_MOST_SHOWN]:
+            there = job_name(self.pipeline, move.after)
+            paper.line(f"moves  {move.type}  {job_name(self.pipeline, move.before)} -> {there}")
+        paper.more(len(self.moves) - _MOST_SHOWN, "type", indent=" " * 7)
+        if self.before not in (0, self.shards):
+            paper.line(f"then   restart {self.pipeline}: it divides the stream where it stands")
+        for name in self.place.kept:
+            paper.line(f"kept   {name}, until it has settled what is its own; then install again")
+
+
+@verb(
+    app,
+    "install distributary-demo/games.yaml --target systemd --dry-run",
+    "install distributary-demo/games.yaml --target airflow --out dags",
+    "install distributary-demo/games.yaml --target systemd --shards 2 --dry-run",
+)
+def install(
+    call: Invocation,
+    file: File,
+    target: Target,
+    out: Out = None,
+    shards: Annotated[
+        int | None,
+        option(
+            "--shards",
+            "Spread the types over N jobs, beside one that lands bronze for them.",
+            metavar="N",
+            min=1,
+            max=256,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    force: Annotated[bool, option("--force", "Replace what somebody edited since.")] = False,
+) -> int:
+    """Put a pipeline where it runs from now on.
+
+    Done twice, it changes nothing the second time. Secrets stay where they are: the file is
+    passed on with its references.
+    """
+    from distributary.deploy.files import Action, TargetName, open_target, refuse_conflicts
+    from distributary.deploy.shards import refuse_single
+
+    pipeline, spread = _read(call, file, target), None
+    if shards is None:
+        refuse_single(pipeline)
+        place = open_target(TargetName(target), pipeline, out=out)
+    else:
+        spread = _plan_spread(TargetName(target), pipeline, shards=shards, out=out)
+        place = spread.place
+    steps = place.plan()
+    data = _document(pipeline, target, steps, dry_run=dry_run)
+    data |= spread.as_dict() if spread is not None else {}
+
+    def draw_plan(paper: Paper) -> None:
+        for step in steps:
+            _draw_steps(paper, [step])
+            if step.changes:
+                created = step.action is Action.CREATE
+                paper.lines(step.after if created else step.diff(), indent="    ")
+        counts = Counter(str(step.action) for step in steps)
+        paper.line(", ".join(f"{count} {action}" for action, count in counts.items()))
+        if spread is not None:
+            spread.draw(paper)
+
+    if dry_run:
+        call.out.show(data, draw_plan)
+        return 0
+    refuse_conflicts(steps, force=force)
+    changed = any(step.changes for step in steps)
+    if changed:
+        place.apply(steps)
+
+    def draw(paper: Paper) -> None:
+        if not changed:
+            paper.line(f"unchanged: pipeline {pipeline.name} on {target}")
+        else:
+            _draw_steps(paper, steps)
+            if pipeline.variables:
+                paper.line(f"needs there: {', '.join(pipeline.variables)}")
+            _draw_next(paper, place.next_steps)
+        if spread is not None:
+            spread.draw(paper)
+
+    call.out.show(data | {"changed": changed, "next_steps": list(place.next_steps)}, draw)
+    return 0
+
+
+def _plan_spread(
+    name: TargetName, pipeline: Installable, *, shards: int, out: Path | None
+) -> Spread:
+    """Look at what is installed and at the lake, and say what would be."""
+    from distributary.config.source import moves
+    from distributary.deploy.shards import installed_shards, spread_target
+
+    config = pipeline.loaded.config if pipeline.loaded is not None else None
+
+    # it takes Spark's classes to ask, and nobody asks when the number grows
+    def is_done(number: int) -> bool:
+        from distributary.engine.shards import is_retired
+
+        return config is not None and is_retired(config, number)
+
+    def letters(number: int) -> bool:
+        from distributary.engine.shards import has_letters
+
+        return config is not None and has_letters(config, number)
+
+    place = spread_target(
+        name, pipeline, shards=shards, out=out, is_done=is_done, has_letters=letters
+    )
+    before = installed_shards(pipeline)
+    known = _types(config, pipeline) if config is not None and before else []
+    moved = moves(known, before, shards) if before else ()
+    return Spread(place, pipeline.name, shards, before, moved)
+
+
+def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
+    """The types that have tables in the lake, where it is to be seen."""
+    from distributary.config.source import job_name
+    from distributary.deploy.shards import numbers_in, shards_folder
+    from distributary.observe.ledger import Ledger
+
+    lake = config.lake.local_path
+    if lake is None or not lake.is_dir():
+        return []
+    numbers = numbers_in(shards_folder(pipeline), config.name)
+    names = {config.name, *(job_name(config.name, number) for number in numbers)}
+    ledger = Ledger(str(lake), storage_options=config.lake.options or None)
+    known = ledger.tables(schema_ids=False)
+    return sorted({t.type for t in known if t.type and t.pipeline in names})
+
+
+@verb(app, "uninstall distributary-demo/games.yaml --target systemd --dry-run")
+def uninstall(
+    call: Invocation,
+    file: File,
+    target: Target,
+    out: Out = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Remove what `install` has written, and nothing else."""
+    from distributary.deploy.files import TargetName, open_target
+    from distributary.deploy.shards import removal_target
+
+    pipeline, name = _read(call, file, target), TargetName(target)
+    place = removal_target(name, pipeline, out=out) or open_target(name, pipeline, out=out)
+    steps = place.plan_removal()
+    data = _document(pipeline, target, steps, dry_run=dry_run)
+
+    def draw_plan(paper: Paper) -> None:
+        _draw_steps(paper, steps)
+        if not steps:
+            paper.line("there is nothing to remove")
+
+    if dry_run or not steps:
+        call.out.show(data | {"removed": False}, draw_plan)
+        return 0
+    what = f"{counted(len(steps), 'thing')} of pipeline {pipeline.name} from {target}"
+    named = ", ".join(step.name for step in steps[:5])
+    if not confirmed(call, f"Remove {what}?", yes=yes, evidence=named, draw=draw_plan):
+        return 1
+    place.remove(steps)
+
+    def draw(paper: Paper) -> None:
+        paper.line(f"removed {what}")
+        _draw_next(paper, place.last_steps)
+
+    call.out.show(data | {"removed": True, "next_steps": list(place.last_steps)}, draw)
+    return 0
+
+
+def _read(call: Invocation, file: Path, target: str) -> Installable:
+    from distributary.deploy.files import TargetName, warnings
+    from distributary.deploy.pipeline_file import read_for_install
+
+    pipeline = read_for_install(file)
+    if pipeline.loaded is not None:
+        call.out.mask = pipeline.loaded.mask
+    for warning in warnings(TargetName(target), pipeline):
+        call.out.warn(warning)
+    return pipeline
+
+
+def _document(
+    pipeline: Installable, target: str, steps: Sequence[Step], *, dry_run: bool
+) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline.name,
+        "target": target,
+        "dry_run": dry_run,
+        "changed": False,
+        "variables": list(pipeline.variables),
+        "steps": [step.as_dict() for step in steps],
+    }
+
+
+def _draw_steps(paper: Paper, steps: Sequence[Step]) -> None:
+    for step in steps:
+        why = f"  ({step.why})" if step.why else ""
+        sign = styled(f"{step.action:9} ", _STYLES[step.action])
+        paper.line(sign, f"{step.kind} {step.name}{why}")
+
+
+def _draw_next(paper: Paper, lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines):
+        paper.line("next  " if number == 0 else "      ", line)
+
+
+@verb(app, "package environment.tar.gz --dry-run")
+def package(
+    call: Invocation,
+    out: Annotated[
+        Path, argument("The archive, or the wheel, to write.", metavar="OUT.tar.gz|WHEEL")
+    ],
+    dry_run: DryRun = False,
+) -> int:
+    """Pack what Spark's executors need of Python into one file.
+
+    For spark-submit --archives OUT.tar.gz#environment with
+    --conf spark.pyspark.python=./environment/bin/python
+
+    With the name of a wheel at its end, Distributary alone as it is installed here, for an
+    image that asks no index for it.
+    """
+    from distributary.deploy import package as packing
+
+    wheel = out.suffix == ".whl"
+    if wheel and out.name != packing.WHEEL:
+        raise ConfigError(
+            "pip takes a wheel by its own name only",
+            where=str(out),
+            next_step=f"name it {packing.WHEEL}",
+        )
+    if not wheel and not out.name.endswith(_ENDINGS):
+        raise ConfigError(
+            "Spark unpacks archives by the end of their names",
+            where=str(out),
+            next_step=f"name it with .tar.gz at its end, or {packing.WHEEL} for an image",
+        )
+    if dry_run:
+        found = packing.wheel_contents() if wheel else packing.contents()
+        names = ("distributary",) if wheel else packing.packages()
+        files, held = len(found), sum(p.stat().st_size for p in found.values())
+    else:
+        if not wheel:
+            call.out.note("packing; this takes a minute")
+        done = packing.write_wheel(out) if wheel else packing.pack(out)
+        names, files, held = done.packages, done.files, done.bytes
+    about = {"path": str(out), "dry_run": dry_run, "packages": list(names)}
+    what = f"{counted(len(names), 'package')}, {counted(files, 'file')}, {size(held)}"
+    text = f"would pack {what} before compression" if dry_run else f"{out}: {what}"
+    data = about | {"files": files, "bytes": held}
+    call.out.show(data, lambda paper: paper.line(text))
+    return 0

@@ -1,0 +1,437 @@
+"""`run`, `up` and `pipelines run`: one pipeline in the foreground, or many under a supervisor."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from distributary.cli.lakes import open_pipeline
+from distributary.cli.output import Paper, counted, duration, styled
+from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
+from distributary.observe.log_format import LogFormat, LogLine, spell
+
+if TYPE_CHECKING:
+    from distributary.cli.live import UpView
+    from distributary.config.load import Loaded
+    from distributary.engine.loop import RunSummary
+    from distributary.engine.pipeline import Pipeline
+    from distributary.observe.events import EventBus
+    from distributary.observe.journal import Journal
+    from distributary.supervise.supervisor import Relay, Render, Schedule, Supervisor
+
+
+app = single(RUN)
+pipelines_app = group("pipelines", "Declarative pipelines: run a project of Spark's.", panel=RUN)
+
+Token = Annotated[
+    str | None,
+    option(
+        "--token",
+        "Ask for it at /status and /metrics; an address beyond loopback needs one.",
+        envvar="DISTRIBUTARY_TOKEN",
+    ),
+]
+LogForm = Annotated[
+    LogFormat | None,
+    option(
+        "--log-format",
+        "Tell everything on standard error, a line each: for people, or as JSON.",
+        rich_help_panel="Output",
+    ),
+]
+
+_REFRESH_PER_SECOND = 4
+_MODESTLY = ("nice", "-n", "10")
+_SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
+_UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
+
+
+@verb(
+    app,
+    "run distributary-demo/games.yaml",
+    "run distributary-demo/games.yaml --every 10s",
+    "run distributary-demo/games.yaml --metrics 127.0.0.1:9464",
+)
+def run(
+    call: Invocation,
+    file: File,
+    continuous: Annotated[
+        bool, option("--continuous", "Go on until stopped, without a pause.")
+    ] = False,
+    every: Annotated[
+        str | None, option("--every", "Go on until stopped, a batch every 10s.")
+    ] = None,
+    available_now: Annotated[
+        bool, option("--available-now", "Take what is there, then end.")
+    ] = False,
+    metrics: Annotated[
+        str | None,
+        option("--metrics", "Serve metrics for Prometheus meanwhile.", metavar="HOST:PORT"),
+    ] = None,
+    token: Token = None,
+    log_format: LogForm = None,
+) -> int:
+    """Run a pipeline in the foreground, with live progress.
+
+    In a terminal the view redraws itself; in a pipe there is one line per batch. Without one
+    of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
+    """
+    from distributary.cli.live import Foreground, start_spark, watched
+    from distributary.cli.logs import journal_for
+    from distributary.config.engine import Trigger
+
+    if continuous + (every is not None) + available_now > 1:
+        raise call.usage("--continuous, --every and --available-now exclude each other.")
+    asked = "continuous" if continuous else "available_now" if available_now else None
+    with journal_for(call.out, log_format) as journal:
+        pipeline = open_pipeline(call, file)
+        # before Spark is started for nothing
+        pipeline.ready()
+        try:
+            timed = pipeline.config.trigger if every is None else f"every {every}"
+            trigger = Trigger.parse(asked or timed)
+        except ValueError as error:
+            raise call.usage(f"--every {error}.") from None
+        quick = pipeline.spark_settings(trigger).short_lived
+
+        def work() -> RunSummary:
+            with start_spark(call, pipeline, tell=tell, short_lived=quick) as spark:
+                return pipeline.run(trigger=trigger, spark=spark)
+
+        foreground = Foreground(work, stop=pipeline.stop)
+        heard = _heard(pipeline, journal, _measured(call, pipeline, metrics, token))
+        with heard, watched(call, pipeline, foreground, trigger=str(trigger)) as tell:
+            summary = foreground.run()
+    data = {
+        **asdict(summary.counts),
+        "pipeline": summary.pipeline,
+        "batches": summary.batches,
+        "seconds": round(summary.seconds, 3),
+        "stopped": summary.stopped,
+        "query_id": summary.query_id,
+        "equation": summary.equation(),
+        "still_parked": asdict(summary.still_parked),
+        "signal": _signal_name(foreground.signal),
+    }
+
+    def draw(paper: Paper) -> None:
+        how = "stopped" if summary.stopped == "stopped" else "done"
+        batches = counted(summary.batches, "batch", "batches")
+        paper.line(f"{how} after {batches} in {duration(summary.seconds)}")
+        good = summary.counts.balanced and not summary.still_parked.tables
+        paper.line(styled(summary.equation(), "bold green" if good else "bold red"))
+
+    call.out.show(data, draw)
+    return foreground.exit_code or (1 if summary.still_parked.tables else 0)
+
+
+def _signal_name(number: int | None) -> str | None:
+    return None if number is None else signal.Signals(number).name
+
+
+@contextmanager
+def _heard(
+    pipeline: Pipeline, journal: Journal | None, metrics: AbstractContextManager[None]
+) -> Iterator[None]:
+    """Those who listen besides the screen: a supervisor, or what the file asks for."""
+    from distributary.supervise.process import Channel
+    from distributary.supervise.supervisor import listeners_of
+
+    if journal is not None:
+        journal.pipeline = pipeline.config.name
+        pipeline.bus.subscribe(journal.follow)
+    channel = Channel.from_environment(mask=pipeline.loaded.mask)
+    if channel is not None:
+        pipeline.bus.subscribe(channel)
+        try:
+            yield
+        finally:
+            channel.close()
+        return
+    if journal is not None:
+        pipeline.bus.subscribe(journal)
+    with metrics, listeners_of([pipeline.config], pipeline.bus):
+        yield
+
+
+@contextmanager
+def _measured(
+    call: Invocation, pipeline: Pipeline, listen: str | None, token: str | None
+) -> Iterator[None]:
+    """Serve a pipeline's metrics while it runs, where the file or the command line asks for it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from distributary.config.alerts import Listen
+    from distributary.observe.metrics import Metrics
+    from distributary.supervise.server import Address, Answers, serving
+
+    settings = pipeline.config.metrics
+    address, option = settings.listen, "metrics.listen"
+    if listen is not None:
+        option = "--metrics"
+        try:
+            address = TypeAdapter(Listen).validate_python(listen)
+        except ValidationError as error:
+            raise call.usage(f"--metrics {error.errors()[0]['msg']}.") from None
+    if address is None:
+        yield
+        return
+    metrics = Metrics(max_tables=settings.max_tables)
+    answers = Answers(metrics=metrics.render, token=token)
+    with serving(Address.parse(address), answers, option=option) as url:
+        call.out.note(f"metrics at {url}/metrics")
+        name = pipeline.config.name
+        metrics.remember(name, pipeline.ledger().tables(name, schema_ids=False))
+        detach = metrics.attach(pipeline.bus)
+        try:
+            yield
+        finally:
+            detach()
+
+
+@verb(
+    app,
+    "up distributary-demo/games.yaml",
+    "up distributary-demo/games.yaml --every 10s --listen 127.0.0.1:0",
+)
+def up(
+    call: Invocation,
+    files: Annotated[list[Path], argument("The pipeline files.", metavar="FILE")],
+    every: Annotated[
+        str | None, option("--every", "Go on until stopped, a batch every 10s, all of them.")
+    ] = None,
+    grace: Annotated[
+        str, option("--grace", "How long pipelines may take to finish when stopped.")
+    ] = "60s",
+    listen: Annotated[
+        str | None,
+        option(
+            "--listen",
+            "Answer /live, /ready, /status and /metrics; port 0 takes a free one.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    token: Token = None,
+    log_format: LogForm = None,
+) -> int:
+    """Run many pipelines, a process each, and start again what fails.
+
+    A pipeline that fails does not touch the others; it is started again after a pause, as its
+    section `restart` says. Ctrl-C or SIGTERM once lets every pipeline finish its batch.
+    """
+    from distributary.cli.live import draw_outcome
+    from distributary.cli.logs import journal_for
+    from distributary.observe.events import EventBus
+    from distributary.supervise.member import Member
+    from distributary.supervise.supervisor import (
+        OPENERS,
+        Relay,
+        Supervisor,
+        counting,
+        listeners_of,
+        plan_of,
+        run_command,
+    )
+
+    seconds = call.seconds("--grace", grace)
+    if every is not None and not call.seconds("--every", every):
+        raise call.usage("--every must be longer than nothing.")
+    plan = plan_of(files, run_command(*(() if every is None else ("--every", every))))
+    call.out.mask = plan.mask
+    bus, words = EventBus(), _Words(call)
+    with journal_for(call.out, log_format), Relay(bus, words.relayed) as relay:
+        for warning in (str(each) for loaded in plan.loaded for each in loaded.warnings):
+            call.out.warn(warning)
+        supervisor = Supervisor(
+            [Member(spec, grace=seconds, tell=relay) for spec in plan.specs],
+            schedules=[
+                _upkeep(loaded, often, grace=seconds, tell=relay)
+                for loaded in plan.loaded
+                if (often := loaded.config.maintain.every) is not None
+            ],
+        )
+        configs = [loaded.config for loaded in plan.loaded]
+        with (
+            listeners_of(configs, bus, openers=(*OPENERS, counting)) as metrics,
+            _answering(call, supervisor, metrics, listen, token),
+            words.shown(supervisor, bus),
+        ):
+            supervisor.run()
+    data = {
+        "pipelines": [each.as_dict() for each in supervisor.statuses],
+        "signal": _signal_name(supervisor.stopped_by),
+    }
+    call.out.show(data, lambda paper: draw_outcome(paper, supervisor.statuses))
+    return supervisor.exit_code
+
+
+def _upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Relay) -> Schedule:
+    """`maintain` for one pipeline, as often as its file says."""
+    from distributary.supervise.supervisor import Schedule, own_command
+
+    command = own_command("maintain", "--json", "--", str(loaded.path or loaded.file))
+    return Schedule(
+        "maintain",
+        # what keeps tables in order must not hold up what fills them
+        (*_MODESTLY, *command) if shutil.which("nice") else command,
+        pipeline=loaded.config.name,
+        every=every,
+        grace=grace,
+        tell=tell,
+        mask=loaded.mask,
+    )
+
+
+class _Words:
+    """What people see of it: a view that redraws itself, plain lines, or the log."""
+
+    def __init__(self, call: Invocation) -> None:
+        self._out = call.out
+        self._view: UpView | None = None
+
+    @contextmanager
+    def shown(self, supervisor: Supervisor, bus: EventBus) -> Iterator[None]:
+        """While this lasts, events are told."""
+        from rich.live import Live
+
+        from distributary.cli.live import UpLines, UpView, plain_lines
+
+        out = self._out
+        supervisor.on_stop = lambda: out.note("stopping; a second signal ends at once")
+        if out.journal is not None:
+            bus.subscribe(out.journal)
+            yield
+        elif out.lively:
+            self._view = view = UpView(lambda: supervisor.statuses)
+            # steps have no place in the view
+            bus.subscribe(UpLines(view.say, step=lambda _: None))
+            supervisor.on_stop = view.stop
+            # what is left in the end is the outcome, which says the same once more
+            with Live(
+                view,
+                console=out.paper.console,
+                refresh_per_second=_REFRESH_PER_SECOND,
+                transient=True,
+            ):
+                yield
+        else:
+            bus.subscribe(UpLines(plain_lines(out, supervisor.ask), step=out.step))
+            yield
+
+    def relayed(self, line: LogLine) -> None:
+        """A line of a pipeline's log, or of whatever else it says on standard error."""
+        out = self._out
+        if out.journal is not None:
+            out.journal.write(line)
+        elif self._view is not None:
+            if line.level in _SERIOUS:
+                self._view.say(f"{line.pipeline}  {out.mask(line.message)}")
+        else:
+            tell = out.note if line.level in _SERIOUS else out.step
+            tell(spell(line, LogFormat.TEXT))
+
+
+@contextmanager
+def _answering(
+    call: Invocation,
+    supervisor: Supervisor,
+    metrics: Render | None,
+    listen: str | None,
+    token: str | None,
+) -> Iterator[None]:
+    """The health endpoint, where one is wanted."""
+    from distributary.supervise.member import readiness
+    from distributary.supervise.server import Address, Answers, serving
+
+    if listen is None:
+        yield
+        return
+    answers = Answers(
+        live=lambda: supervisor.is_live,
+        ready=lambda: readiness(supervisor.statuses),
+        status=lambda: {"pipelines": [each.as_dict() for each in supervisor.statuses]},
+        metrics=metrics,
+        token=token,
+    )
+    with serving(Address.parse(listen), answers) as address:
+        call.out.note(f"listening at {address}")
+        yield
+
+
+@verb(
+    pipelines_app,
+    "pipelines run examples/declarative",
+    "pipelines run examples/declarative --dry-run",
+    panel=RUN,
+    name="run",
+)
+def run_project(
+    call: Invocation,
+    project: Annotated[
+        Path, argument("The project's folder, or its spec file.", metavar="PROJECT")
+    ],
+    master: Annotated[str, option("--master", "Where Spark runs, such as local[4].")] = "local[*]",
+    remote: Annotated[
+        str | None, option("--remote", "A Spark Connect server: sc://host.", envvar="SPARK_REMOTE")
+    ] = None,
+    max_restarts: Annotated[
+        str, option("--max-restarts", "Updates that may fail in a row: unlimited, or 5.")
+    ] = "unlimited",
+    grace: Annotated[
+        str, option("--grace", "How long an update may take to end when stopped.")
+    ] = "60s",
+    dry_run: Annotated[bool, option("--dry-run", "Only check the project's definitions.")] = False,
+) -> int:
+    """Run one update of a declarative project, and again if the schema grows meanwhile.
+
+    The same as `spark-pipelines run`, under a supervisor: an update that fails is run again after a
+    pause, with the columns that the registry knows by then. Nothing is lost and nothing doubled.
+    """
+    from pydantic import ValidationError
+
+    from distributary.cli.live import UpLines, draw_outcome
+    from distributary.config.engine import Restart
+    from distributary.observe.events import EventBus
+    from distributary.pipelines.update import find_project, require_extra
+    from distributary.supervise.member import Member, Spec
+    from distributary.supervise.supervisor import Relay, Supervisor
+
+    try:
+        restart = Restart.model_validate({"max": "0" if dry_run else max_restarts})
+    except ValidationError:
+        raise call.usage("--max-restarts must be unlimited, or a number from 0 on.") from None
+    seconds = call.seconds("--grace", grace)
+    require_extra()
+    found, out = find_project(project), call.out
+
+    def relayed(line: LogLine) -> None:
+        tell = out.note if line.level in _SERIOUS else out.step
+        tell(out.mask(line.message))
+
+    options = (*(() if remote is None else ("--remote", remote)), *(("--dry-run",) * dry_run))
+    command = (*_UPDATE, "--master", master, *options, "--", str(found.spec))
+    bus = EventBus()
+    with Relay(bus, relayed) as relay:
+        spec = Spec(found.name, str(found.spec), command, restart)
+        supervisor = Supervisor([Member(spec, grace=seconds, tell=relay)])
+        supervisor.on_stop = lambda: out.note("stopping; a second signal ends at once")
+        bus.subscribe(UpLines(out.note, step=out.step))
+        supervisor.run()
+    status = supervisor.statuses[0]
+    data = {
+        "project": found.name,
+        "spec": str(found.spec),
+        "state": str(status.state),
+        "updates": status.restarts + 1,
+        "error": None if status.error is None else status.error.as_dict(),
+        "signal": _signal_name(supervisor.stopped_by),
+    }
+    out.show(data, lambda paper: draw_outcome(paper, supervisor.statuses))
+    return supervisor.exit_code

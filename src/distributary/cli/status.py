@@ -1,0 +1,459 @@
+"""`status`: how the pipelines of a lake stand, on one screen, whether or not they run."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
+from distributary.cli.output import (
+    Paper,
+    Words,
+    ago,
+    brief,
+    clock,
+    counted,
+    cut,
+    duration,
+    listed,
+    number,
+    since,
+    styled,
+)
+from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, option, single, verb
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.observe.log_format import plain
+
+if TYPE_CHECKING:
+    from distributary.config.load import Loaded
+    from distributary.observe.health import Ranking
+    from distributary.observe.rows import RuleStatus
+    from distributary.observe.status import PipelineStatus, SourceTable, SourceTables
+
+
+app = single(LOOK)
+
+_STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
+_HEALTH_COLOURS = {
+    "missing": "bold red",
+    "behind": "bold red",
+    "parked": "red",
+    "stale": "yellow",
+    "healthy": "green",
+}
+_RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
+_LABEL = 14
+_TELLS_RECORDS = ("catching_up", "holding", "behind")
+"""Forecasts whose words say how many records are left."""
+_RARE = ("truncate",)
+"""Kinds of change that get a column only where there are any."""
+_MOST_RULES = 20
+_MOST_TABLES = 3
+_BROKER_SECONDS, _REGISTRY_SECONDS = 4.0, 5.0
+"""How long the answer of a server is waited for."""
+_T = TypeVar("_T")
+
+Partition = tuple[str, int]
+
+
+@verb(app, "status --lake distributary-demo", "status distributary-demo/games.yaml --partitions")
+def status(
+    call: Invocation,
+    file: OptionalFile = None,
+    lake: LakeOption = None,
+    partitions: Annotated[
+        bool, option("--partitions", "How far each partition was read; asks the broker.")
+    ] = False,
+) -> None:
+    """Lag, freshness, rows, dead letters and parked tables."""
+    from distributary.engine.claim import liveness
+    from distributary.engine.removal import unfinished_removal
+    from distributary.observe.status import status as status_of
+    from distributary.store.base import introduce
+
+    found = find_lake(call, lake, file)
+    now = status_of(
+        found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
+    )
+    introduce(found.path, found.options or {})
+    for one in now.pipelines:
+        if unfinished_removal(found.path, one.name):
+            call.out.warn(
+                f"a reset or clean of {one.name} was begun and has not ended: its next run ends it"
+            )
+    healable = {p.name: _find_healable(call, found, p) for p in now.pipelines}
+    read = {p.name: _find_partitions(call, found, p) for p in now.pipelines if partitions}
+    data = now.as_dict()
+    for each in data["pipelines"]:
+        each["healable"] = plain(healable[each["name"]])
+        if partitions:
+            each["partitions"] = plain(read[each["name"]])
+
+    def draw(paper: Paper) -> None:
+        paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
+        if not now.pipelines:
+            paper.line("no pipeline has settled a batch here yet")
+        for each in now.pipelines:
+            _draw_pipeline(paper, each, now.now, healable[each.name], found)
+        for name, lags in read.items():
+            paper.line(styled(f"partitions of {name}", "bold"))
+            _draw_partitions(paper, lags)
+
+    call.out.show(data, draw)
+
+
+def _draw_pipeline(
+    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None, lake: Lake
+) -> None:
+    as_of = f"as of {clock(each.as_of, now=now)}, {ago(each.age_seconds)}"
+    paper.line(
+        styled(each.name, "bold"),
+        "  ",
+        styled(each.state, _STATE_COLOURS.get(each.state, "")),
+        f"  {as_of if each.as_of else 'no batch settled yet'}",
+    )
+    if each.failure is not None:
+        _draw_failure(paper, each.failure, now)
+    rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
+    paper.row("records", styled(each.equation, "" if each.balanced else "bold red"))
+    paper.row("lag", _lag(each))
+    paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
+    if each.changes is not None:
+        paper.row("changes", kinds(each.changes.changes))
+    _draw_dead_letters(paper, each, healable)
+    _draw_parked(paper, each, now, lake)
+    _draw_lost(paper, each.tables, lake)
+    _draw_rules(paper, each.expectations, now)
+    if each.changes is not None:
+        _draw_source_tables(paper, each.changes, now)
+    elif each.tables.shown:
+        _draw_tables(paper, each.tables, now)
+
+
+def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:
+    when = since(datetime.fromisoformat(failure["at"]), now=now) if failure.get("at") else ""
+    what = styled(cut(f"{failure.get('code')}: {failure.get('what')}", 200), "bold red")
+    paper.row("failed", what.append(f", {when}" if when else "", style="not bold dim"))
+    if failure.get("next_step"):
+        paper.row("", cut(failure["next_step"], 200))
+
+
+def _lag(each: PipelineStatus) -> str:
+    known = each.lag
+    parts = [each.lag_in_words]
+    if known.lag_records is not None and known.trend not in _TELLS_RECORDS:
+        parts.append(counted(known.lag_records, "record"))
+    if known.lag_seconds is not None:
+        parts.append(f"newest record read was {duration(known.lag_seconds)} old")
+    return "; ".join(parts)
+
+
+def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:
+    by_status = each.dead_letters.by_status
+    reasons = listed((f"{r.code} {r.count:,}" for r in each.dead_letters.reasons), most=4)
+    others = ", ".join(
+        f"{count:,} {name}" for name, count in by_status.items() if name != "open" and count
+    )
+    text = f"{by_status.get('open', 0):,} open"
+    text += f": {reasons}" if reasons else ""
+    text += f"; {others}" if others else ""
+    paper.row("dead letters", text)
+    if healable is not None and healable.count:
+        would = f"{counted(healable.count, 'dead letter')} would decode now: "
+        paper.row("", styled(would + healable.command, "green"))
+
+
+def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) -> None:
+    waiting = sum(table.records for table in each.parked)
+    tables = counted(len(each.parked), "table")
+    paper.row("parked", f"{counted(waiting, 'record')} for {tables}" if waiting else "0")
+    for table in each.parked[:5]:
+        paper.line(
+            "    ",
+            styled(table.table, "bold red"),
+            f"  {counted(table.records, 'record')} in {counted(table.batches, 'batch', 'batches')}"
+            f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
+        )
+        paper.line(f"      distributary resume {table.table}{lake.flag}")
+
+
+def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
+    parts = {"missing": tables.missing, "behind what was settled": tables.behind}
+    text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
+    if text:
+        paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
+
+
+def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
+    paper.table(
+        ("TABLE", "HEALTH", "ROWS>", "LAST COMMIT", "BATCHES>", "COLUMNS>"),
+        (
+            (
+                item.table.table,
+                styled(item.health, _HEALTH_COLOURS[item.health]),
+                number(item.table.rows),
+                since(item.table.last_commit, now=now),
+                number(item.table.batches),
+                number(item.table.columns),
+            )
+            for item in ranking.shown
+        ),
+    )
+    if ranking.healthy_not_shown:
+        paper.line(f"  and {number(ranking.healthy_not_shown)} healthy")
+
+
+def kinds(changes: Mapping[str, int]) -> str:
+    """`insert 244, update 547, delete 139`."""
+    told = ", ".join(f"{op} {count:,}" for op, count in changes.items() if count)
+    return told or "none yet"
+
+
+def _draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> None:
+    """One line per table of the source, those furthest behind first."""
+    ops = [op for op, count in found.changes.items() if count or op not in _RARE]
+    numbers = ["ROWS>", *(f"{op.upper()}>" for op in ops)]
+    paper.table(
+        ("TABLE", *numbers, "LAST EVENT", "LAG>"),
+        (list(_source_cells(table, ops, now)) for table in found.shown),
+    )
+    more = found.total - len(found.shown)
+    if more:
+        paper.line(f"  and {more:,} more, with less lag")
+    if any(table.rows is None for table in found.shown):
+        paper.line(styled("  ROWS -: there is only a log, for want of a key or of a row", "dim"))
+
+
+def _source_cells(table: SourceTable, ops: list[str], now: datetime) -> Iterator[Words]:
+    yield styled(table.table, "red") if table.parked_events else table.table
+    yield number(table.rows)
+    yield from (number(table.changes.get(op, 0)) for op in ops)
+    yield since(table.last_event, now=now)
+    behind = f"parked {table.parked_events:,}" if table.parked_events else ""
+    yield styled(behind, "red") if behind else brief(table.lag_seconds)
+
+
+def _draw_rules(paper: Paper, rules: Sequence[RuleStatus], now: datetime) -> None:
+    """Expectations that were broken first, one line a rule."""
+    for index, rule in enumerate(rules[:_MOST_RULES]):
+        paper.line(
+            styled(f"  {'' if index else 'expectations':{_LABEL}}", "dim"),
+            styled(rule.rule, "bold"),
+            f" ({rule.action}): ",
+            styled(_found(rule, now), _RULE_COLOURS.get(rule.action, "") if rule.violated else ""),
+        )
+        if rule.unfit_tables:
+            one, more = rule.unfit[0], rule.unfit_tables - 1
+            others = f" and {counted(more, 'other table')}" if more else ""
+            text = f"not applied to {one.table}{others}: {cut(one.unfit, 200)}"
+            paper.line(f"  {'':{_LABEL}}", styled(text, "yellow"))
+    paper.more(len(rules) - _MOST_RULES, "rule", indent=f"  {'':{_LABEL}}")
+
+
+def _found(rule: RuleStatus, now: datetime) -> str:
+    tables = counted(rule.tables, "table")
+    if not rule.checked:
+        return "no row checked yet"
+    if not rule.violated:
+        return f"kept by {counted(rule.checked, 'row')} of {tables}"
+    worst = ", ".join(f"{one.table} {one.violated:,}" for one in rule.violating[:_MOST_TABLES])
+    more = rule.violating_tables - _MOST_TABLES
+    text = f"broken by {rule.violated:,} of {counted(rule.checked, 'row')}: {worst}"
+    text += f" and {counted(more, 'more table')}" if more > 0 else ""
+    if rule.last_violated is not None:
+        text += f"; last {since(rule.last_violated, now=now)}"
+    example = rule.violating[0].example
+    return f"{text}, such as {cut(example, 100)}" if example else text
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    """The first offset that was not read yet; None before the first batch."""
+    oldest: int | None
+    newest: int | None
+    """One past the newest record; None when the broker did not say it."""
+    lag: int | None
+    """Offsets between the two; None when the broker did not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """All partitions of a pipeline."""
+
+    asked: str
+    """`broker`, or `ledger` where there was no broker to ask or it did not answer."""
+    reason: str
+    """Why the broker was not asked."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Over all partitions."""
+        lags = [each.lag for each in self.partitions]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+
+def _find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Partitions:
+    """What the ledger knows of a pipeline's partitions, and what its broker adds."""
+    read: dict[Partition, int] = {}
+    if status.last_batch is not None:
+        # a reset begins a new life, with offsets of its own
+        rows = lake.ledger().read_ranges(status.name, life=status.last_batch.life).to_pylist()
+        read = {(row["topic"], row["partition"]): row["end"] for row in rows}
+    ends, reason = _ask_broker(call, lake, status)
+    if ends is None:
+        known = [PartitionLag(*one, end, None, None, None) for one, end in sorted(read.items())]
+        return Partitions("ledger", reason, tuple(known))
+    every = sorted({*read, *ends[1]})
+    return Partitions("broker", "", tuple(_partition_lag(one, read, *ends) for one in every))
+
+
+def _partition_lag(
+    one: Partition,
+    read: Mapping[Partition, int],
+    oldest: Mapping[Partition, int],
+    newest: Mapping[Partition, int],
+) -> PartitionLag:
+    position, first, end = read.get(one), oldest.get(one), newest.get(one)
+    # what was never read waits from its beginning, and what is deleted waits no more
+    lag = None if end is None else max(end - max(position or 0, first or 0), 0)
+    return PartitionLag(*one, position, first, end, lag)
+
+
+def _ask_broker(
+    call: Invocation, lake: Lake, status: PipelineStatus
+) -> tuple[tuple[dict[Partition, int], dict[Partition, int]] | None, str]:
+    """The oldest and the newest offsets; else why they are not known."""
+    from distributary.config.kafka import KafkaSource
+    from distributary.source.kafka import Broker
+
+    try:
+        source = loaded_of(call, lake, name=status.name, needs=("source",)).config.source
+    except DistributaryError as error:
+        return None, error.what
+    if not isinstance(source, KafkaSource):
+        return None, f"a source of type {source.type} has no broker"
+    problems: list[str] = []
+
+    def ask() -> tuple[dict[Partition, int], dict[Partition, int]]:
+        broker = Broker(source.client_options())
+        partitions = broker.partitions(source.topics, source.topic_pattern)
+        return broker.earliest(partitions), broker.latest(partitions)
+
+    def failed(error: Exception) -> None:
+        problems.append(getattr(error, "what", type(error).__name__))
+
+    ends = _answer(ask, failed, seconds=_BROKER_SECONDS)
+    return ends, "" if ends else next(iter(problems), "the broker does not answer")
+
+
+def _answer(
+    ask: Callable[[], _T], failed: Callable[[Exception], None], *, seconds: float
+) -> _T | None:
+    """What a server says, if it does so soon: it must not hold up all else that is known."""
+    answers: list[_T] = []
+
+    def attempt() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            failed(error)
+
+    thread = threading.Thread(target=attempt, name="question", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
+
+
+def _draw_partitions(paper: Paper, found: Partitions) -> None:
+    """A row per partition, those furthest behind first."""
+    rows = sorted(found.partitions, key=lambda p: (-(p.lag or 0), p.topic, p.partition))
+    paper.table(
+        ("TOPIC", "PARTITION>", "NEXT>", "NEWEST>", "LAG>"),
+        (
+            (
+                each.topic,
+                str(each.partition),
+                number(each.next_offset),
+                number(each.newest),
+                styled(number(each.lag), "yellow" if each.lag else ""),
+            )
+            for each in rows
+        ),
+    )
+    if found.asked == "ledger":
+        paper.line(styled(f"  as of the last batch: {found.reason}", "dim"))
+    elif found.lag is not None:
+        count = counted(len(rows), "partition")
+        paper.line(f"  {counted(found.lag, 'offset')} behind in {count}, by the broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Healable:
+    """Open dead letters that a replay would bring into their tables."""
+
+    count: int
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+    command: str = ""
+
+
+def _find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable | None:
+    """How many would decode; None where that cannot be found out now."""
+    from distributary.model.deadletter import MAY_HEAL
+
+    if MAY_HEAL.isdisjoint(reason.code for reason in status.dead_letters.reasons):
+        return Healable(0)
+
+    def failed(error: Exception) -> None:
+        text = f"healing of {status.name} unknown: {error}"
+        refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
+        (call.out.warn if refused else call.out.step)(text)
+
+    return _answer(lambda: _ask_registry(call, lake, status), failed, seconds=_REGISTRY_SECONDS)
+
+
+def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
+    from distributary.observe.pipelines import DECODING
+
+    loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
+    if not _may_decode(lake, status, loaded):
+        return Healable(0)
+    # all that decodes takes a while to import
+    from distributary.engine.pipeline import Pipeline
+    from distributary.engine.replay import healable
+
+    found = healable(Pipeline(loaded))
+    one = f" --reason {next(iter(found.by_reason))}" if len(found.by_reason) == 1 else ""
+    command = f"distributary dlq replay{one} --lake {shlex.quote(lake.path)}"
+    return Healable(found.count, dict(found.by_reason), command)
+
+
+def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
+    """Whether a schema that letters wait for is there; else all that decodes need not be loaded."""
+    from distributary.model.deadletter import MAY_HEAL
+    from distributary.observe.deadletters import letter_tables
+    from distributary.registry.base import has_schema
+
+    settings = loaded.config.registry
+    tables = letter_tables(lake.path, pipeline=status.name, storage_options=lake.options)
+    letters = tables.get(status.name)
+    if settings is None or letters is None:
+        return True
+    # one that is away is away: `status` is not to wait for a second answer
+    registry = open_registry(settings, attempts=1)
+    columns = [
+        letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]
+        for reason in sorted(MAY_HEAL)
+    ]
+    wanted = {id for column in columns for id in column.to_pylist() if id is not None}
+    return any(has_schema(registry, id) for id in sorted(wanted))

@@ -1,0 +1,339 @@
+"""`verify`: every table against the ledger and its own log, merged ones against their logs too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from distributary.cli.lakes import Lake, find_lake, find_table, pipeline_of
+from distributary.cli.mend import microseconds, moment_of
+from distributary.cli.output import NORMAL, Paper, Words, counted, cut, duration, number, styled
+from distributary.cli.verb import (
+    LOOK,
+    AsOf,
+    FileOption,
+    Invocation,
+    LakeOption,
+    PipelineName,
+    argument,
+    complete_tables,
+    option,
+    single,
+    verb,
+)
+from distributary.errors import ConfigError
+from distributary.observe.log_format import plain
+
+if TYPE_CHECKING:
+    from distributary.engine.mending import Checked
+    from distributary.engine.pipeline import Pipeline
+    from distributary.observe.rows import TableSummary
+    from distributary.observe.verify import TableCheck
+
+
+app = single(LOOK)
+
+_SHOWN = 15
+_MOST_DIFFERENCES = 10
+_LONGEST = 40
+_NOTES = 10
+"""Lines about progress where nobody watches a terminal."""
+_THREADS = 16
+"""Tables that are looked at side by side: most of the time is spent waiting for storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found out about one table."""
+
+    check: TableCheck
+    merged: Checked | None = None
+    """Of a table of current rows: the comparison with its log."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.check.agrees and (self.merged is None or self.merged.verified.agrees)
+
+
+@verb(app, "verify --all --lake distributary-demo", "verify --all --deep --lake distributary-demo")
+def verify(
+    call: Invocation,
+    tables: Annotated[
+        list[str] | None,
+        argument("Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables),
+    ] = None,
+    everything: Annotated[bool, option("--all", "Every table of the lake.")] = False,
+    deep: Annotated[
+        bool,
+        option("--deep", "Look at where each row came from, too: no record twice, none missing."),
+    ] = False,
+    as_of: AsOf = None,
+    lake: LakeOption = None,
+    pipeline: PipelineName = None,
+    file: FileOption = None,
+) -> int:
+    """Prove that tables hold what was written to them.
+
+    Every table: is it there, with the batches, the rows and the files that the ledger and its
+    own log say; with --deep also record by record. A merged table of change data is computed
+    once more from its log and compared value by value. Exit code 1 if one differs. Nothing
+    is changed.
+    """
+    from distributary.model.table import Role
+
+    if everything == bool(tables):
+        raise call.usage("name tables, or say --all, and not both.")
+    if deep and as_of is not None:
+        raise call.usage("--deep compares what is there now: leave --as-of out.")
+    moment = moment_of(call, as_of)
+    found = find_lake(call, lake, file)
+    known = found.ledger().tables(pipeline or found.pipeline, schema_ids=False)
+    chosen = [find_table(known, name) for name in tables] if tables else list(known)
+    if as_of is not None:
+        other = next((table for table in chosen if table.role != Role.MERGED), None)
+        if other is not None and not everything:
+            raise ConfigError(
+                f"{other.table} is not a merged table: only these can be computed as of a moment",
+                where="--as-of",
+                evidence=f"its role is {other.role}",
+                next_step="leave --as-of out",
+            )
+        chosen = [table for table in chosen if table.role == Role.MERGED]
+    done = _results(
+        call, found, chosen, everything=everything, deep=deep, as_of_us=microseconds(moment)
+    )
+    differing = sum(not one.agrees for one in done)
+    data = {
+        "lake": found.path,
+        "as_of": moment,
+        "deep": deep,
+        "agree": not differing,
+        "tables": [_document(one) for one in done],
+    }
+    call.out.show(data, lambda paper: _draw_results(paper, done, found))
+    return 1 if differing else 0
+
+
+def _results(
+    call: Invocation,
+    lake: Lake,
+    chosen: Sequence[TableSummary],
+    *,
+    everything: bool,
+    deep: bool,
+    as_of_us: int | None,
+) -> list[Result]:
+    """Each table once, however many pipelines write to it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from distributary.model.table import Role
+    from distributary.observe.pipelines import registrations
+    from distributary.observe.verify import check_table, written_tables
+    from distributary.observe.verify_deep import coordinates
+
+    ledger = lake.ledger()
+    cards = registrations(lake.path, storage_options=lake.options)
+    every = written_tables(
+        lake.path,
+        ledger.last_commits(),
+        parked=Counter((row.pipeline, row.table) for row in ledger.parked()),
+        files={card.name: card.file for card in cards},
+    )
+    summaries = {(table.pipeline, table.table): table for table in chosen}
+    wanted = [t for t in every if any((c.pipeline, c.table) in summaries for c in t.commits)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        checks = list(pool.map(lambda table: check_table(table, lake.options), wanted))
+    if deep:
+        with (
+            coordinates(ledger, every, lake.options) as place,
+            _progress(call, len(wanted)) as tell,
+        ):
+            for at, table in enumerate(wanted):
+                tell(at, table.table)
+                checks[at] = place.check(table, checks[at])
+    pipelines: dict[str, Pipeline] = {}
+
+    def compare(known: TableSummary, check: TableCheck) -> Result:
+        # brings Spark with it, which other tables are verified without
+        from distributary.engine.mending import verify_table
+
+        name = known.pipeline
+        if name not in pipelines:
+            pipelines[name] = pipeline_of(call, lake, name=name, needs=("lake",))
+        cdc = pipelines[name].config.cdc
+        if everything and cdc is not None and not cdc.log:
+            note = "its values were not compared: cdc.log is false, so that no log is kept"
+            return Result(check.with_more(notes=[note]))
+        compared = verify_table(pipelines[name], known, as_of_us=as_of_us)
+        return Result(check.with_more(compared=["values, by its log"]), compared)
+
+    done, merged = [], sum(table.role == Role.MERGED for table in wanted)
+    with _progress(call, merged) as tell:
+        at = 0
+        for table, check in zip(wanted, checks, strict=True):
+            if table.role != Role.MERGED:
+                done.append(Result(check))
+                continue
+            tell(at, table.table)
+            at += 1
+            owners = (summaries.get((c.pipeline, c.table)) for c in table.commits)
+            done.append(compare(next(filter(None, owners)), check))
+    return done
+
+
+@contextmanager
+def _progress(call: Invocation, total: int) -> Iterator[Callable[[int, str], None]]:
+    from rich.live import Live
+
+    def text(at: int, table: str) -> str:
+        return f"verifying {at + 1:,} of {total:,}: {table}"
+
+    if call.out.margin.fancy and call.out.verbosity == NORMAL:
+        with Live(console=call.out.margin.console, transient=True) as live:
+            yield lambda at, table: live.update(styled(text(at, table), "dim"))
+        return
+
+    def note(at: int, table: str) -> None:
+        if total > _NOTES and at % -(-total // _NOTES) == 0:
+            call.out.note(text(at, table))
+
+    yield note
+
+
+def _document(one: Result) -> dict[str, Any]:
+    check = replace(one.check, seconds=round(one.check.seconds, 3))
+    data: dict[str, Any] = {**plain(check), "agrees": one.agrees}
+    if one.merged is None:
+        return data
+    found = one.merged.verified
+    return data | {
+        "log": one.merged.log,
+        "rows": found.found,
+        "rows_by_log": found.expected,
+        "checksum": found.found_checksum,
+        "checksum_by_log": found.expected_checksum,
+        "missing": found.missing,
+        "extra": found.extra,
+        "different": found.different,
+        "differences": plain(found.differences[:_MOST_DIFFERENCES]),
+        "parked_batches": one.merged.parked_batches,
+        "unfinished_batch": one.merged.unfinished,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _draw_results(paper: Paper, done: Sequence[Result], lake: Lake) -> None:
+    """What differs first, then the others, then one line for all."""
+    if not done:
+        paper.line("there is no table here: nothing to verify")
+        return
+    order = sorted(done, key=lambda one: (one.agrees, one.check.table))
+    merged = [one.merged for one in order if one.merged is not None]
+    others = [one.check for one in order if one.merged is None]
+    if others:
+        paper.table(
+            ("TABLE", "KIND", "ROWS>", "BY THE LEDGER>", "FILES>", "COMPARED", "RESULT", "TIME>"),
+            map(_check_cells, others[:_SHOWN]),
+            indent=0,
+        )
+        paper.more(len(others) - _SHOWN)
+    if merged:
+        paper.table(
+            ("TABLE", "ROWS>", "BY THE LOG>", "CHECKSUM", "BY THE LOG>", "RESULT", "TIME>"),
+            map(_merged_cells, merged[:_SHOWN]),
+            indent=0,
+        )
+        paper.more(len(merged) - _SHOWN)
+    for one in order[:_SHOWN]:
+        _draw_findings(paper, one.check)
+        if one.merged is not None and not one.merged.verified.agrees:
+            _draw_differences(paper, one.merged, lake)
+    _draw_sum(paper, done)
+
+
+def _check_cells(one: TableCheck) -> list[Words]:
+    kinds = ", ".join(finding.kind.replace("_", " ") for finding in one.findings)
+    return [
+        one.table,
+        one.role.replace("_", " "),
+        number(one.rows),
+        number(one.rows_by_ledger),
+        number(one.files),
+        ", ".join(one.compared) or "-",
+        styled("agree", "green") if one.agrees else styled(kinds, "bold red"),
+        duration(one.seconds),
+    ]
+
+
+def _merged_cells(one: Checked) -> list[Words]:
+    found = one.verified
+    result = styled("agree", "green")
+    if not found.agrees:
+        parts = {"missing": found.missing, "extra": found.extra, "different": found.different}
+        text = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+        result = styled(text, "bold red")
+    return [
+        found.table,
+        number(found.found),
+        number(found.expected),
+        found.found_checksum,
+        found.expected_checksum,
+        result,
+        duration(found.seconds),
+    ]
+
+
+def _draw_findings(paper: Paper, one: TableCheck) -> None:
+    for finding in one.findings:
+        paper.line("")
+        paper.line(styled(one.table, "bold"), ": ", styled(finding.what, "bold red"))
+        paper.line(f"  at: {one.path}")
+        paper.line(f"  seen: {finding.evidence}")
+        paper.line(f"  next: {finding.next_step}")
+    for note in one.notes:
+        paper.line(styled(f"{one.table}: {note}", "dim"))
+
+
+def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
+    found = one.verified
+    paper.line("")
+    paper.line(styled(found.table, "bold"), f": what differs from {one.log}")
+    paper.table(
+        ("KEY", "COLUMN", "EXPECTED", "FOUND"),
+        (
+            (
+                cut(each.key, _LONGEST),
+                each.column or "(the row)",
+                "-" if each.expected is None else cut(each.expected, _LONGEST),
+                "-" if each.found is None else cut(each.found, _LONGEST),
+            )
+            for each in found.differences[:_MOST_DIFFERENCES]
+        ),
+    )
+    if one.parked_batches:
+        waiting = counted(one.parked_batches, "batch", "batches")
+        paper.line(f"  {waiting} wait for it: distributary resume {found.table}{lake.flag}")
+    elif one.unfinished:
+        paper.line("  a batch is half way: run the pipeline, or wait for it, and verify again")
+    else:
+        mending = f"distributary rebuild {found.table}{lake.flag}"
+        paper.line(f"  to make it what its log says: {mending}")
+
+
+def _draw_sum(paper: Paper, done: Sequence[Result]) -> None:
+    differing = sum(not one.agrees for one in done)
+    merged = [one.merged.verified for one in done if one.merged is not None]
+    rows = sum(one.check.rows or 0 for one in done if one.merged is None)
+    rows += sum(found.expected for found in merged)
+    tables = counted(len(done), "table")
+    if differing:
+        verb = "differs" if differing == 1 else "differ"
+        paper.line(styled(f"{differing:,} of {tables} {verb}", "bold red"))
+        return
+    logs = "" if not merged else " and with their logs"
+    text = f"{tables}, {counted(rows, 'row')}: agree with the ledger{logs}"
+    paper.line(styled(text, "bold green"))
