@@ -69,7 +69,9 @@ class Store:
 
     def objects(self) -> list[str]:
         inside = self.address.removeprefix("s3://")
-        listing = self.server.files.get_file_info(FileSelector(inside, recursive=True, allow_not_found=True))
+        listing = self.server.files.get_file_info(
+            FileSelector(inside, recursive=True, allow_not_found=True)
+        )
         return [info.path for info in listing if info.is_file]
 
     def assert_each_record_once(self) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,11 +56,48 @@ def spark_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iter
             process.wait(timeout=_END_SECONDS)
 
 
-def _launch(kind: str, *arguments: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+@contextmanager
+def connect_server(jars: Sequence[Path], *, master: str = "local[2]") -> Iterator[str]:
+    """A Spark Connect server; its address."""
+    port = free_port(but=set())
+    found = ",".join(map(str, jars))
+    conf = {
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.jars": found,
+        "spark.ui.enabled": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **DRIVER_CONF,
+    }
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    server = subprocess.Popen(
+        [
+            *(str(_spark_folder() / "bin" / "spark-submit"), "--master", master, *words),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            "spark-internal",
+        ],
+        env={**os.environ, **DRIVER_ENVIRONMENT},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _until_listening(port, server)
+        yield f"sc://{HOST}:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=_END_SECONDS)
+
+
+def _spark_folder() -> Path:
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError("PySpark is not installed", next_step="pip install distributary")
-    program = Path(found.origin).parent / "bin" / "spark-class"
+    return Path(found.origin).parent
+
+
+def _launch(kind: str, *arguments: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    program = _spark_folder() / "bin" / "spark-class"
     return subprocess.Popen(
         [str(program), f"org.apache.spark.deploy.{kind}", *arguments],
         env=env,

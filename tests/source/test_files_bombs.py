@@ -217,6 +217,12 @@ def test_a_block_of_many_events_comes_in_portions(tmp_path: Path) -> None:
     assert found["offset"].to_pylist() == list(range(count + 1))
 
 
+def test_many_events_of_nearly_no_bytes_are_many_bytes(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.nulls(40_000, pa.int8())})
+    found = read(tmp_path, parquet(rows), "parquet", max_unpacked_bytes="10MiB")
+    assert [code for code, _ in faults(found)] == [ErrorCode.FILE_TOO_LARGE]
+
+
 def test_a_fault_behind_many_events_of_a_block(tmp_path: Path) -> None:
     count = files_events.EVENTS_PER_BATCH + 5
     block = bytes(count) + b"\xff" * 3

@@ -254,6 +254,26 @@ def test_one_bad_change_among_the_first(tmp_path: Path) -> None:
     assert [row["id"] for row in stream.rows(staged)] == [1]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"after": "x"}, {"after": [1]}, {"ts_ms": "x"}, {"source": event(0)["source"] | {"pos": "x"}}],
+)
+def test_one_bad_change_before_all_others(tmp_path: Path, odd: dict[str, Any]) -> None:
+    stream = Stream(tmp_path, changes=True)
+    stream.stage(event(0, **odd))
+    staged = stream.stage(event(1, ts_ms=5))
+    assert [row["id"] for row in stream.rows(staged)] == [1] and not staged.dead
+
+
+def test_a_flattened_row_keeps_the_kinds_of_its_columns(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, changes=True)
+    told = {"__op": "c", "__db": "d", "__schema": "s", "__table": "t", "__deleted": "false"}
+    stream.stage({"id": 1, "note": "x"} | told)
+    assert stream.stage({"id": "2", "note": "x"} | told).dead == {"PAYLOAD_MISMATCH": 1}
+    (row,) = stream.rows(stream.stage({"id": 3, "note": "y"} | told))
+    assert (row["id"], row["note"]) == (3, "y")
+
+
 def test_a_flattened_row_may_have_a_column_that_is_called_like_an_image(tmp_path: Path) -> None:
     stream = Stream(tmp_path, changes=True)
     told = {"__op": "c", "__db": "d", "__schema": "s", "__table": "t", "__deleted": "false"}

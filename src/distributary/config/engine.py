@@ -57,6 +57,9 @@ class Spark(Section):
 
     master: Text = Field(default="local[*]", examples=["local[*]", "spark://host:7077"])
     """Where Spark runs."""
+    remote: SecretStr | None = Field(default=None, examples=["sc://host:15002"])
+    """Address of a Spark Connect server that is used in place of a session of its own; may hold a
+    token, so it is never shown."""
     driver_memory: JvmMemory | None = Field(default=None, examples=["4g"])
     """Memory of the driver; a quarter of the machine's, between 1 and 4 GB, when left out."""
     conf: Mapping[str, SecretStr] = Field(
@@ -66,6 +69,11 @@ class Spark(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Only Spark's settings, and none that has a key of its own."""
+        if self.remote is not None:
+            if not self.remote.get_secret_value().startswith("sc://"):
+                yield ("remote",), "must start with sc://"
+            if self.driver_memory is not None:
+                yield ("driver_memory",), "is the server's matter where spark.remote is set"
         for name in self.conf:
             if not name.startswith("spark."):
                 yield ("conf", name), "must start with spark."

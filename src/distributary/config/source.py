@@ -105,8 +105,8 @@ class FilesSource(Section):
     max_bytes_per_batch: PositiveSize = 1 << 30
     """Most bytes of files in one batch, as they are stored; a larger file is a batch of its own."""
     max_unpacked_bytes: PositiveSize = 1 << 30
-    """What one file may unpack to, or 100 times its size where that is more; the rest of a file
-    that goes on is a dead letter, FILE_TOO_LARGE."""
+    """What one file may unpack to, 512 bytes more for each event, or 100 times its size where that
+    is more; the rest of a file that goes on is a dead letter, FILE_TOO_LARGE."""
     settle: Duration = timedelta(seconds=2)
     """How long a file of a local directory must stay the same before it is read, unless it was
     moved into its place. An object of a bucket is there whole or not at all."""

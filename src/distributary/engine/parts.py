@@ -128,22 +128,8 @@ def make_source(config: PipelineConfig) -> Source:
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Who commits to the tables."""
     introduce(config.lake.address, config.lake.options)
-    if config.cdc is not None and not config.lake.is_local:
-        raise ConfigError(
-            "change data needs a lake on a file system",
-            where="lake.path",
-            evidence="files of merged tables are read and written again, many at a time",
-            next_step="set lake.path to a folder, or a mounted volume",
-        )
     direct = DirectPublisher(storage_options=config.lake.options)
     if config.tables.format == "parquet":
-        if not config.lake.is_local:
-            raise ConfigError(
-                "tables of format parquet need a lake on a file system",
-                where="tables.format",
-                evidence="an object store has no links and no locks",
-                next_step="use format: delta, or a folder as lake.path",
-            )
         letters = table_folder(config, config.tables.dead_letters)
         return MixedPublisher(ParquetPublisher(), special={letters: direct})
     # a log that is emptied again is nobody's but ours: it needs no features of Spark's

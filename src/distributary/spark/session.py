@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import resource
+import socket
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 from py4j.protocol import Py4JError
@@ -29,7 +31,13 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError, SetupError
+from distributary.errors import (
+    DistributaryError,
+    ErrorCode,
+    LakeUnavailableError,
+    SetupError,
+    clean,
+)
 from distributary.observe.log_format import log_folder, private
 from distributary.spark.jars import JVM, Progress, are_locked, ensure_connectors, spark_jars
 from distributary.spark.java import archive_options, require_java
@@ -93,6 +101,7 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 # lets the heap grow by a third of a gigabyte more, and a batch is no faster
 _SMALL = "-XX:+UseSerialGC"
 _starting = threading.Lock()
+_CONNECT_PORT = 15002
 
 
 def spark_session(
@@ -108,6 +117,8 @@ def spark_session(
     """
     wanted = settings or SparkSettings()
     with _starting:
+        if wanted.remote:
+            return _connected(wanted, app_name)
         # PySpark has no public way to ask without starting one
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             return _required(SparkSession.builder.getOrCreate())
@@ -213,6 +224,35 @@ def options_file(options: Sequence[str]) -> Iterator[Path | None]:
         lines = (quoted(each).replace("\n", "\\n").replace("\r", "\\r") for each in options)
         path.write_text("\n".join(lines), "utf-8")
         yield path
+
+
+def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
+    """A session on a Spark Connect server: what it was started with stands."""
+    builder = SparkSession.builder.remote(settings.remote).appName(app_name)
+    for name, value in settings.conf.items():
+        builder = builder.config(name, value)
+    server = settings.remote.partition(";")[0].rstrip("/")
+    try:
+        # the client itself would try again for ten minutes
+        parts = urlsplit(server)
+        socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), 10).close()
+        return _required(builder.getOrCreate())
+    except ImportError as error:
+        raise SetupError(
+            "Spark Connect needs packages that are not installed",
+            code=ErrorCode.SPARK_FAILED,
+            where=server,
+            evidence=clean(str(error)),
+            next_step="pip install 'distributary[connect]'",
+        ) from error
+    except (PySparkException, OSError, ValueError) as error:
+        raise SetupError(
+            "the Spark Connect server does not answer",
+            code=ErrorCode.SPARK_FAILED,
+            where=server,
+            evidence=clean(str(error).replace(settings.remote, server))[:500],
+            next_step="check spark.remote, and that the server is up",
+        ) from None
 
 
 def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:

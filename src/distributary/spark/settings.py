@@ -66,6 +66,8 @@ class SparkSettings:
     """What to start, and where its log goes."""
 
     master: str = "local[*]"
+    remote: str = field(default="", repr=False)
+    """Address of a Spark Connect server, which is used instead; may hold a token."""
     driver_memory: str | None = None
     """`4g`; a quarter of the machine's memory, between 1g and 4g, when left out."""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -90,6 +92,7 @@ class SparkSettings:
         """The settings of a pipeline file's `spark` section."""
         return cls(
             master=section.master,
+            remote="" if section.remote is None else section.remote.get_secret_value(),
             driver_memory=section.driver_memory,
             conf=section.options,
             sealed=sealed,

@@ -253,8 +253,20 @@ def command_lines(service: Running) -> list[str]:
 
 
 def test_what_services_write_is_for_their_user_alone(java: Java, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
     with Services(folder):
         assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_folder_of_another_user_is_refused(
+    java: Java, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("os.geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(SetupError) as caught:
+        Services(folder).start()
+    assert caught.value.code is ErrorCode.SERVICE_FAILED
 
 
 def test_status_of_what_runs_though_its_file_is_damaged(java: Java, folder: Path) -> None:

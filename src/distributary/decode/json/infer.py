@@ -50,6 +50,8 @@ _KINDS = (frozenset(("object",)), frozenset(("array",)), _SCALARS)
 """What records of one table are at the top, and values of one column."""
 _COLUMN_KINDS = (*_KINDS[:2], *map(frozenset, (("boolean",), ("integer", "number"), ("string",))))
 """What values of a column of change data are: its database gave it a type."""
+_IMAGES = ("before", "after", "payload")
+"""Where change events have rows, unless they are flattened."""
 
 
 @dataclass(slots=True)
@@ -106,12 +108,23 @@ def grown(known: Shape, shape: Shape, *, changes: bool = False) -> Shape:
     """
     joined = widened(known, shape, parts=changes)
     if changes:
-        return _kept(known, objects_only(joined), _COLUMN_KINDS)
+        return _kept_rows(known, objects_only(joined))
     if not known or not joined:
         return ANYTHING
     types = _parts(known).types or _parts(joined).types
     top = _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
     return _kept(known, top, _KINDS)
+
+
+def _kept_rows(known: Shape, joined: Shape) -> Shape:
+    """The same for change events: it is their rows that have columns, or they are rows."""
+    old, new = known.get("properties", {}), joined.get("properties", {})
+    if not any(name in new for name in _IMAGES):
+        return _kept(known, joined, _COLUMN_KINDS)
+    rows = {
+        n: _kept(old[n], new[n], _COLUMN_KINDS) for n in _IMAGES if "properties" in old.get(n, {})
+    }
+    return {**joined, "properties": new | rows}
 
 
 def _kept(known: Shape, joined: Shape, kinds: Sequence[frozenset[str]]) -> Shape:

@@ -5,7 +5,9 @@ Run as a program, it waits until the process that started it is gone, then stops
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 import time
@@ -285,8 +287,11 @@ def usual_folder() -> Path:
 def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One process at a time starts or stops what belongs to a folder, which is made if need be."""
     try:
-        # what passes through the broker is nobody else's
+        # what passes through the broker is nobody else's, and who can change it runs code in it
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user")
+        folder.chmod(0o700)
         folder.joinpath("logs").mkdir(exist_ok=True)
         file = folder.joinpath(_LOCK).open("w")
     except OSError as error:

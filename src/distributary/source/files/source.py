@@ -67,6 +67,8 @@ REASON_HEADER = "distributary.reason"
 
 _MOST_TIMES = 100
 """No format takes so little for real events."""
+_EVENT_BYTES = 512
+"""What an event takes on its way, beside its own bytes: millions of empty ones are many bytes."""
 _HEADERS = RAW.field("headers").type
 Opened = TypeVar("Opened")
 
@@ -141,7 +143,8 @@ def _within(
     """What was found in a file, until that is more than a file may become."""
     left = most
     for each in found:
-        left -= each.size
+        events = len(each.values) if isinstance(each, Events) else 1
+        left -= each.size + events * _EVENT_BYTES
         if left < 0:
             raise FileFaultError(ErrorCode.FILE_TOO_LARGE, too_large(most), letter())
         yield each
