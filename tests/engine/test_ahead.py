@@ -9,8 +9,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine import batch as ahead_module
 from distributary.engine import batch as batch_module
+from distributary.engine import stage as stage_module
 from distributary.engine.batch import ReadAhead
 from distributary.engine.checkpoint import Manifests
 from distributary.engine.pipeline import Pipeline
@@ -216,7 +216,7 @@ def test_records_that_could_not_be_read_ahead_are_told_as_the_batch_s_own_failur
     failed: list[Failed] = []
     pipeline = _pipeline(games)
     pipeline.bus.subscribe(lambda e: failed.append(e) if isinstance(e, Failed) else None)
-    _once(monkeypatch, ahead_module, "hop_one", SourceUnavailableError("the broker is away"))
+    _once(monkeypatch, stage_module, "hop_one", SourceUnavailableError("the broker is away"))
     assert pipeline.run(spark=spark).counts == _ALL
     assert [event.error.what for event in failed] == ["the broker is away"]
     games.assert_each_record_once()

@@ -121,7 +121,7 @@ class ReadAhead:
         if not sorting.done():
             # where the JVM is gone, so is the job
             with suppress(Py4JError, PySparkException, OSError):
-                self._context.spark.interruptTag(_tag(order))
+                self._cancel(_tag(order))
         wait([sorting])
         if sorting.exception() is None:
             drop_files(self._context, sorting.result())
@@ -134,12 +134,27 @@ class ReadAhead:
         self._pool.shutdown()
 
     def _tagged(self, work: Callable[[], Staged], order: StageOrder) -> Staged:
-        spark = self._context.spark
-        spark.addTag(_tag(order))
+        tag, (add, remove, _) = _tag(order), self._tags()
+        add(tag)
         try:
             return work()
         finally:
-            spark.removeTag(_tag(order))
+            remove(tag)
+
+    def _cancel(self, tag: str) -> None:
+        self._tags()[2](tag)
+
+    def _tags(self) -> tuple[Callable[[str], object], ...]:
+        """To add, to remove and to cancel by a tag: a session of Connect has ways of its own.
+
+        Those of a classic session cancel nothing that another thread has started.
+        """
+        session = self._context.spark
+        try:
+            context = session.sparkContext
+        except PySparkException:
+            return session.addTag, session.removeTag, session.interruptTag
+        return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
 
 
 def _tag(order: StageOrder) -> str:
