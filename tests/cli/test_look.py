@@ -71,7 +71,7 @@ def test_status_loads_what_decodes_only_for_letters_that_may(
     registry = FileRegistry(own_folder / "schemas")
     registry.register("chess", 'syntax = "proto3"; message Chess {}')
     # whoever loads it fails, and then nobody can tell
-    monkeypatch.setitem(sys.modules, "distributary.engine.replay", None)
+    monkeypatch.setitem(sys.modules, "distributary.operations.replay", None)
     assert cli("status", "--json").json["pipelines"][0]["healable"]["count"] == 0
     for n in range(6):
         registry.register(f"chess-{n}", f'syntax = "proto3"; message Chess{n} {{}}')

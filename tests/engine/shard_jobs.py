@@ -19,7 +19,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Part, job_name
 from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import local_folder, make_source
-from distributary.engine.shards import divide
+from distributary.engine.shards.progress import divide
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts, Manifest
 from distributary.model.record import HEADER, TIMESTAMP

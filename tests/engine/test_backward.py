@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 from distributary.engine import batch as batch_module
 from distributary.engine import removal as removal_module
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy
-from distributary.engine.mending import plan_clean, plan_reset, remove
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.recovery import plan_recovery, recover
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, replay
 from distributary.errors import CheckpointError, DivergedError, ErrorCode, FencedError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
+from distributary.operations.mending import plan_clean, plan_reset, remove
+from distributary.operations.replay import LANE, replay
 from distributary.store.base import at
 from tests.engine.lakes import Games
 

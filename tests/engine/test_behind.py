@@ -12,7 +12,6 @@ from pyarrow.fs import FileSelector
 
 from distributary.config.load import load
 from distributary.engine.claim import Claim
-from distributary.engine.mending import accept, plan_acceptance
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.recovery import refuse_behind, spelled
 from distributary.errors import ErrorCode, OwnedError, TableBehindError
@@ -22,6 +21,7 @@ from distributary.observe.rows import LastCommit
 from distributary.observe.status import status
 from distributary.observe.verify import check_table, written_tables
 from distributary.observe.verify_deep import coordinates
+from distributary.operations.mending import accept, plan_acceptance
 from distributary.publish.parking import Expected, Held, lacking
 from distributary.store.base import at
 from tests.engine.settled_lakes import (

@@ -5,8 +5,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.engine.mending import waiting
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
+from distributary.operations.mending import waiting
 from tests.engine.change_lakes import Feed
 
 PLAN = CdcPlan(

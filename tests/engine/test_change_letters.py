@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, replay, try_replay
 from distributary.lab.simulate.cdc.shapes import CdcFormat, CdcPlan
 from distributary.model.manifest import Counts
+from distributary.operations.replay import LANE, replay, try_replay
 from tests.decode.datastream_samples import COLUMNS, avro_schema, event
 from tests.engine.change_lakes import Feed, put
 from tests.source.change_files import MINUTE, avro

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from distributary.engine import batch as batch_module
 from distributary.engine import publish as deriving
 from distributary.engine.loop import StillParked
-from distributary.engine.mending import plan_clean, plan_reset, remove, resume, waiting
 from distributary.errors import DistributaryError
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary.model.manifest import Counts
 from distributary.observe.events import TableResumed
+from distributary.operations.mending import plan_clean, plan_reset, remove, resume, waiting
 from distributary.publish.base import Outcome
 from tests.engine.change_lakes import Feed
 

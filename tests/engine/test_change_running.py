@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.engine.loop import RunSummary
-from distributary.engine.mending import resume
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary.model.table import Role
 from distributary.observe.events import BatchSettled, Event, TableParked
+from distributary.operations.mending import resume
 from distributary.publish.base import Outcome
 from tests.engine.change_lakes import Feed
 from tests.engine.test_change_mending import unwritable

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from distributary.engine.checkpoint import ManifestCopy
 from distributary.engine.loop import RunSummary
-from distributary.engine.mending import plan_reset, remove
 from distributary.errors import CheckpointError, SourceError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, SchemaSeen
+from distributary.operations.mending import plan_reset, remove
 from tests.engine.lakes import Games
 from tests.waiting import until_read
 

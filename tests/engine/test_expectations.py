@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.proposed import preview
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, replay
 from distributary.errors import ErrorCode, ExpectationError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.status import status
+from distributary.operations.proposed import preview
+from distributary.operations.replay import LANE, replay
 from tests.engine.lakes import Games
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from distributary.config.lake import Maintain
 from distributary.engine.checkpoint import Checkpoint
-from distributary.engine.maintain import Step, Wishes, remove_leftovers, watch
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.removal import finish_removal
 from distributary.errors import OutsideLakeError, PublishError
@@ -19,6 +18,7 @@ from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.pipelines import Registration, load_trusted, register, registrations
+from distributary.operations.maintain import Step, Wishes, remove_leftovers, watch
 from distributary.publish.parking import park, parked, unpark
 from distributary.store.base import at
 from tests.engine.test_watching import checkpoint, manifest, manifests

@@ -17,8 +17,6 @@ from deltalake import write_deltalake
 from distributary.config.lake import Maintain
 from distributary.delta import snapshot
 from distributary.delta.tables import open_table, read_rows
-from distributary.engine.maintain import Step, Wishes, jobs_of, maintain
-from distributary.engine.mending import plan_clean, plan_reset, remove, resume
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.removal import finish_removal
 from distributary.engine.tables import log_files
@@ -28,6 +26,8 @@ from distributary.model.manifest import Mark, entry_from_dict, entry_to_dict
 from distributary.model.table import STAGED, STAGING, Role
 from distributary.observe.health import open_readable
 from distributary.observe.pipelines import Registration, register
+from distributary.operations.maintain import Step, Wishes, jobs_of, maintain
+from distributary.operations.mending import plan_clean, plan_reset, remove, resume
 from distributary.publish.parking import in_lake, parked
 from distributary.publish.parquet import ParquetPublisher
 from distributary.web.drawing import preview

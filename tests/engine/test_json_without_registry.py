@@ -11,8 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from distributary import Pipeline
-from distributary.engine.proposed import preview
 from distributary.model.manifest import Counts
+from distributary.operations.proposed import preview
 
 
 class Lines:

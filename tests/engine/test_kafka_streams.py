@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import replay
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event
+from distributary.operations.replay import replay
 from distributary.registry.wire import VALUE_HEADER, frame
 from tests.engine.streams import Stream
 from tests.services.secured import SecuredServices

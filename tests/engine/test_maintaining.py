@@ -13,10 +13,8 @@ from deltalake import DeltaTable
 
 from distributary.config.lake import Expire, Maintain, Optimize
 from distributary.delta.parquet import write_file
-from distributary.engine import maintain as maintaining
 from distributary.engine.checkpoint import Manifests
 from distributary.engine.claim import Claim
-from distributary.engine.maintain import Report, Step, TableReport, Wishes, jobs_of, maintain
 from distributary.errors import CheckpointError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
@@ -24,6 +22,8 @@ from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, register
 from distributary.observe.recording import BatchTimes
+from distributary.operations import maintain as maintaining
+from distributary.operations.maintain import Report, Step, TableReport, Wishes, jobs_of, maintain
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher

@@ -11,15 +11,15 @@ from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batch_module
 from distributary.engine.loop import StillParked
-from distributary.engine.mending import plan_clean, plan_reset, remove, resume, waiting
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, healable, replay, try_replay
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.lab.simulate.dice import event, event_subject
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model.manifest import Counts, Manifest
 from distributary.observe.events import Failed
+from distributary.operations.mending import plan_clean, plan_reset, remove, resume, waiting
+from distributary.operations.replay import LANE, healable, replay, try_replay
 from tests.engine.lakes import Games
 
 

@@ -10,16 +10,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.engine.mending import plan_clean, plan_reset, remove
-from distributary.engine.proposed import preview
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, healable, replay, try_replay
 from distributary.errors import ErrorCode
 from distributary.lab.simulate.base import MESSAGES
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
 from distributary.model.manifest import Counts
+from distributary.operations.mending import plan_clean, plan_reset, remove
+from distributary.operations.proposed import preview
+from distributary.operations.replay import LANE, healable, replay, try_replay
 from tests.engine.lakes import Games
 
 pytestmark = pytest.mark.spark

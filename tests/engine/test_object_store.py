@@ -17,15 +17,15 @@ from pyspark.sql import SparkSession
 
 from distributary.cli.doctor import State, checks_for_file
 from distributary.engine import batch as batches
-from distributary.engine.mending import plan_clean, remove, resume, waiting
 from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.replay import LANE, replay, try_replay
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.status import status
+from distributary.operations.mending import plan_clean, remove, resume, waiting
+from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
 from distributary.store.bucket import REQUESTS

@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 
 from distributary.cli.doctor import tables_with_expiring_marks
 from distributary.engine.catalog import _register
-from distributary.engine.mending import plan_clean, remove, resume, waiting
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.proposed import preview
 from distributary.engine.removal import dead_letters_of
-from distributary.engine.replay import LANE, replay
 from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.trace import Verdict, trace_offset, trace_row
+from distributary.operations.mending import plan_clean, remove, resume, waiting
+from distributary.operations.proposed import preview
+from distributary.operations.replay import LANE, replay
 from distributary.publish.parquet import ParquetPublisher, format_of
 from tests.engine.lakes import Games
 from tests.engine.test_crashes import SMALL, run

@@ -16,14 +16,14 @@ from distributary.cli.plan import as_markdown, code
 from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import make_source
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.proposal import Proposal, lost_and_changed, propose, rewritten
-from distributary.engine.proposed import choose_subject, judge_of
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
 from distributary.lab.simulate.dice import event, event_subject
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Manifest, SourceRange
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import ChangeKind
+from distributary.operations.proposal import Proposal, lost_and_changed, propose, rewritten
+from distributary.operations.proposed import choose_subject, judge_of
 from distributary.registry.base import Reference
 from distributary.registry.compile.formats import compile_schema
 from distributary.registry.folder import FileRegistry

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine import mending
 from distributary.engine.claim import Claim, state_of
-from distributary.engine.mending import rebuild_table, verify_table
 from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.requests import answer_requests, wanted
@@ -21,6 +19,8 @@ from distributary.lab.simulate.cdc.shapes import CALM, CdcPlan, Feature
 from distributary.model import layout
 from distributary.model.table import Role
 from distributary.observe.rows import TableSummary
+from distributary.operations import mending
+from distributary.operations.mending import rebuild_table, verify_table
 from tests.changes.logs import event
 from tests.cli.change_lake import LOG, MERGED, ChangeLake
 from tests.engine.change_lakes import Feed

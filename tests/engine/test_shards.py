@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from distributary.config.source import shard_of
 from distributary.engine.checkpoint import Manifests
 from distributary.engine.parts import make_source
-from distributary.engine.shards import (
+from distributary.engine.shards.progress import (
     Cuts,
     Division,
     Epoch,
@@ -145,7 +145,7 @@ def test_parked_tables_hold_the_others_up(jobs: Jobs, monkeypatch: pytest.Monkey
     def parked(folder: str) -> list[str]:
         return [name for name in waiting if f"/{name}/" in folder]
 
-    monkeypatch.setattr("distributary.engine.shards.parked", parked)
+    monkeypatch.setattr("distributary.engine.shards.progress.parked", parked)
     assert jobs.run(0) is ErrorCode.SHARD_WAITING
     waiting.clear()
     jobs.run_all(0)

@@ -17,7 +17,7 @@ from distributary.deploy.pipeline_file import read_for_install
 from distributary.deploy.shards import spread_target
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.shards import has_letters, is_retired
+from distributary.engine.shards.progress import has_letters, is_retired
 from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.observe.trace import trace_offset

@@ -10,11 +10,11 @@ import pytest
 
 from distributary.engine.checkpoint import Manifests
 from distributary.engine.claim import Claim
-from distributary.engine.maintain import batch_under_way, watch
 from distributary.errors import CheckpointError
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.pipelines import Registration, register
+from distributary.operations.maintain import batch_under_way, watch
 from distributary.store.base import at
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.engine.shard_source import BronzeReader
+from distributary.engine.shards.source import BronzeReader
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.record import RAW
 from distributary.source.delta import SourceFile

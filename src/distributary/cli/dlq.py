@@ -43,8 +43,8 @@ from distributary.errors import DistributaryError, ErrorCode
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from distributary.engine.replay import Insight, Replayed
     from distributary.observe.deadletters import DeadLetters, Reason
+    from distributary.operations.replay import Insight, Replayed
 
 
 app = group("dlq", "The dead letters: list, show, replay, discard.", panel=LOOK)
@@ -143,9 +143,9 @@ def show(
     file: FileOption = None,
 ) -> None:
     """The whole record, its bytes, and as much as can be decoded."""
-    from distributary.engine.replay import look_inside
     from distributary.observe.deadletters import find_letter
     from distributary.observe.pipelines import DECODING
+    from distributary.operations.replay import look_inside
 
     found = find_lake(call, lake, file)
     letter = find_letter(_letters_in(found), id, lake=found.path)
@@ -309,8 +309,8 @@ def replay(
     """
     from distributary.cli.live import start_spark
     from distributary.engine.removal import dead_letters_of
-    from distributary.engine.replay import LANE, finish, try_replay, unfinished
-    from distributary.engine.replay import replay as send_again
+    from distributary.operations.replay import LANE, finish, try_replay, unfinished
+    from distributary.operations.replay import replay as send_again
 
     wanted = chosen.criteria(call)
     mine = pipeline_of(call, find_lake(call, lake, file), name=pipeline)

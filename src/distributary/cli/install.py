@@ -180,12 +180,12 @@ def _plan_spread(
 
     # it takes Spark's classes to ask, and nobody asks when the number grows
     def is_done(number: int) -> bool:
-        from distributary.engine.shards import is_retired
+        from distributary.engine.shards.progress import is_retired
 
         return config is not None and is_retired(config, number)
 
     def letters(number: int) -> bool:
-        from distributary.engine.shards import has_letters
+        from distributary.engine.shards.progress import has_letters
 
         return config is not None and has_letters(config, number)
 

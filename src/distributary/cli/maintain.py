@@ -35,7 +35,7 @@ from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from distributary.config.lake import Maintain
-    from distributary.engine.maintain import Report, TableReport
+    from distributary.operations.maintain import Report, TableReport
 
 
 app = single(MEND)
@@ -89,8 +89,8 @@ def maintain(
     Without a choice, what `maintain` in the pipeline file asks for is done.
     """
     from distributary.config.lake import local_path
-    from distributary.engine.maintain import Step, Wishes, jobs_of
-    from distributary.engine.maintain import maintain as maintain_tables
+    from distributary.operations.maintain import Step, Wishes, jobs_of
+    from distributary.operations.maintain import maintain as maintain_tables
 
     names = list(targets or ())
     file = Path(names.pop(0)) if names and names[0].lower().endswith(_FILES) else None

@@ -29,10 +29,10 @@ from distributary.cli.verb import (
 from distributary.errors import RegistryError, SourceError
 
 if TYPE_CHECKING:
-    from distributary.engine.mending import Acceptance
     from distributary.engine.pipeline import Pipeline
     from distributary.engine.recovery import Recovery
     from distributary.engine.removal import Removal
+    from distributary.operations.mending import Acceptance
 
 
 app = single(MEND)
@@ -53,8 +53,8 @@ def resume(
     dry_run: DryRun = False,
 ) -> int:
     """Give a parked table the batches that wait for it, in order."""
-    from distributary.engine.mending import resume as publish_waiting
-    from distributary.engine.mending import waiting
+    from distributary.operations.mending import resume as publish_waiting
+    from distributary.operations.mending import waiting
     from distributary.publish.base import Outcome
 
     found = find_lake(call, lake, file)
@@ -108,7 +108,7 @@ def rebuild(
     A pipeline that runs is asked to do it between two batches. Try it after: distributary
     demo cdc
     """
-    from distributary.engine.mending import rebuild_table, verify_table
+    from distributary.operations.mending import rebuild_table, verify_table
 
     moment = moment_of(call, as_of)
     found = find_lake(call, lake, file)
@@ -206,8 +206,8 @@ def reset(
     With --table nothing is forgotten: a table that was removed, truncated or put back from a
     copy on purpose counts as it is from now on, for `run` and for `verify`.
     """
-    from distributary.engine.mending import plan_acceptance, plan_clean, plan_reset
     from distributary.engine.removal import finish_removal
+    from distributary.operations.mending import plan_acceptance, plan_clean, plan_reset
 
     if table is not None and with_tables:
         raise call.usage("--table keeps everything, --with-tables removes it: say one of them.")
@@ -265,8 +265,8 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
 @verb(app, "clean distributary-demo/games.yaml --dry-run")
 def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
-    from distributary.engine.mending import plan_clean, plan_produced
     from distributary.engine.removal import finish_removal
+    from distributary.operations.mending import plan_clean, plan_produced
 
     pipeline = open_pipeline(call, file)
     if not dry_run:
@@ -284,7 +284,7 @@ def _take_away(
     call: Invocation, pipeline: Pipeline, removals: list[Removal], *, dry_run: bool, yes: bool
 ) -> int:
     from distributary.engine.claim import refuse_owned
-    from distributary.engine.mending import remove
+    from distributary.operations.mending import remove
 
     name = pipeline.config.name
     data: dict[str, Any] = {"pipeline": name, "dry_run": dry_run, "removals": removals}
@@ -307,7 +307,7 @@ def _take_away(
 
 
 def _summary(removals: Sequence[Removal]) -> str:
-    from distributary.engine.mending import SUBJECT, TOPIC
+    from distributary.operations.mending import SUBJECT, TOPIC
 
     tables = [each for each in removals if each.kind == "table"]
     subjects = [each for each in removals if each.kind == SUBJECT]
@@ -319,7 +319,7 @@ def _summary(removals: Sequence[Removal]) -> str:
 
 
 def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
-    from distributary.engine.mending import SUBJECT
+    from distributary.operations.mending import SUBJECT
 
     if not removals:
         paper.line("there is nothing to remove")
@@ -346,7 +346,7 @@ def _accept(
     call: Invocation, pipeline: Pipeline, plan: Acceptance, *, dry_run: bool, yes: bool
 ) -> int:
     """Say in the ledger that a table counts as it is now; 1 if the person says no."""
-    from distributary.engine.mending import accept, refuse_running
+    from distributary.operations.mending import accept, refuse_running
 
     check, what = plan.check, _acceptance(plan)
     data = {

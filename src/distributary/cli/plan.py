@@ -14,9 +14,9 @@ from distributary.cli.schema import draw_compatibility
 from distributary.cli.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 
 if TYPE_CHECKING:
-    from distributary.engine.proposal import Proposal
-    from distributary.engine.proposed import Preview, TablePreview
     from distributary.model.table import Change
+    from distributary.operations.proposal import Proposal
+    from distributary.operations.proposed import Preview, TablePreview
 
 
 app = single(LOOK)
@@ -107,8 +107,8 @@ def plan(
 
     With --with-schema, what a schema would do that is not in use yet. Nothing is registered.
     """
-    from distributary.engine.proposal import propose
-    from distributary.engine.proposed import choose_subject, judge_of, preview, read_schema
+    from distributary.operations.proposal import propose
+    from distributary.operations.proposed import choose_subject, judge_of, preview, read_schema
 
     if with_schema is None:
         if subject is not None or record_type is not None or markdown:

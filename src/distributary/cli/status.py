@@ -430,7 +430,7 @@ def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
         return Healable(0)
     # all that decodes takes a while to import
     from distributary.engine.pipeline import Pipeline
-    from distributary.engine.replay import healable
+    from distributary.operations.replay import healable
 
     found = healable(Pipeline(loaded))
     one = f" --reason {next(iter(found.by_reason))}" if len(found.by_reason) == 1 else ""

@@ -28,10 +28,10 @@ from distributary.errors import ConfigError
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
-    from distributary.engine.mending import Checked
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.rows import TableSummary
     from distributary.observe.verify import TableCheck
+    from distributary.operations.mending import Checked
 
 
 app = single(LOOK)
@@ -159,7 +159,7 @@ def _results(
 
     def compare(known: TableSummary, check: TableCheck) -> Result:
         # brings Spark with it, which other tables are verified without
-        from distributary.engine.mending import verify_table
+        from distributary.operations.mending import verify_table
 
         name = known.pipeline
         if name not in pipelines:

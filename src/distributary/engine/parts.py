@@ -23,7 +23,7 @@ from distributary.config.source import FilesSource as FilesSourceConfig
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.claim import Claim
 from distributary.engine.plan import Planner
-from distributary.engine.shard_source import shard_source
+from distributary.engine.shards.source import shard_source
 from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model import layout

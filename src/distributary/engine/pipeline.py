@@ -33,7 +33,7 @@ from distributary.engine.parts import (
 from distributary.engine.plan import Planner
 from distributary.engine.recovery import refuse_behind, refuse_lost
 from distributary.engine.removal import finish_removal
-from distributary.engine.shards import divide, family, refuse_replay
+from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
 from distributary.model import layout

@@ -20,7 +20,6 @@ from distributary.cli.status import kinds
 from distributary.cli.verb import Invocation
 from distributary.config.lake import Tables
 from distributary.delta.tables import open_table, read_rows
-from distributary.engine.mending import verify_table
 from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.tables import log_of, source_table
@@ -39,6 +38,7 @@ from distributary.model.table import Role
 from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import TableSummary
+from distributary.operations.mending import verify_table
 
 _NUMBERS = (Carried.DECIMAL, Carried.NUMBER)
 _DEAD_LETTERS = "dead_letters"

@@ -93,7 +93,7 @@ def _letters(
 def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
-    from distributary.engine.replay import look_inside
+    from distributary.operations.replay import look_inside
 
     value, why = letter["value"], None
     try:
@@ -124,7 +124,7 @@ def _warm_up() -> None:
     """Whoever looks at the list looks at a record next, and that needs slow imports."""
 
     def load() -> None:
-        from distributary.engine import replay as insight  # noqa: F401
+        from distributary.operations import replay as insight  # noqa: F401
 
     threading.Thread(target=load, name="warm-up", daemon=True).start()
 

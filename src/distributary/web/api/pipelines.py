@@ -134,7 +134,7 @@ class Healing:
 def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
-    from distributary.engine.replay import healable
+    from distributary.operations.replay import healable
 
     try:
         found = healable(Pipeline(lake.settings(status.name)))

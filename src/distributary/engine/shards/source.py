@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import Part, Shard, job_name, shard_of
-from distributary.engine.shards import Cuts, Division, Epoch, Progress, place
+from distributary.engine.shards.progress import Cuts, Division, Epoch, Progress, place
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW

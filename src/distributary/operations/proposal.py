@@ -21,19 +21,6 @@ from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.formats import decoder_for
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
-from distributary.engine.proposed import (
-    MOST_RECORDS,
-    PROPOSED_ID,
-    Judge,
-    Preview,
-    ProposedRegistry,
-    Slice,
-    TablePreview,
-    belonging,
-    compile_proposed,
-    take_sample,
-    types_of_subject,
-)
 from distributary.errors import (
     ConfigError,
     DecodeError,
@@ -47,6 +34,19 @@ from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import Change, ChangeKind, Column
+from distributary.operations.proposed import (
+    MOST_RECORDS,
+    PROPOSED_ID,
+    Judge,
+    Preview,
+    ProposedRegistry,
+    Slice,
+    TablePreview,
+    belonging,
+    compile_proposed,
+    take_sample,
+    types_of_subject,
+)
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.messages import choose_message
 from distributary.stage.job import Unresolved
