@@ -109,7 +109,7 @@ lake:
     azure_storage_account_key: {azure_key}
     azure_storage_sas_key: {azure_sas}
     google_service_account_key: {gcs_key}
-spark:
+spark:{remote}
   conf:
     spark.hadoop.fs.s3a.secret.key: {s3a}
     spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net: {abfs}
@@ -146,10 +146,13 @@ def pipeline_file(
         secrets[name] = _within(canaries, name, f"{url}/{{}}")
     options = "-Xss4m -Djavax.net.ssl.keyStorePassword={}"
     secrets["java_options"] = _within(canaries, "java_options", options)
+    server = "sc://127.0.0.1:1/;token={}"
+    remote = f"\n  remote: {_within(canaries, 'remote', server)}" if kind == "stores" else ""
     known = {"url": url, "port": port, "lake": lake}
     return FILE.format(
         **secrets,
         **known,
+        remote=remote,
         source=SOURCES[kind].format(**secrets),
         registry=REGISTRIES[kind].format(**secrets, **known),
     )

@@ -52,7 +52,7 @@ def run(lake: Path, file: Path, *, name: str = "games", checkpoint: Path | None 
     """What a run writes down."""
     sha256 = load(file, needs=()).sha256
     place = checkpoint or lake / "_checkpoints" / name
-    pin(str(lake), name, file=file, sha256=sha256, checkpoint=place)
+    pin(str(lake), name, file=file, sha256=sha256, checkpoint=str(place))
 
 
 def card(lake: Path, file: Path | str, *, name: str = "games") -> Registration:

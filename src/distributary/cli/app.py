@@ -115,10 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _leave_no_core()
-    # whoever can write to the working folder, a lake say, would run code in our children
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
-        with _ended_by_signal():
+        with _children_import_safely(), _ended_by_signal():
             code = app(given, prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         return _refuse(error, given)
@@ -143,6 +141,18 @@ def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
     output = Output(as_json="--json" in given, debug="--debug" in given)
     wrong = ConfigError(error.format_message(), where="command line", next_step=f"{path} --help")
     return report(output, wrong, LogFile("usage"))
+
+
+@contextmanager
+def _children_import_safely() -> Iterator[None]:
+    """Whoever can write to the working folder, a lake say, runs no code in our children."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
 
 
 @contextmanager
