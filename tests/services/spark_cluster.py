@@ -18,6 +18,9 @@ from distributary.lab.services.processes import HOST, free_port
 _PATIENCE_SECONDS = 120
 _END_SECONDS = 60
 
+_ALONE = 'mount -t tmpfs none "$0" && exec "$@"'
+"""A shell's command: what follows runs with an empty folder in the place of the first word."""
+
 DRIVER_ENVIRONMENT = {"SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
 """What the process of a driver needs to be found by the workers, and to have them find Python."""
 
@@ -30,8 +33,14 @@ DRIVER_CONF = {
 
 
 @contextmanager
-def spark_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[str]:
-    """A master and workers of one core each; their address."""
+def spark_cluster(
+    folder: Path, *, workers: int = 2, memory: str = "1g", hidden: Path | None = None
+) -> Iterator[str]:
+    """A master and workers of one core each; their address.
+
+    Instead of the folder `hidden` each worker sees one of its own, empty at first, as on machines
+    that share no disk. It takes root to make that so.
+    """
     port = free_port(but=set())
     address = f"spark://{HOST}:{port}"
     environment = {
@@ -47,7 +56,8 @@ def spark_cluster(folder: Path, *, workers: int = 2, memory: str = "1g") -> Iter
         _until_listening(port, started[0])
         for _ in range(workers):
             size = ("--cores", "1", "--memory", memory)
-            started.append(_launch("worker.Worker", *page, *size, address, env=environment))
+            words = (*page, *size, address)
+            started.append(_launch("worker.Worker", *words, env=environment, hidden=hidden))
         yield address
     finally:
         for process in reversed(started):
@@ -96,10 +106,13 @@ def _spark_folder() -> Path:
     return Path(found.origin).parent
 
 
-def _launch(kind: str, *arguments: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+def _launch(
+    kind: str, *arguments: str, env: dict[str, str], hidden: Path | None = None
+) -> subprocess.Popen[bytes]:
     program = _spark_folder() / "bin" / "spark-class"
+    alone = ["unshare", "--mount", "sh", "-c", _ALONE, str(hidden)] if hidden is not None else []
     return subprocess.Popen(
-        [str(program), f"org.apache.spark.deploy.{kind}", *arguments],
+        [*alone, str(program), f"org.apache.spark.deploy.{kind}", *arguments],
         env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

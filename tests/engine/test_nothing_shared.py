@@ -1,0 +1,150 @@
+"""Workers that share no disk with the driver or each other, and a bucket for everything at rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from distributary.engine.parts import KILL, Moment
+from distributary.engine.pipeline import Pipeline
+from distributary.model.table import Role
+from tests.services.secured import SecuredServices
+from tests.services.shared import unique
+from tests.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
+from tests.source.s3_server import BUCKET, S3Server, s3_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process its own mounts"),
+]
+
+_CONF = {
+    **DRIVER_CONF,
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+}
+_PATIENCE_SECONDS = 240
+
+
+@dataclass
+class Ground:
+    """A pipeline file and its bucket; the driver is a process of its own."""
+
+    folder: Path
+    server: S3Server
+    services: SecuredServices
+    address: str
+
+    def write_file(self, master: str) -> Path:
+        self.topic = unique("wrapper")
+        path = self.folder / "games.yaml"
+        path.write_text(
+            f"""
+name: games
+source:
+  type: kafka
+  bootstrap_servers: "{self.services.kafka}"
+  topics: [{self.topic}]
+  max_records_per_batch: 150
+registry: {{url: "{self.services.registry}"}}
+envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
+payload: {{format: protobuf}}
+tables: {{bronze: bronze_events, each: "silver_{{type}}", unified: unified_gold}}
+lake: {{path: {self.address}, storage_options: {json.dumps(self.server.options)}}}
+run: {{lease: 5s}}
+spark: {{master: "{master}", driver_memory: 1g, conf: {json.dumps(_CONF)}}}
+"""
+        )
+        return path
+
+    def send(self, *flags: object) -> int:
+        """Simulated games; how many messages."""
+        where = ("--bootstrap-servers", self.services.kafka, "--registry-url")
+        words = ("games", *where, self.services.registry, "--topic", self.topic, "--json", *flags)
+        command = [sys.executable, "-m", "distributary", "produce", *map(str, words)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        sent: int = json.loads(done.stdout)["messages"]
+        return sent
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "distributary", "run", str(self.folder / "games.yaml")],
+            env={**os.environ, **DRIVER_ENVIRONMENT, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, **variables: str) -> tuple[int, str]:
+        process = self.start(**variables)
+        told, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+        return process.returncode, told
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        place = DeltaTable(f"{self.address}/{table}", storage_options=self.server.options)
+        rows: list[dict[str, Any]] = place.to_pyarrow_table().to_pylist()
+        return rows
+
+    def assert_each_record_once(self, messages: int) -> None:
+        pipeline = Pipeline.load(self.folder / "games.yaml")
+        known = pipeline.ledger().tables("games")
+        tables = [t.table for t in known if t.role == Role.EACH]
+        found = Counter(row["_offset"] for table in tables for row in self.rows(table))
+        found.update(row["offset"] for row in self.rows("dead_letters"))
+        assert sorted(found) == list(range(messages))
+        assert set(found.values()) == {1}
+        assert pipeline.ledger().totals("games").balanced
+
+
+@pytest.fixture
+def ground(tmp_path: Path, services: SecuredServices) -> Iterator[Ground]:
+    (tmp_path / "own").mkdir()
+    with s3_server() as server:
+        yield Ground(tmp_path, server, services, f"s3://{BUCKET}/{unique('lake')}")
+
+
+def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
+    ground: Ground, tmp_path: Path
+) -> None:
+    # in the place of all files of this test, the pipeline's among them, workers see nothing
+    with spark_cluster(tmp_path / "work", hidden=tmp_path) as master:
+        ground.write_file(master)
+        flags = ("--games", 4, "--versions", 3, "--records", 40, "--bad", 6)
+        messages = ground.send(*flags)
+        code, _ = ground.run(**{KILL: f"{Moment.AFTER_MANIFEST}:0"})
+        assert code == -9
+        running = ground.start()
+        _kill_an_executor(running)
+        told, _ = running.communicate(timeout=_PATIENCE_SECONDS)
+        assert running.returncode == 0, told
+        code, told = ground.run(**{KILL: f"{Moment.BEFORE_SETTLE}:0"})
+        assert code == 0, told
+        ground.assert_each_record_once(messages)
+
+
+def _kill_an_executor(driver: subprocess.Popen[str]) -> None:
+    """As soon as a task is at work, as an operating system short of memory would."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline and driver.poll() is None:
+        for process in psutil.process_iter(["cmdline"]):
+            if "CoarseGrainedExecutorBackend" not in " ".join(process.info["cmdline"] or ()):
+                continue
+            # its Python workers come with the first task
+            if any("pyspark" in " ".join(child.cmdline()) for child in process.children(True)):
+                process.kill()
+                return
+        time.sleep(0.05)
+    raise AssertionError("no executor was at work")
