@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
+from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
-from distributary.delta.commit import commit_path
 from distributary.delta.compact import (
     BusyError,
     Compacted,
@@ -33,17 +33,14 @@ from distributary.delta.compact import (
     planned,
     refusal,
 )
-from distributary.delta.snapshot import TableState, load_state
+from distributary.delta.log import Snapshot, commit_name, load
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
     ExpiredLetters,
     Expiry,
     Keepers,
-    LogCare,
     Vacuumed,
-    care_for_log,
     expire_letters,
-    retention_of,
     vacuum,
     vacuum_staging,
 )
@@ -109,7 +106,7 @@ class Wishes:
             dry_run=dry_run,
         )
 
-    def keep(self, state: TableState | None = None) -> timedelta:
+    def keep(self, state: Snapshot | None = None) -> timedelta:
         """How long files of a table are kept that are no longer part of it."""
         if self.given_retention is not None:
             wanted = self.given_retention
@@ -352,12 +349,12 @@ def _time_of(folder: str, reader: Reader) -> float:
     """When the first commit was made that a reader has still to see."""
     if reader.whole:
         return 0.0
-    try:
-        return os.stat(commit_path(folder, reader.version)).st_mtime
-    except FileNotFoundError:
-        # behind the newest commit, or one that is gone
-        newer = os.path.exists(commit_path(folder, reader.version - 1))
-        return _FOR_EVER if newer else 0.0
+    store = at(folder)
+    found = store.look(commit_name(reader.version))
+    if found is not None:
+        return found.modified
+    # behind the newest commit, or one that is gone
+    return _FOR_EVER if store.look(commit_name(reader.version - 1)) else 0.0
 
 
 # One table, looked after: letters, files, log, and what is left over, in this order.
@@ -402,7 +399,7 @@ class Care:
             return _without(report, wishes.steps, "there is no table")
         if kind == "parquet":
             return self._plain(job, report)
-        state = load_state(job.folder)
+        state = load(at(job.folder))
         if state is None:
             return _without(report, wishes.steps, "there is no table")
         if Step.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
@@ -422,10 +419,11 @@ class Care:
         if Step.VACUUM not in self.wishes.steps:
             return report
         kept = self.watched.keepers(job.folder)
-        done = vacuum_staging(job.folder, self.wishes.keep(), kept, dry_run=self.wishes.dry_run)
+        store, keep = at(job.folder), self.wishes.keep()
+        done = vacuum_staging(store, keep, kept, dry_run=self.wishes.dry_run)
         return replace(report, vacuum=done)
 
-    def _expire(self, state: TableState, report: TableReport) -> tuple[TableState, TableReport]:
+    def _expire(self, state: Snapshot, report: TableReport) -> tuple[Snapshot, TableReport]:
         total = ExpiredLetters()
         for expiry in self._expiries():
             try:
@@ -445,8 +443,8 @@ class Care:
         return [Expiry(_ago(age), open_too) for age, open_too in ages if age is not None]
 
     def _optimize(
-        self, job: Job, state: TableState, report: TableReport
-    ) -> tuple[TableState, TableReport]:
+        self, job: Job, state: Snapshot, report: TableReport
+    ) -> tuple[Snapshot, TableReport]:
         wishes = self.wishes
         if job.folder.startswith(f"{self.home}{os.sep}"):
             return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
@@ -474,7 +472,7 @@ class Care:
 
         return Manners(ready, patient=False)
 
-    def _checkpoint(self, job: Job, state: TableState, report: TableReport) -> TableReport:
+    def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(
             state,
             every=self.wishes.checkpoint_every,
@@ -488,7 +486,7 @@ class Care:
     def _vacuum(self, job: Job, report: TableReport) -> TableReport:
         self.check()
         kept = self.watched.keepers(job.folder)
-        done = vacuum(job.folder, self.wishes.keep, kept, dry_run=self.wishes.dry_run)
+        done = vacuum(at(job.folder), self.wishes.keep, kept, dry_run=self.wishes.dry_run)
         if done.refused:
             return _without(report, {Step.VACUUM}, done.refused)
         return replace(report, vacuum=done)
