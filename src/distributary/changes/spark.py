@@ -67,6 +67,7 @@ from distributary.delta.tables import OvertakenError, committing, until_not_over
 from distributary.evolve.types import is_map
 from distributary.model.change import SEQ
 from distributary.model.table import Column
+from distributary.store.base import is_remote
 
 # The text of a MERGE: names from outside only ever appear quoted, and texts as their bytes.
 
@@ -656,6 +657,9 @@ LARGE_BATCH = 256 * 2**20
 
 def choose(order: MergeOrder, size: int | None = None) -> Literal["arrow", "spark"]:
     """The way for an order into a table of a size in bytes, which is looked up if not given."""
+    if is_remote(order.path):
+        # the session need not know the bucket; one process reads a large table file by file
+        return "arrow"
     if sum(os.path.getsize(file) for file in order.files) > LARGE_BATCH:
         return "spark"
     if size is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +36,7 @@ from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
 from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, StagedFile, TableEntry, compact
+from distributary.model.table import is_below
 from distributary.store.base import Store, at
 from distributary.store.disk import NO_NAMING, Disk, give_name, sync, unnamed
 
@@ -115,8 +116,7 @@ def _check_files(
     table: str, folder: str, files: Sequence[StagedFile], size_of: Callable[[str], int | None]
 ) -> None:
     for file in files:
-        parts = PurePosixPath(file.path)
-        inside = not parts.is_absolute() and ".." not in parts.parts
+        inside = is_below(file.path)
         size = size_of(file.path) if inside else None
         if size == file.size:
             continue
@@ -223,7 +223,7 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
 def _info(change: Change, now: int) -> dict[str, Any]:
     parameters: dict[str, str] = {}
     if change.appends:
-        parameters = {"mode": "Append", "partitionBy": json.dumps(list(change.partition_by))}
+        parameters = {"mode": "Append", "partitionBy": compact(list(change.partition_by))}
     return {
         "timestamp": now,
         "operation": change.operation,
@@ -232,7 +232,7 @@ def _info(change: Change, now: int) -> dict[str, Any]:
         "isBlindAppend": change.appends,
         "engineInfo": "Distributary",
         # tells this commit from any other, also one of another process for the same batch
-        "txnId": str(uuid.uuid4()),
+        "txnId": secrets.token_hex(16),
         **(facts(change.mark) if change.mark else {}),
     }
 

@@ -19,6 +19,7 @@ from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.changes.spark import choose, merge_table_with_spark
+from distributary.config.lake import Lake
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc
 from distributary.delta.commit import Change, rewrite_files
@@ -52,7 +53,7 @@ from distributary.retries import attempts_on
 from distributary.source.base import parallelism
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
-from distributary.store.base import at
+from distributary.store.base import at, introduce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,11 +218,10 @@ def merge_of(
     config: PipelineConfig, cdc: Cdc, entry: TableEntry, mark: Mark, files: Sequence[str]
 ) -> Merge:
     """What a merge is told about one table."""
-    lake = config.lake.local_path
     order = MergeOrder(
         table=entry.table.name,
         path=entry.table.path,
-        tombstones=layout.tombstones(str(lake or config.lake.path), entry.table.name),
+        tombstones=layout.tombstones(config.lake.address, entry.table.name),
         files=tuple(files),
         columns=own_columns(entry.table),
         app_id=mark.app_id,
@@ -236,15 +236,17 @@ def merge_of(
     return Merge(entry.table.role, order)
 
 
-def merge_all(spark: SparkSession, merges: Sequence[Merge]) -> list[Published]:
+def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[Merge]) -> list[Published]:
     """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
     if not merges:
         return []
     tasks = min(len(merges), parallelism(spark))
     shares = [merges[number::tasks] for number in range(tasks)]
+    place, options = lake.address, lake.options
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()
+        introduce(place, options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield facts_batch(_told(merge) for merge in shares[number])
@@ -416,7 +418,7 @@ def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Publis
     reached(Moment.BEFORE_MERGE, batch)
 
     def some(chosen: Sequence[Merge]) -> list[Published]:
-        done = merge_all(context.spark, chosen)
+        done = merge_all(context.spark, context.config.lake, chosen)
         if len(chosen) == len(merges):
             _log_is_there(done)
         return done
