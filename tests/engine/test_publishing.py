@@ -134,7 +134,7 @@ def test_a_merge_that_fails_and_then_does_not_parks_nothing(
 ) -> None:
     tries: list[list[str]] = []
 
-    def merge_all(_: object, merges: list[Any]) -> list[Published]:
+    def merge_all(_: object, lake: object, merges: list[Any]) -> list[Published]:
         tries.append([merge.order.table for merge in merges])
         return [_merged(merge.order.table, tries) for merge in merges]
 
