@@ -266,10 +266,12 @@ def test_a_run_refuses_and_a_reset_of_the_table_lets_it_go_on(tmp_path: Path, sp
 
 
 def test_tables_in_a_bucket(tmp_path: Path) -> None:
+    from distributary.store.base import introduce
     from tests.source.s3_server import BUCKET, s3_server
 
     with s3_server() as server:
         address, options = f"s3://{BUCKET}/{unique('lake')}", server.options
+        introduce(address, options)
         app = app_id("games", "life1")
         known = []
         for table in (CHESS, GO):

@@ -44,7 +44,11 @@ class _Failing(MemoryPublisher):
 def _context(tmp_path: Path, publisher: MemoryPublisher, *, attempts: int = 3) -> RunContext:
     made: Any = SimpleNamespace(
         config=SimpleNamespace(
-            name="games", run=Run(publish_attempts=attempts, publish_threads=2), cdc=None
+            name="games",
+            run=Run(publish_attempts=attempts),
+            publish_threads=2,
+            cdc=None,
+            lake=None,
         ),
         publisher=publisher,
         parking=str(tmp_path / "parked"),

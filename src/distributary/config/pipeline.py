@@ -29,6 +29,10 @@ from distributary.errors import ConfigError
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
 
 
+_BUCKET_THREADS = 32
+"""What waits for a bucket needs no processor."""
+
+
 class PipelineConfig(Section):
     """One pipeline: a source, what its records are, and the tables they end up in."""
 
@@ -172,6 +176,12 @@ class PipelineConfig(Section):
             self.envelope is not None
             or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
         )
+
+    @property
+    def publish_threads(self) -> int:
+        """Tables committed at the same time."""
+        told = "publish_threads" in self.run.model_fields_set
+        return self.run.publish_threads if told or self.lake.is_local else _BUCKET_THREADS
 
     @property
     def checkpoint_path(self) -> str:

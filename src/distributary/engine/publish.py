@@ -586,7 +586,7 @@ def _each(
     one: Callable[[TableEntry], Published | DistributaryError],
 ) -> list[Published | DistributaryError]:
     """Every entry, in the quickest way: prepared and then one by one, or in parallel."""
-    threads = context.config.run.publish_threads
+    threads = context.config.publish_threads
     known: dict[str, Published | DistributaryError] = {}
     if len(entries) >= _MANY and isinstance(context.publisher, PreparesCommits):
         try:
