@@ -20,8 +20,10 @@ from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.changes.spark import choose
-from distributary.delta import swap
-from distributary.delta.commit import create_commit
+from distributary.delta import checkpoint, log
+from distributary.delta import commit as writing
+from distributary.delta.commit import rewrite_files
+from distributary.delta.log import Snapshot
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
 from distributary.model.table import Column
 from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, event, plain, truth
@@ -54,11 +56,11 @@ STEPS: list[tuple[Any, str]] = [
     (apply, "plan"),
     (apply, "remember"),
     (tombstones, "write_rows"),
-    (tombstones, "commit"),
+    (tombstones, "rewrite_files"),
     (apply, "rewrite"),
     (apply, "write_rows"),
-    (apply, "commit"),
-    (swap, "create_commit"),
+    (apply, "rewrite_files"),
+    (writing, "commit"),
 ]
 
 
@@ -103,12 +105,14 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
 def test_an_answer_that_was_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     order = shop.order(FIRST)
 
-    def lost(path: str, text: str) -> None:
-        create_commit(path, text)
+    real = writing.commit
+
+    def lost(*told: Any) -> None:
+        real(*told)
         raise OSError("connection reset")
 
     with monkeypatch.context() as patch:
-        patch.setattr(swap, "create_commit", lost)
+        patch.setattr(writing, "commit", lost)
         with pytest.raises(LakeUnavailableError):
             merge_table(order)
     assert merge_table(order).skipped
@@ -282,14 +286,12 @@ def test_a_table_made_again_behind_us(shop: Shop) -> None:
 
 
 def test_many_commits_are_followed_over_checkpoints(shop: Shop) -> None:
-    for number in range(2 * swap.CHECKPOINT_EVERY + 5):
+    for number in range(2 * checkpoint.OFTEN + 5):
         merge_table(shop.order([event(number, "insert", id=number % 7, price=float(number))]))
     assert list((shop.folder / "orders/_delta_log").glob("*.checkpoint.parquet"))
     assert len(shop.rows()) == 7
     # a process that has seen nothing of it
-    from distributary.delta import snapshot
-
-    snapshot._followed.clear()
+    log._followed.clear()
     merge_table(shop.order([event(999, "delete", id=0)]))
     assert len(shop.rows()) == 6
 
@@ -341,13 +343,13 @@ def test_a_file_that_somebody_removes_before_the_commit_is_never_committed(
     table = Path(first.path)
     before = DeltaTable(table)
 
-    def vacuumed(folder: str, known: Any, change: Any) -> int:
+    def vacuumed(folder: str, known: Any, change: Any) -> Snapshot:
         lost = Path(folder) / change.added[0].path
         lost.unlink() if damage == "gone" else lost.write_bytes(lost.read_bytes()[:-1])
-        return swap.commit(folder, known, change)
+        return rewrite_files(folder, known, change)
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, "commit", vacuumed)
+        patch.setattr(place, "rewrite_files", vacuumed)
         with pytest.raises(StagedFileError) as caught:
             merge(second)
     assert caught.value.retryable
@@ -357,13 +359,6 @@ def test_a_file_that_somebody_removes_before_the_commit_is_never_committed(
     merge(second)
     left = [uri for uri in DeltaTable(table).file_uris() if not Path(uri).exists()]
     assert left == []
-
-
-def test_other_stores_are_refused(shop: Shop) -> None:
-    order = replace(shop.order(FIRST), path="s3://bucket/orders")
-    with pytest.raises(PublishError) as caught:
-        merge_table(order)
-    assert caught.value.context["reason"] == "store"
 
 
 def test_the_way_is_chosen_by_size(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,10 +394,9 @@ def test_files_that_were_replaced_do_not_stay_for_ever(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        swap, "RETENTION", {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+        writing, "RETENTION", {"delta.deletedFileRetentionDuration": "interval 0 hours"}
     )
-    monkeypatch.setattr(swap, "CHECKPOINT_EVERY", 3)
-    monkeypatch.setattr(swap, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(checkpoint, "OFTEN", 3)
     for number in range(9):
         merge_table(shop.order([event(number, id=1)]))
     assert len(list((shop.folder / "orders").glob("*.parquet"))) < 5

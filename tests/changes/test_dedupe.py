@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distributary.changes import tombstones
 from distributary.changes.tombstones import redelivered
-from distributary.delta.snapshot import read_file
+from distributary.delta.log import DataFile, Snapshot
 from tests.changes.logs import COLUMNS, Event, event, rows_of
 
 
@@ -39,11 +39,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of logs that are opened."""
     names: list[str] = []
 
-    def read(path: str, schema: pa.Schema) -> pa.Table:
-        names.append(path)
-        return read_file(path, schema)
+    real = Snapshot.read
 
-    monkeypatch.setattr(tombstones, "read_file", read)
+    def read(self: Snapshot, file: DataFile, schema: pa.Schema) -> pa.Table:
+        names.append(file.path)
+        return real(self, file, schema)
+
+    monkeypatch.setattr(Snapshot, "read", read)
     return names
 
 
@@ -115,9 +117,8 @@ def test_events_without_a_time_are_looked_for_everywhere(tmp_path: Path) -> None
 
 def test_bounds_that_cannot_be_read_open_the_file() -> None:
     for stats in ("", "{}", '{"minValues":{"_source_ts":"soon"},"maxValues":{"_source_ts":"x"}}'):
-        file = tombstones._file({"path": "f%20f.parquet", "stats": stats})
-        assert file.path == "f f.parquet"
-        assert tombstones._bounds([file], 0, None).no_time.tolist() == [True]
+        file = DataFile("f f.parquet", "f%20f.parquet", 1, stats=stats)
+        assert tombstones._bounds([file]).no_time.tolist() == [True]
 
 
 SENT = st.builds(

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from distributary.changes import history
 from distributary.changes.history import merge_history
 from distributary.changes.shape import MergeOrder, MergeResult
-from distributary.delta import swap
+from distributary.delta import checkpoint
 from distributary.errors import PublishError
 from distributary.model.table import Column
 from tests.changes.logs import COLUMNS, Event, Row, Shop, at, event, history_truth
@@ -88,7 +88,7 @@ def test_once_is_enough(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("step", ["write_versions", "commit"])
+@pytest.mark.parametrize("step", ["write_versions", "rewrite_files"])
 def test_a_crash_is_harmless(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str, late: bool
 ) -> None:
@@ -144,7 +144,7 @@ def test_a_column_with_the_name_of_one_of_ours_is_refused(shop: Shop) -> None:
 
 
 def test_a_long_history_is_followed_over_checkpoints(shop: Shop) -> None:
-    events = [event(number, id=1) for number in range(swap.CHECKPOINT_EVERY + 8)]
+    events = [event(number, id=1) for number in range(checkpoint.OFTEN + 8)]
     for each in events:
         keep(shop, [each])
     assert shop.history() == history_truth([events], COLUMNS)

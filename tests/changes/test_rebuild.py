@@ -14,7 +14,8 @@ from distributary.changes import rebuild as rebuilding
 from distributary.changes import rebuild as verifying
 from distributary.changes.apply import merge_table
 from distributary.changes.rebuild import rebuild, verify
-from distributary.delta.swap import commit
+from distributary.delta.commit import rewrite_files
+from distributary.delta.log import Snapshot
 from distributary.delta.tables import OvertakenError
 from distributary.errors import ErrorCode, PublishError
 from distributary.model.table import Column
@@ -114,13 +115,13 @@ def test_whoever_commits_meanwhile_is_not_lost(shop: Shop, monkeypatch: pytest.M
     log = shop.publish_log()
     calls: list[tuple[Any, ...]] = []
 
-    def overtaken(*args: Any) -> int:
+    def overtaken(*args: Any) -> Snapshot:
         calls.append(args)
         if len(calls) == 1:
             raise OvertakenError("somebody was faster")
-        return commit(*args)
+        return rewrite_files(*args)
 
-    monkeypatch.setattr(rebuilding, "commit", overtaken)
+    monkeypatch.setattr(rebuilding, "rewrite_files", overtaken)
     rebuild(log, shop.order([]))
     assert len(calls) == 2
     assert verify(log, shop.order([])).agrees
@@ -134,7 +135,7 @@ def test_a_crash_leaves_the_old_table(shop: Shop, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rebuilding, "commit", crash)
+        patch.setattr(rebuilding, "rewrite_files", crash)
         with pytest.raises(KeyboardInterrupt):
             rebuild(log, shop.order([]))
     assert plain(shop.rows(), "id", "region", "_seq") == before

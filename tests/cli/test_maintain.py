@@ -103,7 +103,6 @@ def test_unknown_table_and_lake(cli: Cli, lake: Path) -> None:
         cli("maintain", "--lake", lake, "silver_9", "--json").json["error"]["code"] == "NOT_FOUND"
     )
     assert cli("maintain", "--lake", lake.parent, "--json").code == 2
-    assert cli("maintain", "--lake", "s3://bucket/lake", "--json").code == 2
 
 
 def test_lake_without_tables(cli: Cli, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.delta.snapshot import load_state
+from distributary.delta.log import load
 from distributary.delta.vacuum import Expiry, expire_letters
 from distributary.observe.deadletters import DeadLetters
+from distributary.store.base import at
 from tests.cli.conftest import Cli
 from tests.engine.settled_lakes import (
     BRONZE,
@@ -171,7 +172,7 @@ def test_a_letter_that_is_called_replayed_must_be_in_its_table(
 def test_letters_that_maintenance_has_removed(cli: Cli, games: SettledLake) -> None:
     letters = DeadLetters(str(games.lake / LETTERS))
     letters.discard(letters.select(columns=["id"])["id"].to_pylist()[:2], note="old")
-    state = load_state(str(games.lake / LETTERS))
+    state = load(at(games.lake / LETTERS))
     assert state is not None
     expire_letters(state, Expiry(NOON + timedelta(days=1)))
     tables = verified(cli, "--all", "--deep", code=0)

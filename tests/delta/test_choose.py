@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributary.delta.checkpoint import parse_interval
 from distributary.delta.compact import Sizes, bins, in_order, joined, name_after
+from distributary.delta.log import DataFile
 from distributary.delta.parquet import statistics
-from distributary.delta.snapshot import DataFile
-from distributary.delta.vacuum import parse_interval
 
 SIZES = Sizes(target=1000, min_files=3)
 

@@ -23,10 +23,12 @@ from distributary.delta.compact import (
     planned,
     refusal,
 )
-from distributary.delta.snapshot import TableState, load_state
+from distributary.delta.log import Snapshot, load
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome
 from distributary.publish.direct import DirectPublisher
+from distributary.store.base import at
+from distributary.store.disk import Disk
 from tests.publish.staged import (
     COMMENT,
     batch_of,
@@ -48,8 +50,8 @@ OURS = f"*-c{'?' * 12}.parquet"
 STRANGE = ["de", None, "ß & co", "\U00020000女", "a=b/c%20d", "'; drop"]
 
 
-def state_of(folder: Path) -> TableState:
-    found = load_state(str(folder))
+def state_of(folder: Path) -> Snapshot:
+    found = load(at(folder))
     assert found is not None
     return found
 
@@ -209,15 +211,15 @@ def test_appends_do_not_stand_in_the_way(folder: Path) -> None:
 def test_overtaken_commit_goes_on_top(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher = DirectPublisher()
     publish(publisher, folder, 0, 4)
-    real, late = swap.create_commit, iter([4, 5])
+    real, late = swap.commit, iter([4, 5])
 
-    def slow(path: str, text: str) -> Any:
+    def slow(*told: Any) -> Any:
         batch = next(late, None)
         if batch is not None:
             publish(publisher, folder, batch, batch + 1)
-        return real(path, text)
+        return real(*told)
 
-    monkeypatch.setattr(swap, "create_commit", slow)
+    monkeypatch.setattr(swap, "commit", slow)
     done = compacted(folder)
     assert done is not None and done.version == 6
     assert values(folder) == [0, 1, 2, 3, 4, 5]
@@ -263,12 +265,12 @@ def test_killed_before_its_commit_it_leaves_the_table_as_it_was(
     class Killed(BaseException):
         pass
 
-    def killed(path: str, text: str) -> None:
+    def killed(*told: Any) -> None:
         raise Killed
 
     publish(DirectPublisher(), folder, 0, 4)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(swap, "create_commit", killed)
+        patch.setattr(swap, "commit", killed)
         compacted(folder)
     assert values(folder) == [0, 1, 2, 3]
     assert len(list(folder.glob(OURS))) == 1
@@ -280,13 +282,13 @@ def test_killed_before_its_commit_it_leaves_the_table_as_it_was(
 def test_answer_that_was_lost_is_looked_for_in_the_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = swap.create_commit
+    real = Disk.create
 
-    def lost(path: str, text: str) -> None:
-        real(path, text)
+    def lost(*told: Any) -> None:
+        real(*told)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(swap, "create_commit", lost)
+    monkeypatch.setattr(Disk, "create", lost)
     publish(DirectPublisher(), folder, 0, 4)
     done = compacted(folder)
     assert done is not None and done.version == 4
@@ -337,7 +339,7 @@ def test_rows_come_once_while_batches_and_compactions_race(folder: Path) -> None
 
     def care() -> None:
         while not stop.is_set():
-            state = load_state(str(folder))
+            state = load(at(folder))
             if state is not None and compact(state, SIZES)[1]:
                 DeltaTable(folder).create_checkpoint()
 

@@ -14,13 +14,14 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.delta import commit, log
+from distributary.delta import checkpoint, log
 from distributary.delta.commit import lane_of, pipeline_of
+from distributary.delta.log import Snapshot
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.store.base import local_folder
+from distributary.store.base import Store, local_folder
 from tests.publish.conftest import read_with_spark
 from tests.publish.staged import (
     COMMENT,
@@ -35,8 +36,6 @@ from tests.publish.staged import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-BOTH = pytest.mark.parametrize("own_log", [True, False], ids=["own log", "deltalake"])
 
 
 def publish(publisher: DirectPublisher, folder: Path, batch: int) -> Published:
@@ -56,9 +55,8 @@ def values(folder: Path) -> list[int]:
     return sorted(r["n"] for r in read_everywhere(str(folder)))
 
 
-@BOTH
-def test_commits_of_other_writers_are_followed(folder: Path, own_log: bool) -> None:
-    publisher = DirectPublisher(own_log=own_log)
+def test_commits_of_other_writers_are_followed(folder: Path) -> None:
+    publisher = DirectPublisher()
     publish(publisher, folder, 0)
     write_deltalake(str(folder), numbers(50), mode="append")
     assert publish(publisher, folder, 1).version == 2
@@ -67,9 +65,8 @@ def test_commits_of_other_writers_are_followed(folder: Path, own_log: bool) -> N
     assert values(folder) == [0, 1, 2]
 
 
-@BOTH
-def test_column_added_by_another_writer_is_followed(folder: Path, own_log: bool) -> None:
-    publisher = DirectPublisher(own_log=own_log)
+def test_column_added_by_another_writer_is_followed(folder: Path) -> None:
+    publisher = DirectPublisher()
     publish(publisher, folder, 0)
     theirs = pa.table({"n": pa.array([1], pa.int32()), "x": ["theirs"]})
     write_deltalake(str(folder), theirs, mode="append", schema_mode="merge")
@@ -78,9 +75,8 @@ def test_column_added_by_another_writer_is_followed(folder: Path, own_log: bool)
     assert rows == {0: None, 1: "theirs", 2: None}
 
 
-@BOTH
-def test_table_that_was_deleted_is_made_again(folder: Path, own_log: bool) -> None:
-    publisher = DirectPublisher(own_log=own_log)
+def test_table_that_was_deleted_is_made_again(folder: Path) -> None:
+    publisher = DirectPublisher()
     for batch in range(3):
         publish(publisher, folder, batch)
     shutil.rmtree(folder)
@@ -88,11 +84,8 @@ def test_table_that_was_deleted_is_made_again(folder: Path, own_log: bool) -> No
     assert values(folder) == [3]
 
 
-@BOTH
-def test_table_that_was_made_again_by_somebody_else_is_looked_at_anew(
-    folder: Path, own_log: bool
-) -> None:
-    publisher = DirectPublisher(own_log=own_log)
+def test_table_that_was_made_again_by_somebody_else_is_looked_at_anew(folder: Path) -> None:
+    publisher = DirectPublisher()
     for batch in range(3):
         publish(publisher, folder, batch)
     shutil.rmtree(folder)
@@ -102,28 +95,63 @@ def test_table_that_was_made_again_by_somebody_else_is_looked_at_anew(
     assert values(folder) == [1, 10, 11, 12, 13]
 
 
-def test_table_with_features_is_left_to_the_library(folder: Path) -> None:
+def test_table_with_features_that_we_know_is_ours(folder: Path) -> None:
     publisher = DirectPublisher()
     publish(publisher, folder, 0)
-    assert writer_of(folder, 0) == "Distributary"
     DeltaTable(str(folder)).alter.add_feature(
         TableFeatures.AppendOnly, allow_protocol_versions_increase=True
     )
     publish(publisher, folder, 1)
+    assert writer_of(folder, 2) == "Distributary"
+    assert values(folder) == [0, 1]
+
+
+def test_table_with_other_features_is_left_to_the_library(folder: Path) -> None:
+    publisher = DirectPublisher()
+    publish(publisher, folder, 0)
+    DeltaTable(str(folder)).alter.add_feature(
+        TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True
+    )
+    publish(publisher, folder, 1)
     publish(publisher, folder, 2)
     assert "delta-rs" in writer_of(folder, 3)
-    assert values(folder) == [0, 1, 2]
-    assert publisher.committed(str(folder), mark(0)) == CommittedMark(2, "source-0")
+    wider = pa.table({"n": pa.array([3], pa.int64())})
+    assert publisher.publish(batch_of(folder, 3, wider), mark(3)).outcome is Outcome.PUBLISHED
+    more = pa.table({"n": pa.array([4], pa.int64()), "x": ["new"]})
+    assert publisher.publish(batch_of(folder, 4, more), mark(4)).outcome is Outcome.PUBLISHED
+    assert publisher.publish(batch_of(folder, 4, more), mark(4)).outcome is Outcome.SKIPPED
+    assert values(folder) == [0, 1, 2, 3, 4]
+    assert publisher.committed(str(folder), mark(0)) == CommittedMark(4, "source-0")
 
 
-def test_column_that_needs_a_feature_is_left_to_the_library(folder: Path) -> None:
+def test_an_answer_that_the_library_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = DirectPublisher()
+    publish(publisher, folder, 0)
+    DeltaTable(str(folder)).alter.add_feature(
+        TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True
+    )
+    real = DeltaTable.create_write_transaction
+
+    def lost(*told: Any, **more: Any) -> None:
+        real(*told, **more)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+    assert publish(publisher, folder, 1).outcome is Outcome.PUBLISHED
+    assert publish(publisher, folder, 1).outcome is Outcome.SKIPPED
+    assert values(folder) == [0, 1]
+
+
+def test_column_that_needs_a_feature_brings_it_along(folder: Path) -> None:
     publisher = DirectPublisher()
     publish(publisher, folder, 0)
     clock = pa.table({"n": pa.array([1], pa.int32()), "at": pa.array([5], pa.timestamp("us"))})
     publisher.publish(batch_of(folder, 1, clock), mark(1))
     protocol = DeltaTable(str(folder)).protocol()
     assert "timestampNtz" in (protocol.writer_features or [])
-    assert DeltaTable(str(folder)).to_pyarrow_table().num_rows == 2
+    assert writer_of(folder, 1) == "Distributary"
+    publisher.publish(batch_of(folder, 2, clock), mark(2))
+    assert DeltaTable(str(folder)).to_pyarrow_table().num_rows == 3
 
 
 def test_columns_and_files_change_in_one_commit(folder: Path) -> None:
@@ -167,7 +195,7 @@ def test_crash_before_the_commit_leaves_the_table_as_it_was(
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit.os, "link", no_link)
+        patch.setattr(os, "link", no_link)
         with pytest.raises(LakeUnavailableError):
             publish(publisher, folder, 1)
     assert sorted(p.name for p in (folder / "_delta_log").iterdir()) == ["0" * 20 + ".json"]
@@ -202,8 +230,8 @@ def test_damaged_log_is_told(folder: Path) -> None:
 
 
 def test_checkpoints_are_written_and_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 4)
-    monkeypatch.setattr(log, "CLEAN_EVERY", 2)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(checkpoint, "CLEAN_EVERY", 2)
     publisher = DirectPublisher()
     for batch in range(10):
         publish(publisher, folder, batch)
@@ -229,20 +257,20 @@ def test_cleaned_up_log_is_still_understood(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_old_knowledge_is_not_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "TRUSTED_SECONDS", 0)
+    monkeypatch.setattr(log, "TRUSTED_SECONDS", 0)
     loads: list[str] = []
-    real = log.DeltaTable
+    real = log.load
 
-    def loading(path: str) -> DeltaTable:
-        loads.append(path)
-        return real(path)
+    def loading(store: Store, *, files: bool) -> Snapshot | None:
+        loads.append(store.address)
+        return real(store, files=files)
 
-    monkeypatch.setattr(log, "DeltaTable", loading)
+    monkeypatch.setattr(log, "load", loading)
     publisher = DirectPublisher()
     publish(publisher, folder, 0)
-    assert loads == []
-    publish(publisher, folder, 1)
     assert loads == [str(folder)]
+    publish(publisher, folder, 1)
+    assert loads == [str(folder)] * 2
     assert values(folder) == [0, 1]
 
 
@@ -312,9 +340,9 @@ def test_spark_reads_what_we_wrote(folder: Path, spark: SparkSession) -> None:
 
 
 def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
-    assert log.checkpoint_interval(0) == log.CHECKPOINT_EVERY
+    assert checkpoint.checkpoint_interval(0, 50) == 50
     for version in range(0, 50_000, 997):
-        every = log.checkpoint_interval(version)
+        every = checkpoint.checkpoint_interval(version, 50)
         # a reader replays at most a twentieth of the log beyond its newest checkpoint
-        assert every == log.CHECKPOINT_EVERY or every * 20 <= version
+        assert every == 50 or every * 20 <= version
         assert every * 40 > version

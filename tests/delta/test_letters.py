@@ -12,12 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.delta.compact import Sizes, compact
-from distributary.delta.snapshot import TableState, load_state
+from distributary.delta.log import Snapshot, load
 from distributary.delta.vacuum import ExpiredLetters, Expiry, expire_letters
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.table import Column
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.direct import DirectPublisher
+from distributary.store.base import at
 from tests.cli.lake import letter
 from tests.publish.staged import entry_of, mark, stage
 
@@ -37,8 +38,8 @@ def append(folder: Path, batch: int, letters: Sequence[tuple[int, str, int]]) ->
     DirectPublisher().publish(entry_of(folder, [file], COLUMNS), mark(batch))
 
 
-def state_of(folder: Path) -> TableState:
-    found = load_state(str(folder))
+def state_of(folder: Path) -> Snapshot:
+    found = load(at(folder))
     assert found is not None
     return found
 

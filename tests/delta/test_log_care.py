@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.delta.snapshot import BrokenLogError, TableState, load_state, log_names
-from distributary.delta.vacuum import care_for_log
+from distributary.delta.checkpoint import care_for_log
+from distributary.delta.log import BrokenLogError, Snapshot, load, log_names
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
+from distributary.store.base import at
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 DAY = timedelta(days=1).total_seconds()
@@ -25,8 +26,8 @@ def publish(folder: Path, batches: range, publisher: DirectPublisher | None = No
         known.publish(batch_of(folder, batch, numbers(batch)), mark(batch))
 
 
-def state_of(folder: Path) -> TableState:
-    found = load_state(str(folder))
+def state_of(folder: Path) -> Snapshot:
+    found = load(at(folder))
     assert found is not None
     return found
 
@@ -38,8 +39,7 @@ def age(folder: Path, days: float, *, below: int = 10**9) -> None:
 
 
 def commits(folder: Path) -> list[int]:
-    names = log_names(str(folder))
-    assert names is not None
+    names = log_names(at(folder))
     return list(names.commits)
 
 
@@ -136,5 +136,5 @@ def test_broken_log_is_told(folder: Path) -> None:
     publish(folder, range(4))
     (folder / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(BrokenLogError):
-        load_state(str(folder))
-    assert load_state(str(folder / "nothing")) is None
+        load(at(folder))
+    assert load(at(folder / "nothing")) is None

@@ -15,12 +15,13 @@ from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.tombstones import redelivered
 from distributary.config.source import DeltaSource as SourceConfig
 from distributary.delta.compact import Sizes, compact
+from distributary.delta.log import load
 from distributary.delta.parquet import write_file
-from distributary.delta.snapshot import load_state
 from distributary.engine.tables import log_files
 from distributary.model.table import Column
 from distributary.publish.direct import DirectPublisher
 from distributary.source.delta import DeltaSource
+from distributary.store.base import at
 from tests.changes.changes import histories
 from tests.changes.logs import COLUMNS, Event, Shop, event, history_truth, rows_of, truth
 from tests.publish.staged import entry_of, mark
@@ -36,7 +37,7 @@ BATCHES = [
 
 
 def compacted(folder: Path) -> bool:
-    state = load_state(str(folder))
+    state = load(at(folder))
     return state is not None and compact(state, SIZES)[1] is not None
 
 

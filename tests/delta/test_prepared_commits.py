@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from distributary.delta import log
+from distributary.delta import checkpoint, commit
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
@@ -89,7 +89,7 @@ def test_a_draft_is_for_its_own_batch_only(publisher: DirectPublisher, tmp_path:
 def test_where_files_always_have_names_nothing_is_prepared(
     publisher: DirectPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "unnamed", lambda folder, data: None)
+    monkeypatch.setattr(commit, "unnamed", lambda folder, data: None)
     entries = tables(tmp_path, 3, 1)
     assert publisher.prepare(entries, mark(1)) == frozenset()
     assert publisher.publish(entries[0], mark(1)).version == 1
@@ -98,10 +98,10 @@ def test_where_files_always_have_names_nothing_is_prepared(
 def test_where_no_name_can_be_given_commits_are_made_in_the_usual_way(
     publisher: DirectPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str, handle: int) -> None:
+    def refuse(handle: int, path: str) -> None:
         raise PermissionError(errno.EPERM, "not here")
 
-    monkeypatch.setattr(log, "name_commit", refuse)
+    monkeypatch.setattr(commit, "give_name", refuse)
     entries = tables(tmp_path, 3, 1)
     assert len(publisher.prepare(entries, mark(1))) == 3
     assert [publisher.publish(entry, mark(1)).version for entry in entries] == [1, 1, 1]
@@ -110,10 +110,10 @@ def test_where_no_name_can_be_given_commits_are_made_in_the_usual_way(
 
 
 def test_checkpoints_are_written_at_the_end(publisher: DirectPublisher, tmp_path: Path) -> None:
-    for batch in range(1, 2 * log.CHECKPOINT_EVERY + 1):
+    for batch in range(1, 2 * checkpoint.CHECKPOINT_EVERY + 1):
         entries = tables(tmp_path, 1, batch)
         publisher.prepare(entries, mark(batch))
         publisher.publish(entries[0], mark(batch))
         publisher.finish(threads=1)
     assert len(list((tmp_path / "t0" / "_delta_log").glob("*.checkpoint.parquet"))) in (1, 2)
-    assert len(values(tmp_path / "t0")) == 2 * log.CHECKPOINT_EVERY + 1
+    assert len(values(tmp_path / "t0")) == 2 * checkpoint.CHECKPOINT_EVERY + 1

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures
 
+from distributary.delta.checkpoint import retention_of
 from distributary.delta.compact import Sizes, compact
-from distributary.delta.snapshot import TableState, load_state
-from distributary.delta.vacuum import Keepers, Vacuumed, retention_of, vacuum, vacuum_staging
+from distributary.delta.log import Snapshot, load
+from distributary.delta.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
 from distributary.publish.direct import DirectPublisher
+from distributary.store.base import at
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 WEEK = timedelta(days=7)
@@ -28,7 +30,7 @@ def publish(folder: Path, batches: range) -> None:
 
 
 def compacted(folder: Path) -> None:
-    state = load_state(str(folder))
+    state = load(at(folder))
     assert state is not None
     compact(state, Sizes(2**20, 2))
 
@@ -36,7 +38,7 @@ def compacted(folder: Path) -> None:
 def vacuumed(
     folder: Path, keep: timedelta = WEEK, kept: Keepers | None = None, *, dry_run: bool = False
 ) -> Vacuumed:
-    return vacuum(str(folder), lambda state: keep, kept or Keepers(), dry_run=dry_run)
+    return vacuum(at(folder), lambda state: keep, kept or Keepers(), dry_run=dry_run)
 
 
 def orphan(folder: Path, name: str, *, days: float) -> Path:
@@ -158,7 +160,7 @@ def test_no_table_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("told", "kept"), [("interval 1 days", 1), ("", 7), ("nonsense", 7)])
 def test_retention_of_the_table_goes_first(told: str, kept: int) -> None:
     about = {"configuration": {"delta.deletedFileRetentionDuration": told}}
-    state = TableState("", 0, about, {})
+    state = Snapshot(at("table"), 0, metadata=about)
     assert retention_of(state, WEEK) == timedelta(days=kept)
 
 
@@ -167,6 +169,6 @@ def test_plain_table_loses_only_what_was_never_committed(folder: Path) -> None:
     waits = orphan(folder, "_distributary/staging/day=x/part-2.parquet.staged", days=30)
     orphan(folder, "_distributary/staging/part-3.parquet.staged", days=30)
     young = orphan(folder, "_distributary/staging/part-4.parquet.staged", days=1)
-    done = vacuum_staging(str(folder), WEEK, Keepers(paths={str(waits)}))
+    done = vacuum_staging(at(folder), WEEK, Keepers(paths={str(waits)}))
     assert done.orphans == 1
     assert visible.exists() and waits.exists() and young.exists()

@@ -266,10 +266,12 @@ def test_a_run_refuses_and_a_reset_of_the_table_lets_it_go_on(tmp_path: Path, sp
 
 
 def test_tables_in_a_bucket(tmp_path: Path) -> None:
+    from distributary.store.base import introduce
     from tests.source.s3_server import BUCKET, s3_server
 
     with s3_server() as server:
         address, options = f"s3://{BUCKET}/{unique('lake')}", server.options
+        introduce(address, options)
         app = app_id("games", "life1")
         known = []
         for table in (CHESS, GO):
@@ -281,7 +283,7 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
                     path, rows, mode="append", storage_options=options, commit_properties=marked
                 )
             known.append(Expected(path, app, batch=1, version=1))
-            assert lacking(known[-1], options) is None
+            assert lacking(known[-1]) is None
         one = LastCommit(
             *("games", "life1", "stream", CHESS, "each", "chess", known[0].path),
             batch=1,
@@ -301,11 +303,11 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
         server.files.delete_file(next(i.path for i in data if i.path.endswith(".parquet")))
         assert [f.kind for f in check_table(table, options).findings] == ["file_missing"]
         server.files.delete_file(f"{inside}/_delta_log/{1:020d}.json")
-        assert lacking(known[0], options) == Held(True, 0, 0)
+        assert lacking(known[0]) == Held(True, 0, 0)
         kinds = [f.kind for f in check_table(table, options).findings]
         assert set(kinds) >= {"behind", "rows"}
         server.files.delete_dir(known[1].path.removeprefix("s3://"))
-        assert lacking(known[1], options) == Held(False)
+        assert lacking(known[1]) == Held(False)
 
 
 @pytest.mark.spark

@@ -238,8 +238,8 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     REQUESTS.clear()
     summary = store.pipeline(tables="{each: 'silver_{type}'}").run(spark=spark)
     assert summary.batches == 1
-    # start and end of a run are in it, and commits by `deltalake` are not
-    assert REQUESTS.total() <= 60, REQUESTS
+    # start and end of a run are in it, and what a process reads that has not seen the tables before
+    assert REQUESTS.total() <= 80, REQUESTS
 
 
 @pytest.mark.slow

@@ -44,7 +44,11 @@ class _Failing(MemoryPublisher):
 def _context(tmp_path: Path, publisher: MemoryPublisher, *, attempts: int = 3) -> RunContext:
     made: Any = SimpleNamespace(
         config=SimpleNamespace(
-            name="games", run=Run(publish_attempts=attempts, publish_threads=2), cdc=None
+            name="games",
+            run=Run(publish_attempts=attempts),
+            publish_threads=2,
+            cdc=None,
+            lake=None,
         ),
         publisher=publisher,
         parking=str(tmp_path / "parked"),
@@ -134,7 +138,7 @@ def test_a_merge_that_fails_and_then_does_not_parks_nothing(
 ) -> None:
     tries: list[list[str]] = []
 
-    def merge_all(_: object, merges: list[Any]) -> list[Published]:
+    def merge_all(_: object, lake: object, merges: list[Any]) -> list[Published]:
         tries.append([merge.order.table for merge in merges])
         return [_merged(merge.order.table, tries) for merge in merges]
 

@@ -300,8 +300,10 @@ def test_concurrent_pipelines_all_get_in(
 
 
 def test_table_that_cannot_be_written_leaves_the_others_alone(
-    publisher: Publisher, tmp_path: Path, read: Read
+    publisher: Publisher, tmp_path: Path, read: Read, way: str
 ) -> None:
+    if way == "bucket":
+        pytest.skip("nothing is in the way of another name there")
     broken, healthy = tmp_path / "broken", tmp_path / "healthy"
     entry = batch_of(broken, 0, numbers(1))
     (broken / "_delta_log").write_text("in the way")

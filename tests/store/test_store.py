@@ -165,3 +165,19 @@ def test_a_file_costs_one_request_and_errors_hold_no_secret(server: S3Server) ->
     with pytest.raises(OSError, match="error") as told:
         silent.look("f")
     assert "canary" not in str(told.value)
+
+
+def test_the_end_of_a_long_folder_is_listed(store: Store) -> None:
+    for number in (8, 9, 10):
+        store.write(f"log/{number:03d}.json", b"%d" % number)
+    store.write("log/010/deeper", b"x")
+    assert sorted(f.name for f in store.files("log", after="008.json")) == [
+        "log/009.json",
+        "log/010.json",
+    ]
+    assert len(store.files("log", after="008")) == 3
+    assert store.files("log", after="011") == []
+    (newest,) = store.files("log", after="009.json")
+    # all ways to look at a file agree on which version of it is there
+    assert store.fetch("log/010.json") == (b"10", newest.version)
+    assert store.look("log/010.json") == newest

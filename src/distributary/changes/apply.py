@@ -49,16 +49,9 @@ from distributary.changes.tombstones import (
     open_tombstones,
     remember,
 )
-from distributary.delta.snapshot import (
-    LiveFile,
-    Snapshot,
-    folder_of,
-    load,
-    merging,
-    refuse_unusable,
-)
-from distributary.delta.swap import Changeset, commit, write_rows
-from distributary.delta.tables import until_not_overtaken
+from distributary.delta.commit import Change, rewrite_files, write_rows
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.tables import committing, until_not_overtaken
 from distributary.model.change import SEQ
 from distributary.model.manifest import StagedFile
 
@@ -75,7 +68,7 @@ READ_WHOLE = 16 * 2**20
 class Part:
     """One file of the table."""
 
-    file: LiveFile
+    file: DataFile
     known: Ints
     """The known rows that are in it, by their numbers among all known rows."""
     places: Ints
@@ -84,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    file: LiveFile
+    file: DataFile
     places: Ints
     groups: list[Ints]
     known: pa.Table | None
@@ -108,11 +101,11 @@ class Target:
         self._whole = snapshot is not None and snapshot.size <= READ_WHOLE
         self._read: dict[str, pa.Table] = {}
 
-    def rows(self, file: LiveFile) -> pa.Table:
+    def rows(self, file: DataFile) -> pa.Table:
         """All rows of a file."""
         return self._columns(file, self._shape.schema)
 
-    def forgotten(self, file: LiveFile) -> Flags | None:
+    def forgotten(self, file: DataFile) -> Flags | None:
         """Rows that were only marked as deleted, once the table has no column to tell."""
         before = self.snapshot
         if before is None or "_deleted" in self._shape.names:
@@ -135,7 +128,7 @@ class Target:
         names = sorted({name for index in keys for name in index.definition})
         wanted = self._fields(list(dict.fromkeys(["_seq", *self._deleted(), *extra])))
 
-        def look(file: LiveFile) -> _Found:
+        def look(file: DataFile) -> _Found:
             rows = self._columns(file, self._fields(names))
             groups = [index.find(rows) for index in keys]
             met = np.ones(rows.num_rows, bool) if everything else _any(groups, rows.num_rows)
@@ -143,7 +136,7 @@ class Target:
             known = self._columns(file, wanted).take(places) if len(places) else None
             return _Found(file, places, [each[places] for each in groups], known)
 
-        found = at_once(look, self.snapshot.files if self.snapshot else ())
+        found = at_once(look, list(self.snapshot.files.values()) if self.snapshot else ())
         parts: list[Part] = []
         count = 0
         for each in found:
@@ -157,7 +150,7 @@ class Target:
 
     def places(self) -> Iterator[pa.ChunkedArray]:
         """The place of every row, file by file."""
-        for file in self.snapshot.files if self.snapshot else ():
+        for file in self.snapshot.files.values() if self.snapshot else ():
             yield self._columns(file, self._fields(["_seq"])).column("_seq")
 
     def _deleted(self) -> list[str]:
@@ -166,7 +159,7 @@ class Target:
     def _fields(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self._shape.schema.field(name) for name in names])
 
-    def _columns(self, file: LiveFile, schema: pa.Schema) -> pa.Table:
+    def _columns(self, file: DataFile, schema: pa.Schema) -> pa.Table:
         if self.snapshot is None:
             return schema.empty_table()
         if not self._whole:
@@ -201,7 +194,7 @@ class MemoryTarget:
         table = rows.select(list(dict.fromkeys(wanted))).take(places)
         groups = [[numbers[places]] for numbers in here]
         known = _known(table, groups, spans, [index.definition for index in keys])
-        return known, [Part(LiveFile("", 0), np.arange(len(places)), places)], table
+        return known, [Part(DataFile("", "", 0), np.arange(len(places)), places)], table
 
     def places(self) -> Iterator[pa.ChunkedArray]:
         """The place of every row."""
@@ -400,7 +393,7 @@ LARGEST_OUTPUT = 128 * 2**20
 
 def rewrite(
     target: Target, made: Plan, shape: Shape, *, folder: str
-) -> tuple[list[LiveFile], list[StagedFile]]:
+) -> tuple[list[DataFile], list[StagedFile]]:
     """Write the rows of changed files and the winners; returns files to take out and to put in."""
     changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
     if made.winners.num_rows or changed:
@@ -465,7 +458,7 @@ def staying(
 def merge_table(order: MergeOrder) -> MergeResult:
     """Apply the events of an order's files to its table, once. Raises PublishError."""
     started = time.perf_counter()
-    with merging(order.path, doing="merge into a table"):
+    with committing(order.path, doing="merge into a table"):
         result = until_not_overtaken(lambda: _attempt(order))
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -474,13 +467,13 @@ def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
     """The table as it is, and its columns as they will be."""
     before, columns = look_at(order)
     if before is not None:
-        refuse_unusable(before, order.table)
+        before.refuse_unusable(order.table)
     return before, columns
 
 
 def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
     """The same for a table that another engine may have to change."""
-    before = load(folder_of(order.path), app_id=order.app_id)
+    before = snapshot_of(order.path)
     wanted, payload = order.wanted(), len(order.columns)
     have = None if before is None else before.fields
     system = wanted[payload:]
@@ -499,12 +492,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
         return MergeResult(order.table, before.version, skipped=True)
     spans = from_text(before.property(PROPERTY)) if before else ()
     events = read_events(order.files, events_schema(columns))
-    tombstones = open_tombstones(
-        folder_of(order.tombstones),
-        app_id=order.app_id,
-        now_us=order.now_us,
-        horizon=order.horizon,
-    )
+    tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     target = Target(before, columns)
     made = plan(
         events,
@@ -532,9 +520,9 @@ def _commit(
     changed = made.winners.num_rows or any(map(made.changed, made.parts))
     if before is not None and not (changed or columns.changed or new_keys):
         return before.version
-    removed, added = rewrite(target, made, columns, folder=folder_of(order.path))
+    removed, added = rewrite(target, made, columns, folder=order.path)
     counts = made.decision.counts
-    change = Changeset(
+    change = Change(
         "MERGE",
         order.table,
         comment=order.comment,
@@ -552,4 +540,4 @@ def _commit(
             "numTargetFilesRemoved": len(removed),
         },
     )
-    return commit(folder_of(order.path), before, change)
+    return rewrite_files(order.path, before, change).version

@@ -38,7 +38,7 @@ from distributary.changes.tombstones import (
     highest_by,
     kept_as,
 )
-from distributary.delta.snapshot import conform
+from distributary.delta.parquet import conform
 from distributary.model.change import SEQ
 
 # Rows that get another key: what the new row leaves out is what the old one had.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.snapshot import read_file
+from distributary.delta.parquet import read_file
 from distributary.evolve.types import fold, is_nested
 from distributary.evolve.unified import rest_as_json
 from distributary.model.change import CHANGE_COLUMNS, SEQ

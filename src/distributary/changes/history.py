@@ -47,16 +47,9 @@ from distributary.changes.shape import (
     shape,
 )
 from distributary.changes.tombstones import highest_by
-from distributary.delta.snapshot import (
-    LiveFile,
-    Snapshot,
-    folder_of,
-    load,
-    merging,
-    refuse_unusable,
-)
-from distributary.delta.swap import Changeset, commit
-from distributary.delta.tables import until_not_overtaken
+from distributary.delta.commit import Change, rewrite_files
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
 from distributary.model.change import CHANGE_COLUMNS, SEQ
@@ -399,10 +392,10 @@ class Stored:
     """Versions that are in the table already, and where."""
 
     rows: pa.Table
-    places: Sequence[tuple[LiveFile, Ints]]
+    places: Sequence[tuple[DataFile, Ints]]
 
 
-def is_closed(file: LiveFile) -> bool:
+def is_closed(file: DataFile) -> bool:
     """Whether nothing in the file can change unless something comes late."""
     return file.path.startswith(f"{_CLOSED}-")
 
@@ -418,8 +411,8 @@ def find_versions(
     """The versions of the rows that are in a table, or all; those in closed files if asked to."""
     index = None if of is None else KeyIndex(of, key)
     found: list[pa.Table] = []
-    places: list[tuple[LiveFile, Ints]] = []
-    for file in before.files if before else ():
+    places: list[tuple[DataFile, Ints]] = []
+    for file in before.files.values() if before else ():
         if before is None or (is_closed(file) and not closed):
             continue
         at = None
@@ -437,11 +430,12 @@ def find_versions(
 
 def write_versions(
     before: Snapshot | None, stored: Stored, rows: pa.Table, *, open_: Flags, folder: str
-) -> tuple[list[LiveFile], list[StagedFile]]:
+) -> tuple[list[DataFile], list[StagedFile]]:
     """Write versions in place of those that were stored; returns files to take out and put in."""
     touched = list(stored.places)
     names = {file.path for file, _ in touched}
-    rest = [file for file in (before.files if before else ()) if file.path not in names]
+    files = before.files.values() if before else ()
+    rest = [file for file in files if file.path not in names]
     for closed in (False, True):
         small = [f for f in rest if is_closed(f) is closed and f.size <= SMALL_FILE]
         if len(small) >= MOST_SMALL_FILES:
@@ -467,7 +461,7 @@ def merge_history(order: MergeOrder) -> MergeResult:
     counts, `inserted` are new versions and `updated` old ones that got other bounds.
     """
     started = time.perf_counter()
-    with merging(order.path, doing="add to the history of a table"):
+    with committing(order.path, doing="add to the history of a table"):
         result = until_not_overtaken(lambda: _attempt(order))
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -484,9 +478,9 @@ class _Settled:
 
 
 def _attempt(order: MergeOrder) -> MergeResult:
-    before = load(folder_of(order.path), app_id=order.app_id)
+    before = snapshot_of(order.path)
     if before is not None:
-        refuse_unusable(before, order.table)
+        before.refuse_unusable(order.table)
         if before.has(order.app_id, order.batch):
             return MergeResult(order.table, before.version, skipped=True)
     columns = shape(
@@ -632,16 +626,15 @@ def _commit(
     properties: dict[str, str],
     counts: MergeCounts,
 ) -> int:
-    folder = folder_of(order.path)
     changed = settled.added or settled.changed
     if before is None and not changed and not properties:
         return -1
     if before is not None and not (changed or columns.changed or properties):
         return before.version
     removed, added = write_versions(
-        before, settled.stored, settled.rows, open_=settled.open, folder=folder
+        before, settled.stored, settled.rows, open_=settled.open, folder=order.path
     )
-    change = Changeset(
+    change = Change(
         "MERGE",
         order.table,
         comment=order.comment,
@@ -656,4 +649,4 @@ def _commit(
             "numTargetRowsUpdated": counts.updated,
         },
     )
-    return commit(folder, before, change)
+    return rewrite_files(order.path, before, change).version

@@ -31,16 +31,10 @@ from distributary.changes.events import (
 from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import Tombstones, latest, replace_all
-from distributary.delta.snapshot import (
-    Snapshot,
-    folder_of,
-    load,
-    merging,
-    read_file,
-    refuse_unreadable,
-)
-from distributary.delta.swap import Changeset, commit
-from distributary.delta.tables import OvertakenError
+from distributary.delta.commit import Change, rewrite_files
+from distributary.delta.log import Snapshot, snapshot_of
+from distributary.delta.parquet import read_file
+from distributary.delta.tables import OvertakenError, committing
 from distributary.errors import ErrorCode, PublishError
 
 # The rows that a table should have, from its whole log, without holding the log in memory.
@@ -127,7 +121,7 @@ def replay(
 
 
 def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
-    snapshot = load(folder_of(log_path))
+    snapshot = snapshot_of(log_path)
     if snapshot is None:
         raise PublishError(
             f"table {order.table} has no log",
@@ -136,11 +130,11 @@ def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
             evidence="there is no table in this folder",
             next_step="set cdc.log to true, and let the source be read again",
         )
-    refuse_unreadable(snapshot, f"{order.table}_log")
+    snapshot.refuse_unreadable(f"{order.table}_log")
     wanted = pa.schema([CHANGE_SCHEMA.field(n) for n in ("_key", "_unchanged", "_batch")])
     columns: set[str] = set()
     found: list[tuple[int, str, int]] = []
-    for file in snapshot.files:
+    for file in snapshot.files.values():
         told = snapshot.read(file, wanted)
         keys, _ = definitions_of(told.column("_key"), shape.names)
         columns.update(*keys, left_out_in(told.column("_unchanged"), shape.names))
@@ -214,7 +208,7 @@ def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) ->
     to the moment at which they see the new one.
     """
     started = time.perf_counter()
-    with merging(order.path, doing="rebuild a table"):
+    with committing(order.path, doing="rebuild a table"):
         for _ in range(ATTEMPTS - 1):
             try:
                 result = _attempt(log_path, order, as_of_us)
@@ -232,21 +226,20 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeRes
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
         return MergeResult(order.table, -1)
-    folder = folder_of(order.path)
-    added = written(replayed.gather(columns.schema), folder=folder)
+    added = written(replayed.gather(columns.schema), folder=order.path)
     # first: a row that is gone without a memory could come back
-    replace_all(folder_of(order.tombstones), replayed.tombstones, table=order.table)
-    change = Changeset(
+    replace_all(order.tombstones, replayed.tombstones, table=order.table)
+    change = Change(
         "REBUILD",
         order.table,
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
         properties={PROPERTY: to_text(replayed.spans)} if replayed.spans else {},
-        removed=() if before is None else before.files,
+        removed=() if before is None else list(before.files.values()),
         added=added,
         metrics={"numOutputRows": rows, "numFiles": len(added)},
     )
-    version = commit(folder, before, change)
+    version = rewrite_files(order.path, before, change).version
     return MergeResult(order.table, version, MergeCounts(inserted=rows))
 
 
@@ -394,7 +387,7 @@ def verify(
 ) -> Verified:
     """Compare the order's table with what its log says, or said at a moment. Changes nothing."""
     started = time.perf_counter()
-    with merging(order.path, doing="verify a table"):
+    with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
         replayed = replay(log_path, order, columns, as_of_us=as_of_us)
         pairs = _pairs(replayed, before, columns.schema)

@@ -60,22 +60,14 @@ from distributary.changes.tombstones import (
     remember,
 )
 from distributary.delta.columns import Field, fields_of, schema_string
-from distributary.delta.commit import commit_path, facts, read_commit
-from distributary.delta.snapshot import (
-    Snapshot,
-    conform,
-    folder_of,
-    load,
-    merging,
-    read_file,
-    refuse_unusable,
-    unusable,
-)
-from distributary.delta.swap import Changeset, commit
-from distributary.delta.tables import OvertakenError, until_not_overtaken
+from distributary.delta.commit import Change, facts, rewrite_files
+from distributary.delta.log import Snapshot, commits_back, snapshot_of
+from distributary.delta.parquet import conform, read_file
+from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.evolve.types import is_map
 from distributary.model.change import SEQ
 from distributary.model.table import Column
+from distributary.store.base import is_remote
 
 # The text of a MERGE: names from outside only ever appear quoted, and texts as their bytes.
 
@@ -471,7 +463,7 @@ def merge_table_with_spark(spark: SparkSession, order: MergeOrder) -> MergeResul
     Rows that are marked as deleted count as updated: Spark does not tell them apart.
     """
     started = time.perf_counter()
-    with merging(order.path, doing="merge into a table with Spark"):
+    with committing(order.path, doing="merge into a table with Spark"):
         result = until_not_overtaken(lambda: _attempt(spark, order))
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -486,9 +478,7 @@ def _attempt(spark: SparkSession, order: MergeOrder) -> MergeResult:
         return merge_table(order)
     _prepare(order, before, columns, Span(survey.keys[0]))
     about = Winners(tuple(columns.names), survey.keys[0], survey.left_out)
-    tombstones = open_tombstones(
-        folder_of(order.tombstones), app_id=order.app_id, now_us=order.now_us, horizon=order.horizon
-    )
+    tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     remembered = tombstones.rows.filter(pc.equal(tombstones.rows.column("kind"), TRUNCATE))
     known, new = highest(remembered.column("_seq")), highest(survey.truncates.column("_seq"))
     empties = new is not None and (known is None or new > known)
@@ -538,7 +528,7 @@ def _merge(
             "spark.databricks.delta.commitInfo.userMetadata", json.dumps(facts(order.mark))
         )
         statement = merge_statement(
-            folder_of(order.path),
+            order.path,
             view,
             columns=about.columns,
             key=about.key,
@@ -597,18 +587,18 @@ def _prepare(order: MergeOrder, before: Snapshot | None, columns: Shape, span: S
     keyed = before is not None and before.property(PROPERTY) is not None
     if keyed and not columns.changed:
         return
-    if before is not None and unusable(before):
+    if before is not None and before.no_changes():
         if columns.changed:
-            refuse_unusable(before, order.table)
+            before.refuse_unusable(order.table)
         return
-    change = Changeset(
+    change = Change(
         "MERGE",
         order.table,
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
         properties={PROPERTY: to_text((span,))},
     )
-    commit(folder_of(order.path), before, change)
+    rewrite_files(order.path, before, change)
 
 
 def _remember(
@@ -634,15 +624,11 @@ def _remember(
 
 def _result(order: MergeOrder, survey: _Survey, winners: int) -> MergeResult:
     """What the commit with our mark says that it did."""
-    folder = folder_of(order.path)
-    after = load(folder, app_id=order.app_id)
+    after = snapshot_of(order.path)
     version = -1 if after is None else after.version
-    told: Mapping[str, str] = {}
-    for number in range(version, -1, -1):
-        found = read_commit(commit_path(folder, number))
-        if found is None or found.marks.get(order.app_id) == order.batch:
-            told = {} if found is None else found.info.get("operationMetrics", {})
-            break
+    commits = commits_back(after) if after is not None else ()
+    ours = (found.info for _, found in commits if found.marks.get(order.app_id) == order.batch)
+    told: Mapping[str, str] = next(ours, {}).get("operationMetrics", {})
     inserted, updated = (int(told.get(f"numTargetRows{n}", 0)) for n in ("Inserted", "Updated"))
     deleted = int(told.get("numTargetRowsDeleted", 0))
     emptied = int(told.get("numTargetRowsNotMatchedBySourceDeleted", 0))
@@ -671,14 +657,17 @@ LARGE_BATCH = 256 * 2**20
 
 def choose(order: MergeOrder, size: int | None = None) -> Literal["arrow", "spark"]:
     """The way for an order into a table of a size in bytes, which is looked up if not given."""
+    if is_remote(order.path):
+        # the session need not know the bucket; one process reads a large table file by file
+        return "arrow"
     if sum(os.path.getsize(file) for file in order.files) > LARGE_BATCH:
         return "spark"
     if size is None:
-        with merging(order.path, doing="look at a table"):
-            snapshot = load(folder_of(order.path), app_id=order.app_id)
+        with committing(order.path, doing="look at a table"):
+            snapshot = snapshot_of(order.path)
         if snapshot is None:
             return "arrow"
-        if unusable(snapshot):
+        if snapshot.no_changes():
             return "spark"
         size = snapshot.size
     return "spark" if size > LARGE_TABLE else "arrow"

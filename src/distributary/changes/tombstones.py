@@ -11,22 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from distributary.changes.events import Definition, Events, Flags, Ints, KeyIndex, key_texts, ranks
 from distributary.changes.shape import SEQ_COLUMN
 from distributary.delta.columns import Field, fields_of
-from distributary.delta.commit import Identity, commit_path, identity_of
-from distributary.delta.snapshot import LiveFile, Snapshot, folder_of, load, merging, read_file
-from distributary.delta.swap import Changeset, commit, write_rows
-from distributary.delta.tables import until_not_overtaken
+from distributary.delta.commit import Change, rewrite_files, write_rows
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.tables import committing, until_not_overtaken
 from distributary.model.cache import Cache
 from distributary.model.change import SEQ
 from distributary.model.manifest import Mark
@@ -202,9 +197,9 @@ class Tombstones:
         )
 
 
-def open_tombstones(folder: str, *, app_id: str, now_us: int, horizon: int) -> Tombstones:
+def open_tombstones(folder: str, *, now_us: int, horizon: int) -> Tombstones:
     """All that is still remembered at a moment."""
-    snapshot = load(folder, app_id=app_id)
+    snapshot = snapshot_of(folder)
     rows = SCHEMA.empty_table() if snapshot is None else snapshot.rows(SCHEMA)
     since = now_us - horizon * 1_000_000
     return Tombstones(folder, _since(rows, since), since)
@@ -265,29 +260,29 @@ def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> Non
 
 def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
     """Forget everything, and remember this instead."""
-    before = load(folder)
+    before = snapshot_of(folder)
     if before is None and not rows.num_rows:
         return
     staged = (write_rows(rows, folder),) if rows.num_rows else ()
-    change = Changeset(
+    change = Change(
         "REBUILD",
         f"{table} tombstones",
         fields=_fields(before),
-        removed=() if before is None else before.files,
+        removed=() if before is None else list(before.files.values()),
         added=staged,
     )
-    commit(folder, before, change)
+    rewrite_files(folder, before, change)
 
 
 def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
-    before = load(known.folder, app_id=mark.app_id)
+    before = snapshot_of(known.folder)
     if before is not None and before.has(mark.app_id, mark.batch):
         return
     removed = [] if before is None else _to_compact(before)
     if before is not None and removed:
         old = [before.read(file, SCHEMA) for file in removed]
         new = latest(_since(pa.concat_tables([*old, new]), known.since_us))
-    change = Changeset(
+    change = Change(
         "MERGE",
         f"{table} tombstones",
         comment=f"rows that were removed from table {table}",
@@ -297,7 +292,7 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
         mark=mark,
         metrics={"numOutputRows": new.num_rows},
     )
-    commit(known.folder, before, change)
+    rewrite_files(known.folder, before, change)
 
 
 def _fields(before: Snapshot | None) -> list[Field] | None:
@@ -306,12 +301,12 @@ def _fields(before: Snapshot | None) -> list[Field] | None:
     return None if known else fields_of(TOMBSTONE_COLUMNS)
 
 
-def _to_compact(before: Snapshot) -> list[LiveFile]:
-    small = [file for file in before.files if file.size <= SMALL_FILE]
+def _to_compact(before: Snapshot) -> list[DataFile]:
+    small = [file for file in before.files.values() if file.size <= SMALL_FILE]
     if len(small) < MOST_FILES:
         return []
     # now and then the large ones too: most of what they hold may be forgotten
-    large = [file for file in before.files if file.size > SMALL_FILE]
+    large = [file for file in before.files.values() if file.size > SMALL_FILE]
     return [*small, *(large if len(large) >= MOST_FILES else ())]
 
 
@@ -353,8 +348,7 @@ def _one(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
 
 # Between which times and ids the events of each file of a log are, as the table's own log tells.
 #
-# A process keeps what it has read, and reads on from there: a log is asked about with every
-# batch, and grows with every batch.
+# A process keeps what it has worked out: a log is asked about with every batch, and grows with it.
 
 MOST_TABLES = 1024
 _SLACK_US = 1000
@@ -366,104 +360,40 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Bounds:
     """One entry for each file of a log."""
 
-    paths: tuple[str, ...]
+    files: tuple[DataFile, ...]
     low: Ints
     """Microseconds since 1970."""
     high: Ints
     no_time: Flags
     """Files with events without a time, or without bounds."""
-    low_id: tuple[str | None, ...]
-    high_id: tuple[str | None, ...]
-    version: int
-    identity: Identity | None
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: str
-    low: int | None
-    high: int | None
-    nulls: int | None
-    low_id: str | None
-    high_id: str | None
+    ids: tuple[tuple[str | None, str | None], ...]
+    """The lowest and the highest."""
 
 
 _known: Cache[Bounds] = Cache(MOST_TABLES)
 
 
-def bounds_of(folder: str) -> Bounds | None:
-    """The bounds at a log's newest version, or None where there is no log."""
-    known = _known.find(folder)
-    found = None if known is None else _read_on(folder, known)
-    if found is None:
-        try:
-            found = _read(folder)
-        except TableNotFoundError:
-            return None
-    _known.keep(folder, found)
-    return found
-
-
-def _read_on(folder: str, known: Bounds) -> Bounds | None:
-    """What is known, and what was appended since; None when more happened than that."""
-    identity = identity_of(commit_path(folder, known.version))
-    if identity is None or identity != known.identity:
-        return None
-    version, files = known.version, []
-    while (following := identity_of(commit_path(folder, version + 1))) is not None:
-        with open(commit_path(folder, version + 1), encoding="utf-8") as file:
-            actions = [json.loads(line) for line in file if line.strip()]
-        if any("remove" in action for action in actions):
-            return None
-        files += [_file(action["add"]) for action in actions if "add" in action]
-        version, identity = version + 1, following
-    if version == known.version:
-        return known
-    new = _bounds(files, version, identity)
-    return Bounds(
-        paths=known.paths + new.paths,
+def bounds_of(log: Snapshot) -> Bounds:
+    """The bounds of all files of a log."""
+    known = _known.find(log.folder)
+    if known is None or any(log.files.get(file.path) is not file for file in known.files):
+        # not seen before, or more happened than that files were added
+        known = _bounds(())
+    have = {file.path for file in known.files}
+    new = _bounds([file for path, file in log.files.items() if path not in have])
+    found = Bounds(
+        files=known.files + new.files,
         low=np.concatenate([known.low, new.low]),
         high=np.concatenate([known.high, new.high]),
         no_time=np.concatenate([known.no_time, new.no_time]),
-        low_id=known.low_id + new.low_id,
-        high_id=known.high_id + new.high_id,
-        version=version,
-        identity=identity,
+        ids=known.ids + new.ids,
     )
+    _known.keep(log.folder, found)
+    return found
 
 
-def _read(folder: str) -> Bounds:
-    table = DeltaTable(folder)
-    actions = pa.table(table.get_add_actions(flatten=True))
-
-    def column(name: str) -> list[Any]:
-        if name not in actions.column_names:
-            return [None] * actions.num_rows
-        values = actions.column(name)
-        values = pc.cast(values, pa.int64()) if name.endswith("._source_ts") else values
-        found: list[Any] = values.to_pylist()
-        return found
-
-    names = ("min._source_ts", "max._source_ts", "null_count._source_ts", "min._uuid", "max._uuid")
-    files = [_File(*told) for told in zip(column("path"), *map(column, names), strict=True)]
-    version = table.version()
-    return _bounds(files, version, identity_of(commit_path(folder, version)))
-
-
-def _file(add: dict[str, Any]) -> _File:
-    stats: dict[str, Any] = json.loads(add.get("stats") or "{}")
-    low, high = stats.get("minValues", {}), stats.get("maxValues", {})
-    return _File(
-        path=unquote(add["path"]),
-        low=_microseconds(low.get("_source_ts")),
-        high=_microseconds(high.get("_source_ts")),
-        nulls=stats.get("nullCount", {}).get("_source_ts"),
-        low_id=low.get("_uuid"),
-        high_id=high.get("_uuid"),
-    )
-
-
-def _microseconds(text: str | None) -> int | None:
+def microseconds(text: str | None) -> int | None:
+    """A time as a log's statistics spell it, since 1970; None where they do not tell."""
     if text is None:
         return None
     try:
@@ -474,17 +404,16 @@ def _microseconds(text: str | None) -> int | None:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _bounds(files: Sequence[_File], version: int, identity: Identity | None) -> Bounds:
-    unbounded = [f.low is None or f.high is None or f.nulls != 0 for f in files]
+def _bounds(files: Sequence[DataFile]) -> Bounds:
+    times = [[microseconds(end) for end in file.bounds("_source_ts")] for file in files]
+    nulls = [(file.told().get("nullCount") or {}).get("_source_ts") for file in files]
+    unbounded = [None in ends or count != 0 for ends, count in zip(times, nulls, strict=True)]
     return Bounds(
-        paths=tuple(f.path for f in files),
-        low=np.array([f.low or 0 for f in files], np.int64),
-        high=np.array([(f.high or 0) + _SLACK_US for f in files], np.int64),
+        files=tuple(files),
+        low=np.array([low or 0 for low, _ in times], np.int64),
+        high=np.array([(high or 0) + _SLACK_US for _, high in times], np.int64),
         no_time=np.array(unbounded, np.bool_),
-        low_id=tuple(f.low_id for f in files),
-        high_id=tuple(f.high_id for f in files),
-        version=version,
-        identity=identity,
+        ids=tuple(file.bounds("_uuid") for file in files),
     )
 
 
@@ -502,15 +431,18 @@ def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
     Events have `_uuid`, `_hash` and `_source_ts`; one without an id is never a re-delivery, and
     one with the id of another and other content neither. Raises PublishError.
     """
-    with merging(log_path, doing="look for events in a log"):
+    with committing(log_path, doing="look for events in a log"):
         ids = events.select(_ID.names)
         sizes = pc.binary_length(ids.column("_uuid")).fill_null(0)
         named: Flags = pc.greater(sizes, 0).to_numpy(zero_copy_only=False)
         index = KeyIndex(ids, tuple(_ID.names))
         again = _seen_before(index.groups) & named
-        for path in _overlapping(folder_of(log_path), events.filter(pa.array(named & ~again))):
-            there = index.find(read_file(path, _ID))
-            again |= np.isin(index.groups, there[there >= 0]) & named
+        some = events.filter(pa.array(named & ~again))
+        log = snapshot_of(log_path) if some.num_rows else None
+        if log is not None:
+            for file in _overlapping(bounds_of(log), some):
+                there = index.find(log.read(file, _ID))
+                again |= np.isin(index.groups, there[there >= 0]) & named
         return pa.array(again)
 
 
@@ -520,22 +452,18 @@ def _seen_before(groups: Ints) -> Flags:
     return again
 
 
-def _overlapping(folder: str, events: pa.Table) -> list[str]:
+def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
     """The files of a log that may have one of these events."""
-    bounds = bounds_of(folder) if events.num_rows else None
-    if bounds is None:
-        return []
     time = events.column("_source_ts")
     timed = np.sort(time.cast(pa.int64()).drop_null().to_numpy())
     inside = np.searchsorted(timed, bounds.high, "right") > np.searchsorted(timed, bounds.low)
     may = inside | bounds.no_time | (time.null_count > 0)
     ids = events.column("_uuid").combine_chunks()
     found = [int(number) for number in np.flatnonzero(may)]
-    return [f"{folder}/{bounds.paths[n]}" for n in found if _may_have_id(bounds, n, ids)]
+    return [bounds.files[n] for n in found if _may_have_id(*bounds.ids[n], ids)]
 
 
-def _may_have_id(bounds: Bounds, number: int, ids: pa.Array) -> bool:
-    low, high = bounds.low_id[number], bounds.high_id[number]
+def _may_have_id(low: str | None, high: str | None, ids: pa.Array) -> bool:
     if low is None or high is None:
         return True
     between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))

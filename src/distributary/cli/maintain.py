@@ -88,20 +88,15 @@ def maintain(
 
     Without a choice, what `maintain` in the pipeline file asks for is done.
     """
-    from distributary.config.lake import local_path
     from distributary.operations.maintain import Step, Wishes, jobs_of
     from distributary.operations.maintain import maintain as maintain_tables
+    from distributary.store.base import introduce
 
     names = list(targets or ())
     file = Path(names.pop(0)) if names and names[0].lower().endswith(_FILES) else None
     kept = None if retention is None else _retention(call, retention, force=force)
     found = find_lake(call, lake, file)
-    if local_path(found.path) is None:
-        raise ConfigError(
-            "only a lake on a file system can be maintained",
-            where=found.path,
-            next_step="use the maintenance of the service that the lake is on",
-        )
+    introduce(found.path, found.options or {})
     chosen = {
         Step.OPTIMIZE: optimize,
         Step.CHECKPOINT: checkpoint,

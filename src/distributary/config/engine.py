@@ -103,7 +103,7 @@ class Run(Section):
     publish_threads: int = Field(
         default_factory=lambda: min(8, 2 * (os.cpu_count() or 1)), ge=1, le=256
     )
-    """Tables committed at the same time; two per core and at most 8 when left out."""
+    """Tables committed at the same time; else two per core and at most 8, and 32 in a bucket."""
 
 
 # When batches run: once over what is there, without a pause, or at an interval.

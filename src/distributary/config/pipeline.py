@@ -29,6 +29,10 @@ from distributary.errors import ConfigError
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
 
 
+_BUCKET_THREADS = 32
+"""What waits for a bucket needs no processor."""
+
+
 class PipelineConfig(Section):
     """One pipeline: a source, what its records are, and the tables they end up in."""
 
@@ -107,11 +111,8 @@ class PipelineConfig(Section):
         # tables would be older than they may be before the next batch even begins
         if limit is not None and interval is not None and limit <= interval:
             yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
-        if not self.lake.is_local:
-            if self.cdc is not None:
-                yield ("lake", "path"), "must be a folder for change data: its files are rewritten"
-            if self.tables.format == "parquet":
-                yield ("tables", "format"), "must be delta where the lake is in a bucket"
+        if not self.lake.is_local and self.tables.format == "parquet":
+            yield ("tables", "format"), "must be delta where the lake is in a bucket"
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"
@@ -175,6 +176,12 @@ class PipelineConfig(Section):
             self.envelope is not None
             or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
         )
+
+    @property
+    def publish_threads(self) -> int:
+        """Tables committed at the same time."""
+        told = "publish_threads" in self.run.model_fields_set
+        return self.run.publish_threads if told or self.lake.is_local else _BUCKET_THREADS
 
     @property
     def checkpoint_path(self) -> str:

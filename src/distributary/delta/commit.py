@@ -1,23 +1,44 @@
-"""One file of a table's transaction log: what it says, and how it is written all at once."""
+"""The log of a Delta table, written: one commit that changes all that changes, or nothing.
+
+Columns, properties, files and the mark of a batch are in one file, which is created under the next
+number unless that is taken. Whoever is overtaken looks at the table again and decides anew. An
+answer that was lost is no failure: the file that is there says whose it is.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from deltalake import DeltaTable
+import pyarrow as pa
 
-from distributary.delta.columns import MergedFields, schema_string
+from distributary.delta.checkpoint import is_due, look_after
+from distributary.delta.columns import Field, MergedFields, schema_string
+from distributary.delta.log import (
+    LOG,
+    PLAIN_PROTOCOL,
+    Action,
+    DataFile,
+    Snapshot,
+    commit_name,
+    commit_path,
+    keep_following,
+    replayed,
+)
+from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
-from distributary.model.manifest import Mark, TableEntry, compact
-from distributary.store import disk
+from distributary.errors import PublishError, StagedFileError
+from distributary.model.manifest import Mark, StagedFile, TableEntry, compact
+from distributary.model.table import is_below
+from distributary.store.base import Store, at
+from distributary.store.disk import NO_NAMING, Disk, give_name, sync, unnamed
 
 # What every commit says about the batch it came from, and how to find it again.
 
@@ -69,165 +90,302 @@ def lane_of(app_id: str) -> str:
     return app_id.rsplit("/", 1)[-1]
 
 
-PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-"""What our own tables ask of their readers and writers: every engine can do this."""
+# What must be so before files are committed.
 
-TRUSTED_SECONDS = 3600
-"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
 
-Identity = tuple[int, int, int]
-"""Tells a file from another one that has its name."""
+def check_partitioning(entry: TableEntry, actual: Sequence[str]) -> None:
+    """Files are cut by the table's partition columns: for other ones they would be read wrong."""
+    if tuple(actual) != entry.table.partition_by:
+        raise PublishError(
+            f"table {entry.table.name} is partitioned in another way than the batch was staged for",
+            where=entry.table.path,
+            evidence=f"table: {', '.join(actual) or 'not at all'}; "
+            f"batch: {', '.join(entry.table.partition_by) or 'not at all'}",
+            next_step="somebody made or replaced the table meanwhile: put the old one back and "
+            "resume it, or restart the pipeline, which then follows the table",
+            reason="partitions",
+        )
+
+
+def check_staged(entry: TableEntry, size_of: Callable[[str], int | None]) -> None:
+    """Each file must be there as it was staged: a VACUUM may have come by."""
+    _check_files(entry.table.name, entry.table.path, entry.files, size_of)
+
+
+def _check_files(
+    table: str, folder: str, files: Sequence[StagedFile], size_of: Callable[[str], int | None]
+) -> None:
+    for file in files:
+        inside = is_below(file.path)
+        size = size_of(file.path) if inside else None
+        if size == file.size:
+            continue
+        if not inside:
+            found = "its name points out of the table's folder"
+        else:
+            found = "no such file" if size is None else f"{size:,} bytes"
+        raise StagedFileError(
+            f"a staged file of table {table} is not what was staged",
+            where=f"{folder}/{file.path}",
+            evidence=f"staged {file.size:,} bytes; found: {found}",
+            next_step="find out who removes young files from this folder (a VACUUM with a short "
+            "retention?); what is lost is made again from the source or the log",
+            table=table,
+        )
+
+
+# What a commit does, as its lines say it.
+
+RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 days"}
+"""Of tables whose files every batch writes anew, and of which a log of changes remembers all: a
+week would be hundreds of times the table. Whoever wants to keep more sets the property."""
+_NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """What a commit says, except for its files."""
+class Change:
+    """What a commit does to a table."""
 
-    info: dict[str, Any]
-    metadata: dict[str, Any] | None
-    protocol: dict[str, Any] | None
-    marks: dict[str, int]
-
-
-def commit_path(folder: str, version: int) -> str:
-    """Where the commit of a version is."""
-    return f"{folder}/_delta_log/{version:020d}.json"
-
-
-def identity_of(path: str) -> Identity | None:
-    """The identity of the file there, or None."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def is_trusted(folder: str, version: int, identity: Identity | None) -> bool:
-    """Whether a log that was seen at a version can be followed from there."""
-    found = identity_of(commit_path(folder, version))
-    if found is None or found != identity:
-        return False
-    return time.time() - found[1] / 1e9 < TRUSTED_SECONDS
+    operation: str
+    name: str = ""
+    """Of a table that is made."""
+    comment: str = ""
+    partition_by: Sequence[str] = ()
+    fields: Sequence[Field] | None = None
+    """The columns, if they change."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Properties that are set."""
+    removed: Sequence[DataFile] = ()
+    added: Sequence[StagedFile] = ()
+    modified_ms: Mapping[str, int] = field(default_factory=dict)
+    """When files that are added count as written, unless now: they are sorted by it."""
+    same_rows: bool = False
+    """Rows only move from file to file."""
+    appends: bool = False
+    """Nothing was read of the table to make it."""
+    mark: Mark | None = None
+    metrics: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_commit(path: str) -> Commit | None:
-    """The commit in a file, or None where there is no file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return parse_commit(file.read())
-    except FileNotFoundError:
-        return None
+def append(entry: TableEntry, mark: Mark, merged: MergedFields) -> Change:
+    """The commit that adds an entry's files under its mark."""
+    return Change(
+        operation="WRITE",
+        name=entry.table.name,
+        comment=entry.table.comment,
+        partition_by=entry.table.partition_by,
+        fields=merged.fields if merged.changed else None,
+        added=entry.files,
+        appends=True,
+        mark=mark,
+        metrics={
+            "numFiles": len(entry.files),
+            "numOutputRows": entry.rows,
+            "numOutputBytes": sum(file.size for file in entry.files),
+        },
+    )
 
 
-def parse_commit(text: str) -> Commit:
-    """A commit's text, one action a line."""
-    info: dict[str, Any] = {}
-    metadata = protocol = None
-    marks: dict[str, int] = {}
-    for line in text.split("\n"):
-        # files are most of a log, and of no interest here
-        if not line.strip() or line.startswith(('{"add"', '{"remove"', '{"cdc"')):
-            continue
-        action = json.loads(line)
-        info = action.get("commitInfo", info)
-        metadata = action.get("metaData", metadata)
-        protocol = action.get("protocol", protocol)
-        if "txn" in action:
-            marks[action["txn"]["appId"]] = action["txn"]["version"]
-    return Commit(info, metadata, protocol, marks)
-
-
-def metadata_of(table: DeltaTable) -> dict[str, Any]:
-    """The description of a table that a library has loaded, as a commit would hold it."""
-    about = table.metadata()
-    metadata: dict[str, Any] = {
-        "id": about.id,
-        "name": about.name,
-        "description": about.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": table.schema().to_json(),
-        "partitionColumns": list(about.partition_columns),
-        "configuration": dict(about.configuration),
-        "createdTime": about.created_time,
-    }
-    return {key: value for key, value in metadata.items() if value is not None}
-
-
-def new_metadata(entry: TableEntry, merged: MergedFields) -> dict[str, Any]:
-    """The description of a table that does not exist yet."""
-    comment = {"description": entry.table.comment} if entry.table.comment else {}
-    return {
-        "id": str(uuid.uuid4()),
-        "name": entry.table.name,
-        **comment,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema_string(merged.fields),
-        "partitionColumns": list(entry.table.partition_by),
-        "configuration": {},
-        "createdTime": time.time_ns() // 1_000_000,
-    }
-
-
-def commit_text(
-    entry: TableEntry, mark: Mark, *, metadata: dict[str, Any] | None, new: bool
-) -> str:
-    """The commit that adds an entry's files, under its mark; with the columns, if they change."""
+def _actions(before: Snapshot | None, change: Change) -> list[Action]:
     now = time.time_ns() // 1_000_000
-    actions: list[dict[str, Any]] = [{"commitInfo": _info(entry, mark, now)}]
-    actions += [{"protocol": PLAIN_PROTOCOL}] if new else []
-    actions += [{"metaData": metadata}] if metadata is not None else []
-    actions += [{"txn": {"appId": mark.app_id, "version": mark.batch, "lastUpdated": now}}]
-    for file in entry.files:
+    actions: list[Action] = [{"commitInfo": _info(change, now)}]
+    metadata = _metadata(before, change, now)
+    protocol = _protocol(before, metadata)
+    actions += [{"protocol": protocol}] if protocol else []
+    actions += [{"metaData": metadata}] if metadata else []
+    if change.mark:
+        mark = {"appId": change.mark.app_id, "version": change.mark.batch, "lastUpdated": now}
+        actions.append({"txn": mark})
+    for gone in change.removed:
+        remove = {
+            "path": gone.spelled,
+            "deletionTimestamp": now,
+            "dataChange": not change.same_rows,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(gone.values),
+            "size": gone.size,
+        }
+        actions.append({"remove": remove})
+    for new in change.added:
         add = {
             # a log holds addresses, not file names
-            "path": quote(file.path, safe="/="),
-            "partitionValues": dict(file.partition_values),
-            "size": file.size,
-            "modificationTime": now,
-            "dataChange": True,
-            "stats": file.stats,
+            "path": quote(new.path, safe="/="),
+            "partitionValues": dict(new.partition_values),
+            "size": new.size,
+            "modificationTime": change.modified_ms.get(new.path, now),
+            "dataChange": not change.same_rows,
+            "stats": new.stats,
         }
         actions.append({"add": add})
-    return commit_lines(actions)
+    return actions
 
 
-def commit_lines(actions: Iterable[dict[str, Any]]) -> str:
-    """Actions as a commit holds them."""
-    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    return "".join(f"{compact(action, escaped=False)}\n" for action in actions)
-
-
-def create_commit(path: str, text: str) -> Identity:
-    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
-    found = disk.create(Path(path), text.encode("utf-8", "replace"))
-    if found is None:
-        raise OvertakenError(f"{os.path.basename(path)} is taken")
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def name_commit(path: str, handle: int) -> Identity:
-    """Put a commit that is written already in its place, unless that is taken (OvertakenError)."""
-    found = disk.give_name(handle, path)
-    if found is None:
-        raise OvertakenError(f"{os.path.basename(path)} is taken")
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _info(entry: TableEntry, mark: Mark, now: int) -> dict[str, Any]:
+def _info(change: Change, now: int) -> dict[str, Any]:
+    parameters: dict[str, str] = {}
+    if change.appends:
+        parameters = {"mode": "Append", "partitionBy": compact(list(change.partition_by))}
     return {
         "timestamp": now,
-        "operation": "WRITE",
-        "operationParameters": {
-            "mode": "Append",
-            "partitionBy": json.dumps(list(entry.table.partition_by)),
-        },
-        "operationMetrics": {
-            "numFiles": str(len(entry.files)),
-            "numOutputRows": str(entry.rows),
-            "numOutputBytes": str(sum(f.size for f in entry.files)),
-        },
-        "isBlindAppend": True,
+        "operation": change.operation,
+        "operationParameters": parameters,
+        "operationMetrics": {name: str(value) for name, value in change.metrics.items()},
+        "isBlindAppend": change.appends,
         "engineInfo": "Distributary",
-        **facts(mark),
+        # tells this commit from any other, also one of another process for the same batch
+        "txnId": secrets.token_hex(16),
+        **(facts(change.mark) if change.mark else {}),
     }
+
+
+def _metadata(before: Snapshot | None, change: Change, now: int) -> dict[str, Any] | None:
+    if before is None:
+        comment = {"description": change.comment} if change.comment else {}
+        return {
+            "id": str(uuid.uuid4()),
+            "name": change.name,
+            **comment,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_string(change.fields or []),
+            "partitionColumns": list(change.partition_by),
+            "configuration": {**({} if change.appends else RETENTION), **change.properties},
+            "createdTime": now,
+        }
+    if change.fields is None and not change.properties:
+        return None
+    have = dict(before.metadata)
+    configuration = {**before.properties, **change.properties}
+    schema = have["schemaString"] if change.fields is None else schema_string(change.fields)
+    after = {**have, "configuration": configuration, "schemaString": schema}
+    return None if after == have else after
+
+
+def _protocol(before: Snapshot | None, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The protocol, if it is new or a new column needs a feature."""
+    if metadata is None or _NTZ_TYPE not in metadata["schemaString"]:
+        return PLAIN_PROTOCOL if before is None else None
+    have = () if before is None else before.protocol.get("writerFeatures") or ()
+    if _NTZ in have:
+        return None
+    # what the oldest protocol asks of writers has to be named once features are
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [_NTZ],
+        "writerFeatures": ["appendOnly", "invariants", _NTZ],
+    }
+
+
+def _text(actions: Sequence[Action]) -> bytes:
+    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+    lines = "".join(f"{compact(action, escaped=False)}\n" for action in actions)
+    return lines.encode("utf-8", "replace")
+
+
+# How it gets into its place.
+
+
+def write_rows(rows: pa.Table, folder: str, *, prefix: str = "merged") -> StagedFile:
+    """A file that no commit names yet; `commit` waits until it is there for good."""
+    return write_file(rows, at(folder).address, f"{prefix}-{uuid.uuid4().hex}.parquet")
+
+
+def commit(store: Store, before: Snapshot | None, change: Change) -> Snapshot:
+    """Commit on top of a version of a table (None: make it); what the table is then.
+
+    Raises OvertakenError, with nothing changed, if anybody committed anything since, and
+    StagedFileError if a file is no longer what was written.
+    """
+    actions = _actions(before, change)
+    data = _text(actions)
+    version = 0 if before is None else before.version + 1
+    if before is None and isinstance(store, Disk):
+        os.makedirs(f"{store.address}/{LOG}", exist_ok=True)
+        sync(store.address)
+    identity = _created(store, version, data, lambda: store.create(commit_name(version), data))
+    return replayed(before or Snapshot(store), [actions], version, identity)
+
+
+def rewrite_files(address: str, before: Snapshot | None, change: Change) -> Snapshot:
+    """Commit files that were written just now by `write_rows`, and follow the table from there."""
+    store = at(address)
+    UPLOADS.finish()
+    if store.asks_for_free:
+        try:
+            _check_files(change.name, store.address, change.added, store.size)
+        except StagedFileError:
+            for file in change.added:
+                store.remove(file.path)
+            raise
+        for file in change.added:
+            sync(f"{store.address}/{file.path}")
+    after = commit(store, before, change)
+    keep_following(after)
+    if is_due(after, often=True):
+        look_after(after, often=True, vacuum=True)
+    return after
+
+
+def _created(store: Store, version: int, data: bytes, create: Callable[[], str | None]) -> str:
+    name = commit_name(version)
+    try:
+        identity = create()
+    except OSError as error:
+        # it may have landed all the same: the log decides
+        found = None if error.errno in NO_NAMING else _fetched(store, name)
+        if found is None or found[0] != data:
+            raise
+        identity = found[1]
+    if identity is None:
+        raise OvertakenError(f"{name} is taken")
+    return identity
+
+
+def _fetched(store: Store, name: str) -> tuple[bytes, str] | None:
+    try:
+        return store.fetch(name)
+    except OSError:
+        return None
+
+
+class Draft:
+    """A commit in a folder of this machine that is written and has no name yet.
+
+    Whoever makes many syncs what is in them before they get their names, and the names after.
+    """
+
+    def __init__(self, before: Snapshot, actions: Sequence[Action], data: bytes, handle: int):
+        self.before = before
+        self._actions, self._data, self._handle = actions, data, handle
+
+    @classmethod
+    def of(cls, before: Snapshot, change: Change) -> Draft | None:
+        """Write the commit that `commit` would; None where there is nothing to gain."""
+        if not isinstance(before.store, Disk):
+            return None
+        actions = _actions(before, change)
+        data = _text(actions)
+        handle = unnamed(f"{before.folder}/{LOG}", data)
+        return None if handle is None else cls(before, actions, data, handle)
+
+    @property
+    def device(self) -> int:
+        """What to sync."""
+        return os.fstat(self._handle).st_dev
+
+    def commit(self) -> Snapshot | None:
+        """The same as `commit`; None where no name can be given to such a file."""
+        version = self.before.version + 1
+        path = commit_path(self.before.folder, version)
+        try:
+            identity = _created(
+                self.before.store, version, self._data, lambda: give_name(self._handle, path)
+            )
+        except OSError as error:
+            if error.errno in NO_NAMING:
+                return None
+            raise
+        return replayed(self.before, [self._actions], version, identity)
+
+    def close(self) -> None:
+        """Nothing is left of one that got no name."""
+        os.close(self._handle)

@@ -10,18 +10,18 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import UnsupportedTypeError, columns_of, fields_in
-from distributary.delta.commit import commit_lines, commit_path, create_commit
-from distributary.delta.parquet import statistics
-from distributary.delta.snapshot import DataFile, TableState, conform, follow
+from distributary.delta.columns import UnsupportedTypeError, columns_of
+from distributary.delta.commit import Change, commit
+from distributary.delta.log import DataFile, Snapshot, follow
+from distributary.delta.parquet import conform, opened, statistics
 from distributary.delta.tables import OvertakenError, until_not_overtaken
-from distributary.store.base import stay_inside
-from distributary.store.disk import sync
+from distributary.model.manifest import StagedFile
+from distributary.store.base import Store, stay_inside
+from distributary.store.disk import Disk, sync
 
 # Which files of a table are put together. Pure.
 #
@@ -112,62 +112,44 @@ class RowsLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file that no commit names yet."""
-
-    path: str
-    size: int
-    rows: int
-    stats: str
-    values: Mapping[str, str | None]
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
     """What became of some files."""
 
-    file: NewFile | None
+    file: StagedFile | None
     """None: no row of theirs stays."""
     read: int
 
 
-def stored_schema(state: TableState) -> pa.Schema:
+def stored_schema(state: Snapshot) -> pa.Schema:
     """The columns that are in a table's files: all but those that it is partitioned by."""
-    columns = columns_of(fields_in(state.metadata["schemaString"]))
+    columns = columns_of(state.fields)
     apart = set(state.partition_columns)
     return pa.schema([pa.field(c.name, c.type) for c in columns if c.name not in apart])
 
 
 def write_together(
-    state: TableState, files: Sequence[DataFile], schema: pa.Schema, *, keep: Keep | None = None
+    state: Snapshot, files: Sequence[DataFile], schema: pa.Schema, *, keep: Keep | None = None
 ) -> Written:
     """Write the rows of files, in their order, to one file; on disk for good when it returns."""
     stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
     path = name_after(files[0].path)
-    target = _Target(f"{state.folder}/{path}", schema)
+    target = _Target(state.store, path, schema)
     read = 0
     try:
         for file in files:
             rows = 0
-            for piece in _pieces(f"{state.folder}/{file.path}", schema):
+            for piece in _pieces(state.store, file, schema):
                 rows += piece.num_rows
                 target.add(piece if keep is None else keep(piece))
             _check(file, rows)
             read += rows
-        rows, size = target.close()
-        if keep is None and rows != read:
-            raise RowsLostError(f"{read} rows were read, {rows} written")
+        made = target.close(files[0].values)
+        if keep is None and (made.rows if made else 0) != read:
+            raise RowsLostError(f"{read} rows were read, {made.rows if made else 0} written")
     except BaseException:
         target.drop()
         raise
-    if not rows:
-        target.drop()
-        return Written(None, read)
-    # it stands where the files stood among the others that are sorted by their times
-    modified = max(file.modified_ms for file in files)
-    new = NewFile(path, size, rows, target.statistics(), files[0].values, modified)
-    return Written(new, read)
+    return Written(made, read)
 
 
 def name_after(path: str) -> str:
@@ -180,9 +162,10 @@ def name_after(path: str) -> str:
     return f"{folder}{slash}{stem}-c{uuid.uuid4().hex[:12]}.parquet"
 
 
-def _pieces(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def _pieces(store: Store, part: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    source = opened(store, part.path, size=part.size)
     # Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
         if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
             raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
         have = set(file.schema_arrow.names)
@@ -201,10 +184,11 @@ def _check(file: DataFile, rows: int) -> None:
 class _Target:
     """A Parquet file that is being written, and the bounds of what is in it."""
 
-    def __init__(self, path: str, schema: pa.Schema) -> None:
-        self._path = path
+    def __init__(self, store: Store, path: str, schema: pa.Schema) -> None:
+        self._store, self._path = store, path
         self._schema = schema
         self._waiting: list[pa.Table] = []
+        self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._told: list[dict[str, Any]] = []
 
@@ -214,31 +198,35 @@ class _Target:
         if sum(table.nbytes for table in self._waiting) >= _GROUP_BYTES:
             self._flush()
 
-    def close(self) -> tuple[int, int]:
-        """Rows and bytes of the file, which is complete now."""
+    def close(self, values: Mapping[str, str | None]) -> StagedFile | None:
+        """The file, there for good now; None where it would have no row."""
         self._flush()
         if self._writer is None:
-            return 0, 0
+            return None
         self._writer.close()
-        handle = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-            size = os.fstat(handle).st_size
-        finally:
-            os.close(handle)
-        sync(os.path.dirname(self._path))
-        return sum(told["numRecords"] for told in self._told), size
+        size = self._landed()
+        rows = sum(told["numRecords"] for told in self._told)
+        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+        stats = json.dumps(joined(self._told), separators=(",", ":"), ensure_ascii=False)
+        return StagedFile(self._path, size, rows, stats, dict(values))
+
+    def _landed(self) -> int:
+        """The size of the file, there for good."""
+        if isinstance(self._sink, pa.BufferOutputStream):
+            content = self._sink.getvalue()
+            self._store.write(self._path, content.to_pybytes())
+            return int(content.size)
+        path = f"{self._store.address}/{self._path}"
+        if self._sink is not None:
+            self._sink.close()
+        sync(path)
+        sync(os.path.dirname(path))
+        return os.path.getsize(path)
 
     def drop(self) -> None:
         if self._writer is not None:
-            if self._writer.is_open:
-                self._writer.close()
-            os.unlink(self._path)
             self._writer = None
-
-    def statistics(self) -> str:
-        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-        return json.dumps(joined(self._told), separators=(",", ":"), ensure_ascii=False)
+            self._store.remove(self._path)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -246,8 +234,11 @@ class _Target:
         rows = pa.concat_tables(self._waiting)
         self._waiting = []
         if self._writer is None:
+            on_disk = isinstance(self._store, Disk)
+            path = f"{self._store.address}/{self._path}"
+            self._sink = pa.OSFile(path, "wb") if on_disk else pa.BufferOutputStream()
             self._writer = pq.ParquetWriter(
-                self._path,
+                self._sink,
                 self._schema,
                 compression="zstd",
                 compression_level=1,
@@ -304,7 +295,7 @@ class Swap:
     """Files that go, and the one that stands for them."""
 
     removed: tuple[DataFile, ...]
-    added: NewFile | None
+    added: StagedFile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,117 +312,67 @@ class Exchange:
 
 
 def exchange(
-    state: TableState, swaps: Sequence[Swap], about: Exchange
-) -> tuple[TableState, list[Swap]]:
+    state: Snapshot, swaps: Sequence[Swap], about: Exchange
+) -> tuple[Snapshot, list[Swap]]:
     """Commit what can still be swapped; files that were written for the rest are removed.
 
     Returns the table as it is then, and what was done. Raises BusyError and OvertakenError.
     """
     done: list[Swap] = []
 
-    def attempt() -> TableState:
+    def attempt() -> Snapshot:
         about.ready()
         newest = follow(state)
         done[:] = [] if _is_other(state, newest) else _possible(newest, swaps)
         if done:
-            _commit(newest, done, about)
-            newest = follow(newest)
+            newest = commit(newest.store, newest, _change(done, about))
         return newest
 
     try:
         after = until_not_overtaken(attempt) if about.patient else attempt()
     except (BusyError, OvertakenError):
-        drop(state.folder, swaps)
+        drop(state.store, swaps)
         raise
-    drop(state.folder, [swap for swap in swaps if swap not in done])
+    drop(state.store, [swap for swap in swaps if swap not in done])
     return after, done
 
 
-def drop(folder: str, swaps: Sequence[Swap]) -> None:
+def drop(store: Store, swaps: Sequence[Swap]) -> None:
     """Remove files that no commit names."""
     for swap in swaps:
         if swap.added is not None:
-            try:
-                os.unlink(f"{folder}/{swap.added.path}")
-            except FileNotFoundError:
-                continue
+            store.remove(swap.added.path)
 
 
-def _is_other(before: TableState, now: TableState) -> bool:
+def _is_other(before: Snapshot, now: Snapshot) -> bool:
     return before.metadata is not now.metadata or before.protocol is not now.protocol
 
 
-def _possible(now: TableState, swaps: Sequence[Swap]) -> list[Swap]:
+def _possible(now: Snapshot, swaps: Sequence[Swap]) -> list[Swap]:
     return [s for s in swaps if all(now.files.get(f.path) == f for f in s.removed)]
 
 
-def _commit(state: TableState, swaps: Sequence[Swap], about: Exchange) -> None:
-    text = _text(swaps, about)
-    path = commit_path(state.folder, state.version + 1)
-    try:
-        create_commit(path, text)
-    except OSError:
-        # it may have landed all the same: the log decides
-        if not _is_ours(path, text):
-            raise
-
-
-def _is_ours(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read() == text
-    except OSError:
-        return False
-
-
-def _text(swaps: Sequence[Swap], about: Exchange) -> str:
-    now = time.time_ns() // 1_000_000
+def _change(swaps: Sequence[Swap], about: Exchange) -> Change:
     gone = [file for swap in swaps for file in swap.removed]
     new = [swap.added for swap in swaps if swap.added is not None]
-    actions: list[dict[str, Any]] = [{"commitInfo": _info(gone, new, about, now)}]
-    actions += [{"remove": _remove(file, about, now)} for file in gone]
-    actions += [{"add": _add(file, about)} for file in new]
-    return commit_lines(actions)
-
-
-def _info(
-    gone: Sequence[DataFile], new: Sequence[NewFile], about: Exchange, now: int
-) -> Mapping[str, Any]:
-    return {
-        "timestamp": now,
-        "operation": about.operation,
-        "operationParameters": {},
-        "operationMetrics": {
-            "numRemovedFiles": str(len(gone)),
-            "numRemovedBytes": str(sum(file.size for file in gone)),
-            "numAddedFiles": str(len(new)),
-            "numAddedBytes": str(sum(file.size for file in new)),
+    return Change(
+        about.operation,
+        removed=gone,
+        added=new,
+        # each stands where its files stood among the others that are sorted by their times
+        modified_ms={
+            swap.added.path: max(file.modified_ms for file in swap.removed)
+            for swap in swaps
+            if swap.added is not None
         },
-        "isBlindAppend": False,
-        "engineInfo": "Distributary",
-    }
-
-
-def _remove(file: DataFile, about: Exchange, now: int) -> Mapping[str, Any]:
-    return {
-        "path": file.spelled,
-        "deletionTimestamp": now,
-        "dataChange": about.data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": dict(file.values),
-        "size": file.size,
-    }
-
-
-def _add(file: NewFile, about: Exchange) -> Mapping[str, Any]:
-    return {
-        "path": quote(file.path, safe="/="),
-        "partitionValues": dict(file.values),
-        "size": file.size,
-        "modificationTime": file.modified_ms,
-        "dataChange": about.data_change,
-        "stats": file.stats,
-    }
+        same_rows=not about.data_change,
+        metrics={
+            "numRemovedFiles": len(gone),
+            "numRemovedBytes": sum(file.size for file in gone),
+            "numAddedFiles": len(new),
+            "numAddedBytes": sum(file.size for file in new),
+        },
+    )
 
 
 _COMMIT_BYTES = 2**30
@@ -464,18 +405,18 @@ class Manners:
     patient: bool = True
 
 
-def planned(state: TableState, sizes: Sizes) -> Compacted | None:
+def planned(state: Snapshot, sizes: Sizes) -> Compacted | None:
     """What could be put together; None where there is nothing."""
     found = bins(state.files.values(), sizes)
     if not found:
         return None
     after = len(state.files) - sum(len(each) - 1 for each in found)
-    return Compacted(len(state.files), after, state.bytes, state.bytes)
+    return Compacted(len(state.files), after, state.size, state.size)
 
 
 def compact(
-    state: TableState, sizes: Sizes, manners: Manners | None = None
-) -> tuple[TableState, Compacted | None]:
+    state: Snapshot, sizes: Sizes, manners: Manners | None = None
+) -> tuple[Snapshot, Compacted | None]:
     """Put small files together; None where there is nothing to do.
 
     Raises UnsupportedTypeError for a table with columns that cannot be written again, and OSError.
@@ -501,8 +442,8 @@ def compact(
     return now, Compacted(
         files_before=len(before.files),
         files_after=len(before.files) - sum(len(swap.removed) - 1 for swap in done),
-        bytes_before=before.bytes,
-        bytes_after=before.bytes - sum(_saved(swap) for swap in done),
+        bytes_before=before.size,
+        bytes_after=before.size - sum(_saved(swap) for swap in done),
         rows=sum(swap.added.rows for swap in done if swap.added),
         version=now.version if done else None,
         seconds=time.perf_counter() - started,
@@ -510,7 +451,7 @@ def compact(
     )
 
 
-def refusal(state: TableState) -> str:
+def refusal(state: Snapshot) -> str:
     """Why this table cannot be compacted; empty when it can."""
     beyond = state.beyond_us()
     if beyond:
@@ -533,7 +474,7 @@ def _shares(found: Sequence[Bin]) -> Iterator[list[Bin]]:
         yield share
 
 
-def _written(state: TableState, share: Sequence[Bin], manners: Manners) -> list[Swap]:
+def _written(state: Snapshot, share: Sequence[Bin], manners: Manners) -> list[Swap]:
     manners.ready()
     schema = stored_schema(state)
     swaps: list[Swap] = []
@@ -542,12 +483,12 @@ def _written(state: TableState, share: Sequence[Bin], manners: Manners) -> list[
             made = _together(state, files, schema)
             swaps += [] if made is None else [made]
     except BaseException:
-        drop(state.folder, swaps)
+        drop(state.store, swaps)
         raise
     return swaps
 
 
-def _together(state: TableState, files: Bin, schema: pa.Schema) -> Swap | None:
+def _together(state: Snapshot, files: Bin, schema: pa.Schema) -> Swap | None:
     try:
         return Swap(files, write_together(state, files, schema).file)
     except FileNotFoundError:

@@ -1,543 +1,562 @@
-"""One table's transaction log, as far as committing files needs it: one shape, two ways."""
+"""The log of a Delta table, read: what the table is now, in a folder or in a bucket alike.
+
+A log is replayed from its newest checkpoint. Whoever has seen a version reads on from there, commit
+by commit: that takes two looks at a folder, and one request to a bucket, when nothing is new.
+Those who only add files need not know the thousands that are there, and do not read them.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
+import re
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import (
-    AddAction,
-    CommitProperties,
-    Transaction,
-    create_table_with_add_actions,
-)
+import pyarrow.parquet as pq
 
-from distributary.delta.columns import Field, MergedFields, fields_in, schema_string
-from distributary.delta.commit import (
-    PLAIN_PROTOCOL,
-    Identity,
-    commit_path,
-    commit_text,
-    create_commit,
-    facts,
-    identity_of,
-    is_trusted,
-    metadata_of,
-    name_commit,
-    new_metadata,
-    read_commit,
-    source_in,
-)
-from distributary.delta.tables import OvertakenError
-from distributary.errors import PublishError, StagedFileError
-from distributary.model.manifest import Mark, TableEntry
-from distributary.store.disk import NO_NAMING, sync, unnamed
+from distributary.delta.columns import Field, fields_in
+from distributary.delta.parquet import opened, read_file
+from distributary.errors import OutsideLakeError, PublishError
+from distributary.model.cache import Cache
+from distributary.model.manifest import parsed
+from distributary.model.table import is_below
+from distributary.store.base import Info, Store, at
 
+LOG = "_delta_log"
+HINT = f"{LOG}/_last_checkpoint"
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""What a table may ask of its readers and writers, beyond the oldest protocol, for us to be one."""
+PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+"""What our own tables ask of their readers and writers: every engine can do this."""
+TRUSTED_SECONDS = 3600
+"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
+ASK_AGAIN_SECONDS = 600.0
+"""A bucket is asked this often whether a table that we write to is still the same one."""
+MOST_TABLES = 4096
+"""Tables that a process follows; the one that waited longest is loaded anew next time."""
 
-class TableLog(Protocol):
-    """What the log says as of the last `refresh`. Not thread-safe: its owner holds a lock."""
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_FILES = (b'{"add"', b'{"remove"', b'{"cdc"')
+_TRIES = 3
+_READERS = 16
+_LONGEST_EVIDENCE = 300
 
-    def refresh(self, app_id: str | None = None) -> None:
-        """Catch up with the newest version; after this `mark` knows `app_id`."""
-        ...
-
-    def forget(self) -> None:
-        """Trust nothing seen so far: the next `refresh` starts anew."""
-        ...
-
-    def version(self) -> int:
-        """The newest version, or -1 where there is no table."""
-        ...
-
-    def mark(self, app_id: str) -> int | None:
-        """The newest batch that the application has committed."""
-        ...
-
-    def fields(self) -> Sequence[Field] | None:
-        """The columns, or None where there is no table."""
-        ...
-
-    def partition_columns(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
-        ...
-
-    def source_of(self, mark: Mark) -> str | None:
-        """The source fingerprint of the commit that carries this batch, if the log still tells."""
-        ...
-
-    def size_of(self, file: str) -> int | None:
-        """The size of a file in the table's folder, or None if there is no such file."""
-        ...
-
-    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
-        """Add the entry's files to the very version that `refresh` saw; return the new version.
-
-        Raises OvertakenError if anybody committed anything in between. After any other exception
-        it is unknown whether the commit has landed.
-        """
-        ...
+Action = Mapping[str, Any]
+"""One line of a commit."""
 
 
-def check_partitioning(entry: TableEntry, actual: Sequence[str]) -> None:
-    """Files are cut by the table's partition columns: for other ones they would be read wrong."""
-    if tuple(actual) != entry.table.partition_by:
-        raise PublishError(
-            f"table {entry.table.name} is partitioned in another way than the batch was staged for",
-            where=entry.table.path,
-            evidence=f"table: {', '.join(actual) or 'not at all'}; "
-            f"batch: {', '.join(entry.table.partition_by) or 'not at all'}",
-            next_step="somebody made or replaced the table meanwhile: put the old one back and "
-            "resume it, or restart the pipeline, which then follows the table",
-            reason="partitions",
+class BrokenLogError(Exception):
+    """A log with commits missing: nobody can tell what the table is."""
+
+
+def commit_path(folder: str, version: int) -> str:
+    """Where the commit of a version is."""
+    return f"{folder}/{commit_name(version)}"
+
+
+def commit_name(version: int) -> str:
+    """The same within the table's folder."""
+    return f"{LOG}/{version:020d}.json"
+
+
+def in_table(folder: str, path: str) -> str:
+    """The path of a file that a table's log names; OutsideLakeError if it is not in the folder."""
+    if not is_below(path):
+        raise OutsideLakeError(
+            "the log of a table names a file outside of the table's folder",
+            where=folder,
+            evidence=path[:_LONGEST_EVIDENCE],
+            next_step="find out who wrote this commit",
         )
+    return path
 
 
-def check_staged(entry: TableEntry, size_of: Callable[[str], int | None]) -> None:
-    """Each file must be there as it was staged: a VACUUM may have come by."""
-    for file in entry.files:
-        parts = PurePosixPath(file.path)
-        inside = not parts.is_absolute() and ".." not in parts.parts
-        size = size_of(file.path) if inside else None
-        if size == file.size:
-            continue
-        if not inside:
-            found = "its name points out of the table's folder"
-        else:
-            found = "no such file" if size is None else f"{size:,} bytes"
-        raise StagedFileError(
-            f"a staged file of table {entry.table.name} is not what was staged",
-            where=f"{entry.table.path}/{file.path}",
-            evidence=f"staged {file.size:,} bytes; found: {found}",
-            next_step="find out who removes young files from this folder (a VACUUM with a short "
-            "retention?); the records are still at the source: stage the batch again",
-            table=entry.table.name,
-        )
-
-
-# The log of a table in a folder of this machine, followed and written commit by commit.
-#
-# A library that loads a table pays for all of its files at each commit, a thousand tables a
-# batch. An append needs to know four things only: the newest version, the columns, the protocol
-# and the marks. So the table is loaded once, each further commit is read as it comes, and a new
-# one is written under the next number; if that number is taken, the commit was overtaken. Columns
-# and files change in one commit. Tables that ask more of their writers than ours do are left to
-# `store_log`.
-
-_log = logging.getLogger(__name__)
-
-CHECKPOINT_EVERY = 50
-"""Commits, in a young table; its own `delta.checkpointInterval` goes first."""
-_LEAST_SHARE = 20
-"""A checkpoint names every file: an old table writes one when its log has grown by 1/20."""
-CLEAN_EVERY = 20
-"""Checkpoints: then commits older than the table's retention are removed."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    version: int
-    metadata: dict[str, Any]
-    plain: bool
-    identity: Identity | None
-    """Of the newest commit's file: a table that was deleted and made again has another one."""
-    marks: dict[str, int | None]
-    fields: list[Field] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.fields = fields_in(self.metadata["schemaString"])
+# What a version of a table is.
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
-    """A commit that is written and has no name yet."""
+class DataFile:
+    """A file that the table consists of."""
 
-    entry: TableEntry
-    mark: Mark
-    version: int
-    handle: int
+    path: str
+    """In the table's folder."""
+    spelled: str
+    """The same as the log has it."""
+    size: int
+    modified_ms: int = 0
+    values: Mapping[str, str | None] = field(default_factory=dict)
+    """Of the partition columns, as the log has them."""
+    stats: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """The statistics in the log."""
+        try:
+            found = json.loads(self.stats or "{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def bounds(self, column: str) -> tuple[Any, Any]:
+        """The lowest and the highest value of a column, None where the log does not tell."""
+        told = self.told()
+        low, high = (told.get(name) or {} for name in ("minValues", "maxValues"))
+        return low.get(column), high.get(column)
 
 
-class BeyondUsError(Exception):
-    """Nothing was written: this table needs a writer that knows more of the protocol."""
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table."""
 
+    store: Store
+    """Its folder."""
+    version: int = -1
+    identity: str | None = None
+    """Of the newest commit's file: a table that was deleted and made again has another one."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """As the log spells it."""
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    fields: Sequence[Field] = ()
+    """The columns."""
+    invariants: bool = False
+    """Whether a column has conditions that its writers must check."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """The newest batch of each application."""
+    checkpoint: int = -1
+    """The version of the checkpoint that the log was read from."""
+    has_files: bool = True
+    """Whether the files are known."""
+    files: Mapping[str, DataFile] = field(default_factory=dict)
+    """By their paths."""
+    removed: Mapping[str, int] = field(default_factory=dict)
+    """Files that were taken away and when, in milliseconds since 1970, as far as the log tells."""
 
-class LocalLog:
-    """The log of one table; see `TableLog`."""
+    @property
+    def folder(self) -> str:
+        """The address of its folder."""
+        return self.store.address
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._seen: _Seen | None = None
-        self._draft: _Draft | None = None
+    @property
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(file.size for file in self.files.values())
 
-    def refresh(self, app_id: str | None = None) -> None:
-        """Catch up with the newest version: two looks at the folder, if nothing is new."""
-        seen = self._seen
-        if seen is None or not self._is_trusted(seen):
-            seen = self._load([app_id, *(seen.marks if seen else ())])
-        elif app_id is not None and app_id not in seen.marks:
-            seen = self._load([app_id, *seen.marks])
-        self._seen = seen
-        while seen is not None and self._follow(seen):
-            pass
+    @property
+    def properties(self) -> dict[str, str]:
+        """What people and engines have set on the table."""
+        return dict(self.metadata.get("configuration") or {})
 
-    def forget(self) -> None:
-        """Load anew next time."""
-        self._seen = None
-
-    def version(self) -> int:
-        """The newest version, or -1."""
-        return self._seen.version if self._seen else -1
-
-    def mark(self, app_id: str) -> int | None:
-        """The newest batch of the application."""
-        return self._seen.marks.get(app_id) if self._seen else None
-
-    def fields(self) -> Sequence[Field] | None:
-        """The columns, or None."""
-        return self._seen.fields if self._seen else None
-
+    @property
     def partition_columns(self) -> tuple[str, ...]:
         """The columns that the table is partitioned by."""
-        return tuple(self._seen.metadata.get("partitionColumns") or ()) if self._seen else ()
+        return tuple(self.metadata.get("partitionColumns") or ())
 
-    def source_of(self, mark: Mark) -> str | None:
-        """Walk back from the newest commit to the one that carries the batch."""
-        for version in range(self.version(), -1, -1):
-            commit = read_commit(commit_path(self._folder, version))
-            if commit is None:
-                return None
-            batch = commit.marks.get(mark.app_id)
-            if batch is not None and batch <= mark.batch:
-                return source_in(commit.info, mark)
+    def has(self, app_id: str, batch: int) -> bool:
+        """Whether the application has committed the batch, or a later one."""
+        return self.marks.get(app_id, -1) >= batch
+
+    def property(self, name: str) -> str | None:
+        """A property of the table."""
+        return self.properties.get(name)
+
+    def addresses(self) -> list[str]:
+        """Where its files are. Raises OutsideLakeError."""
+        return [f"{self.folder}/{in_table(self.folder, path)}" for path in self.files]
+
+    def read(self, file: DataFile, schema: pa.Schema, *, lenient: bool = False) -> pa.Table:
+        """A file with the columns of a schema."""
+        address = f"{self.folder}/{in_table(self.folder, file.path)}"
+        return read_file(address, schema, lenient=lenient, size=file.size)
+
+    def rows(self, schema: pa.Schema) -> pa.Table:
+        """All rows."""
+        parts = [self.read(file, schema) for file in self.files.values()]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def beyond_us(self) -> str:
+        """Why only another engine can write this table; empty when we can."""
+        reader = int(self.protocol.get("minReaderVersion", 1))
+        writer = int(self.protocol.get("minWriterVersion", 1))
+        if reader <= 1 and writer <= 2:
+            return ""
+        asked = {*(self.protocol.get("readerFeatures") or ())}
+        asked |= {*(self.protocol.get("writerFeatures") or ())}
+        if reader in (1, 3) and writer == 7 and not asked - FEATURES:
+            return ""
+        return f"features: {', '.join(sorted(asked - FEATURES)) or f'writer version {writer}'}"
+
+    def no_new_rows(self) -> str:
+        """Why rows cannot be added by us; empty when they can."""
+        return "columns have invariants" if self.invariants else self.beyond_us()
+
+    def no_changes(self) -> str:
+        """Why rows cannot be replaced by files that we write; empty when they can."""
+        if self.partition_columns:
+            return "it is partitioned"
+        if self.property("delta.appendOnly") == "true":
+            return "rows may only be added: delta.appendOnly"
+        return self.no_new_rows()
+
+    def refuse_unusable(self, table: str) -> None:
+        """Raises PublishError for a table that only another engine can change."""
+        self._refuse(table, self.no_changes())
+
+    def refuse_unreadable(self, table: str) -> None:
+        """Raises PublishError for a table whose files do not tell all of its rows."""
+        features = {*(self.protocol.get("readerFeatures") or ())} - FEATURES
+        self._refuse(table, f"features: {sorted(features)}" if features else "")
+
+    def _refuse(self, table: str, reason: str) -> None:
+        if reason:
+            raise PublishError(
+                f"table {table} needs an engine that knows more of the protocol",
+                where=self.folder,
+                evidence=reason,
+                next_step="use Spark for this table, or take the feature off it",
+                reason="features",
+            )
+
+
+# Commits, and what they make of a version.
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit says, except for its files."""
+
+    info: dict[str, Any]
+    metadata: dict[str, Any] | None
+    marks: dict[str, int]
+
+
+def actions_in(data: bytes, *, files: bool = True) -> list[Action]:
+    """The actions of a commit, one a line; files are most of it, and not everybody's interest."""
+    lines = (line for line in data.split(b"\n") if not line.isspace())
+    return [parsed(line) for line in lines if line and (files or not line.startswith(_FILES))]
+
+
+def parse_commit(data: bytes) -> Commit:
+    """What a commit says of itself."""
+    info: dict[str, Any] = {}
+    metadata = None
+    marks: dict[str, int] = {}
+    for action in actions_in(data, files=False):
+        info = action.get("commitInfo", info)
+        metadata = action.get("metaData", metadata)
+        if "txn" in action:
+            marks[action["txn"]["appId"]] = action["txn"]["version"]
+    return Commit(info, metadata, marks)
+
+
+def read_commit(store: Store, version: int) -> Commit | None:
+    """The commit of a version, or None where it is not (or no longer) there."""
+    try:
+        return parse_commit(store.read(commit_name(version)))
+    except FileNotFoundError:
         return None
 
-    def size_of(self, file: str) -> int | None:
-        """The size of a file in the table's folder."""
+
+def added_by(store: Store, version: int) -> list[str] | None:
+    """The files that a version has added; None where it is no longer told."""
+    try:
+        actions = actions_in(store.read(commit_name(version)))
+    except FileNotFoundError:
+        return None
+    return [in_table(store.address, unquote(a["add"]["path"])) for a in actions if "add" in a]
+
+
+def commits_back(snapshot: Snapshot) -> Iterator[tuple[int, Commit]]:
+    """The commits of a table, the newest first, as far back as its log tells."""
+    for version in range(snapshot.version, -1, -1):
+        found = read_commit(snapshot.store, version)
+        if found is None:
+            return
+        yield version, found
+
+
+def replayed(
+    seen: Snapshot, commits: Sequence[Iterable[Action]], version: int, identity: str | None
+) -> Snapshot:
+    """A version of a table, after commits that lead to another."""
+    metadata, protocol = seen.metadata, seen.protocol
+    marks: dict[str, int] = {}
+    files: dict[str, DataFile | None] = {}
+    removed: dict[str, int] = {}
+    for actions in commits:
+        added: list[DataFile] = []
+        for action in actions:
+            if "txn" in action:
+                marks[action["txn"]["appId"]] = action["txn"]["version"]
+            elif "add" in action:
+                if seen.has_files:
+                    added.append(_file(action["add"]))
+            elif "remove" in action:
+                if seen.has_files:
+                    path = unquote(action["remove"]["path"])
+                    files[path] = None
+                    removed[path] = int(action["remove"].get("deletionTimestamp") or 0)
+            else:
+                metadata = action.get("metaData", metadata)
+                protocol = action.get("protocol", protocol)
+        # a file that a commit names twice, once to remove it, is there
+        files.update((file.path, file) for file in added)
+    fields, invariants = seen.fields, seen.invariants
+    if metadata is not seen.metadata:
+        fields = fields_in(metadata["schemaString"])
+        invariants = '"delta.invariants"' in metadata["schemaString"]
+    there, gone = seen.files, seen.removed
+    if files:
+        both = {**seen.files, **files}
+        there = {path: file for path, file in both.items() if file is not None}
+        old = {**seen.removed, **removed}
+        gone = {path: when for path, when in old.items() if path not in there}
+    # not `replace`, which takes longer than all else here: this is once a table and batch
+    return Snapshot(
+        store=seen.store,
+        version=version,
+        identity=identity,
+        metadata=metadata,
+        protocol=protocol,
+        fields=fields,
+        invariants=invariants,
+        marks={**seen.marks, **marks} if marks else seen.marks,
+        checkpoint=seen.checkpoint,
+        has_files=seen.has_files,
+        files=there,
+        removed=gone,
+    )
+
+
+def _file(add: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        path=unquote(add["path"]),
+        spelled=add["path"],
+        size=int(add["size"]),
+        modified_ms=int(add.get("modificationTime") or 0),
+        values=add.get("partitionValues") or {},
+        stats=add.get("stats"),
+    )
+
+
+# A table that is seen for the first time, and one that was seen before.
+
+
+@dataclass(frozen=True, slots=True)
+class LogNames:
+    """The files of a log, by their names."""
+
+    commits: Mapping[int, Info]
+    checkpoints: Mapping[int, tuple[Info, ...]]
+    """Versions with a whole checkpoint, and its parts."""
+
+    @property
+    def checkpoint(self) -> int:
+        """The version of the newest checkpoint, or -1."""
+        return max(self.checkpoints, default=-1)
+
+
+def log_names(store: Store, *, since: int = -1) -> LogNames:
+    """What is in a table's log folder, from a version on."""
+    commits: dict[int, Info] = {}
+    parts: dict[tuple[int, int], list[Info]] = {}
+    for info in store.files(LOG, after=f"{since:020d}" if since > 0 else ""):
+        name = info.name.removeprefix(f"{LOG}/")
+        if match := _COMMIT.fullmatch(name):
+            commits[int(match[1])] = info
+        elif match := _CHECKPOINT.fullmatch(name):
+            parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(info)
+    whole = {
+        version: tuple(sorted(found, key=lambda info: info.name))
+        for (version, count), found in parts.items()
+        if len(found) == count
+    }
+    return LogNames(dict(sorted(commits.items())), whole)
+
+
+def load(store: Store, *, files: bool = True) -> Snapshot | None:
+    """The newest version of a table, or None where there is none. Raises BrokenLogError."""
+    for _ in range(_TRIES - 1):
         try:
-            return os.stat(f"{self._folder}/{file}").st_size
+            return _load(store, files=files)
+        except FileNotFoundError:
+            # somebody cleans the log up: it has a newer checkpoint then
+            continue
+    return _load(store, files=files)
+
+
+def follow(seen: Snapshot) -> Snapshot:
+    """The same table at its newest version, by the commits since."""
+    commits: list[list[Action]] = []
+    identity = seen.identity
+    while True:
+        try:
+            data, identity = seen.store.fetch(commit_name(seen.version + len(commits) + 1))
         except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def prepare(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int | None:
-        """Write the next commit, so that `commit` has to give it its name only.
-
-        The name is in its place before a sync: who prepares makes the file durable before, and
-        the name after. Returns the device to sync, or None where there is nothing to gain.
-        """
-        seen = self._seen
-        if seen is None or not seen.plain or merged.changed:
-            return None
-        text = commit_text(entry, mark, metadata=None, new=False).encode("utf-8", "replace")
-        self.discard()
-        handle = unnamed(f"{self._folder}/_delta_log", text)
-        if handle is None:
-            return None
-        self._draft = _Draft(entry, mark, seen.version + 1, handle)
-        return os.fstat(handle).st_dev
-
-    def discard(self) -> None:
-        """Forget what was prepared."""
-        if self._draft is not None:
-            os.close(self._draft.handle)
-            self._draft = None
-
-    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
-        """Write the next commit, columns and files in one. Raises BeyondUsError."""
-        seen, version = self._seen, self.version() + 1
-        if seen is not None and not seen.plain:
-            raise BeyondUsError("the table asks for more than an append")
-        metadata: dict[str, Any] | None = None
-        if seen is None:
-            metadata = new_metadata(entry, merged)
-        elif merged.changed:
-            metadata = {**seen.metadata, "schemaString": schema_string(merged.fields)}
-        if metadata is None and (identity := self._named(entry, mark, version)) is not None:
-            return self._committed(version, identity, mark)
-        if metadata is not None and _needs_feature(metadata["schemaString"]):
-            raise BeyondUsError("a column asks for a table feature")
-        if seen is None:
-            os.makedirs(f"{self._folder}/_delta_log", exist_ok=True)
-            sync(self._folder)
-        text = commit_text(entry, mark, metadata=metadata, new=seen is None)
-        identity = create_commit(commit_path(self._folder, version), text)
-        if seen is None:
-            seen = self._seen = _Seen(version, metadata or {}, True, identity, {})
-        elif metadata is not None:
-            seen.metadata, seen.fields = metadata, merged.fields
-        self._committed(version, identity, mark)
-        if self.checkpoint_is_due():
-            self.checkpoint()
-        return version
-
-    def _named(self, entry: TableEntry, mark: Mark, version: int) -> Identity | None:
-        """The commit that was prepared for just this, in its place; else None."""
-        draft, self._draft = self._draft, None
-        if draft is None:
-            return None
-        try:
-            if draft.entry is not entry or (draft.mark, draft.version) != (mark, version):
-                return None
-            return name_commit(commit_path(self._folder, version), draft.handle)
-        except OSError as error:
-            if error.errno in NO_NAMING:
-                return None
-            raise
-        finally:
-            os.close(draft.handle)
-
-    def _committed(self, version: int, identity: Identity, mark: Mark) -> int:
-        if self._seen is not None:
-            self._seen.version, self._seen.identity = version, identity
-            self._seen.marks[mark.app_id] = mark.batch
-        return version
-
-    def _is_trusted(self, seen: _Seen) -> bool:
-        return is_trusted(self._folder, seen.version, seen.identity)
-
-    def _load(self, app_ids: Iterable[str | None]) -> _Seen | None:
-        if not os.path.isdir(f"{self._folder}/_delta_log"):
-            return None
-        try:
-            table = DeltaTable(self._folder)
-        except TableNotFoundError:
-            return None
-        protocol, version, metadata = table.protocol(), table.version(), metadata_of(table)
-        return _Seen(
-            version,
-            metadata,
-            _is_plain(protocol.min_reader_version, protocol.min_writer_version, metadata),
-            identity_of(commit_path(self._folder, version)),
-            {app: table.transaction_version(app) for app in app_ids if app is not None},
-        )
-
-    def _follow(self, seen: _Seen) -> bool:
-        path = commit_path(self._folder, seen.version + 1)
-        identity = identity_of(path)
-        commit = read_commit(path) if identity else None
-        if commit is None:
-            return False
-        if commit.metadata is not None:
-            seen.metadata = commit.metadata
-            seen.fields = fields_in(commit.metadata["schemaString"])
-        if commit.metadata is not None or commit.protocol is not None:
-            protocol = commit.protocol or (PLAIN_PROTOCOL if seen.plain else {})
-            reader = protocol.get("minReaderVersion", 3)
-            writer = protocol.get("minWriterVersion", 7)
-            seen.plain = _is_plain(reader, writer, seen.metadata)
-        seen.marks.update(commit.marks)
-        seen.version, seen.identity = seen.version + 1, identity
-        return True
-
-    def checkpoint_is_due(self) -> bool:
-        """Readers replay a log from its newest checkpoint; tables take turns to write theirs."""
-        turn, every = self._turn()
-        return turn % every == 0 and self.version() >= every // 5
-
-    def checkpoint(self) -> None:
-        """Write one; where that fails, nothing is lost but the time of readers."""
-        turn, every = self._turn()
-        try:
-            table = DeltaTable(self._folder)
-            table.create_checkpoint()
-            if turn % (every * CLEAN_EVERY) == 0:
-                table.cleanup_metadata()
-        except (DeltaError, OSError) as error:
-            # the commit has landed, and a checkpoint only makes reading faster
-            _log.warning("no checkpoint for %s: %s", self._folder, type(error).__name__)
-
-    def _turn(self) -> tuple[int, int]:
-        """The number of the newest commit in the table's own count, and each how many it is due."""
-        known = self._seen.metadata.get("configuration") if self._seen else None
-        text = str((known or {}).get("delta.checkpointInterval"))
-        every = int(text) if text.isdecimal() and int(text) else checkpoint_interval(self.version())
-        return self.version() + zlib.crc32(self._folder.encode()), every
+            break
+        commits.append(actions_in(data, files=seen.has_files))
+    if not commits:
+        return seen
+    return replayed(seen, commits, seen.version + len(commits), identity)
 
 
-def checkpoint_interval(version: int) -> int:
-    """Commits between two checkpoints of a table that has so many: 50, then 100 from 2,000 on."""
-    every = CHECKPOINT_EVERY
-    while version >= every * 2 * _LEAST_SHARE:
-        every *= 2
-    return every
-
-
-def _is_plain(reader: int, writer: int, metadata: dict[str, Any]) -> bool:
-    return reader <= 1 and writer <= 2 and '"delta.invariants"' not in metadata["schemaString"]
-
-
-def _needs_feature(schema: str) -> bool:
-    return '"timestamp_ntz"' in schema
-
-
-# The log of a table anywhere else, or of one with special features: through `deltalake`.
-#
-# `deltalake` knows how to claim a commit on each kind of store, and what each table feature asks
-# of a writer. The price is a reload of the table's state at every commit.
-
-_HISTORY_STEPS = (20, 500, None)
-_CHECKPOINT_EVERY = 20
-"""Commits; each of them reads all since the last checkpoint; the library itself chooses 100."""
-
-
-class StoreLog:
-    """The log of one table; see `TableLog`."""
-
-    def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
-        self._path = path
-        self._options = dict(storage_options)
-        self._table: DeltaTable | None = None
-        self._files: pafs.FileSystem | None = None
-        self._seen: tuple[int, int] | None = None
-
-    def refresh(self, app_id: str | None = None) -> None:
-        """Catch up with the newest version."""
-        if self._table is not None and self._newest_commit() == self._seen:
-            self._table.update_incremental()
-        else:
-            # not seen before, or deleted and perhaps made again behind us
-            self._table = self._load()
-        self._seen = self._newest_commit()
-
-    def forget(self) -> None:
-        """Load anew next time."""
-        self._table = None
-
-    def version(self) -> int:
-        """The newest version, or -1."""
-        return self._table.version() if self._table else -1
-
-    def mark(self, app_id: str) -> int | None:
-        """The newest batch of the application."""
-        return self._table.transaction_version(app_id) if self._table else None
-
-    def fields(self) -> Sequence[Field] | None:
-        """The columns, or None."""
-        return fields_in(self._table.schema().to_json()) if self._table else None
-
-    def partition_columns(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
-        return tuple(self._table.metadata().partition_columns) if self._table else ()
-
-    def source_of(self, mark: Mark) -> str | None:
-        """Look for the batch in the history, newest first, a little at a time."""
-        if self._table is None:
-            return None
-        for limit in _HISTORY_STEPS:
-            for info in self._table.history(limit):
-                source = source_in(info, mark)
-                if source is not None:
-                    return source
+def _load(store: Store, *, files: bool) -> Snapshot | None:
+    hint = _hinted(store)
+    names = log_names(store, since=hint)
+    if hint >= 0 and names.checkpoint < hint:
+        names = log_names(store)
+    if not names.commits and not names.checkpoints:
         return None
-
-    def size_of(self, file: str) -> int | None:
-        """The size of a file in the table's folder."""
-        found = self._stat(file)
-        return None if found is None else found[0]
-
-    def commit(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> int:
-        """Change the columns if need be, then add the files: each in a commit of its own."""
-        try:
-            if self._table is None:
-                self._create(entry, mark, merged)
-                return 0
-            if merged.changed:
-                self._evolve(self._table, merged)
-            version = self._table.version() + 1
-            self._table.create_write_transaction(
-                _actions(entry), "append", self._table.schema(), commit_properties=_marked(mark)
-            )
-            return version
-        except CommitFailedError as error:
-            raise OvertakenError(str(error)) from error
-
-    def _load(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._path, storage_options=self._options)
-        except TableNotFoundError:
-            return None
-
-    def _newest_commit(self) -> tuple[int, int] | None:
-        """Size and time of the newest commit that is known: a table made again has another one."""
-        if self._table is None:
-            return None
-        return self._stat(commit_path("", self._table.version())[1:])
-
-    def _stat(self, file: str) -> tuple[int, int] | None:
-        if self._files is None:
-            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._path, self._options))
-        found = self._files.get_file_info(file)
-        if found.type != pafs.FileType.File:
-            return None
-        return int(found.size), int(found.mtime_ns or 0)
-
-    def _create(self, entry: TableEntry, mark: Mark, merged: MergedFields) -> None:
-        try:
-            create_table_with_add_actions(
-                self._path,
-                Schema.from_json(schema_string(merged.fields)),
-                _actions(entry),
-                mode="error",
-                partition_by=list(entry.table.partition_by),
-                name=entry.table.name,
-                description=entry.table.comment or None,
-                configuration={"delta.checkpointInterval": str(_CHECKPOINT_EVERY)},
-                storage_options=self._options,
-                commit_properties=_marked(mark),
-            )
-        except DeltaError as error:
-            # whoever is first makes the table, the others append
-            self.refresh()
-            if self._table is not None:
-                raise OvertakenError(str(error)) from error
-            raise
-
-    def _evolve(self, table: DeltaTable, merged: MergedFields) -> None:
-        schema = Schema.from_json(schema_string(merged.fields))
-        if merged.widened:
-            # nothing is overwritten, as no row fulfils the condition: only the columns change
-            write_deltalake(
-                table,
-                pa.schema(schema.to_arrow()).empty_table(),
-                mode="overwrite",
-                schema_mode="overwrite",
-                predicate="false",
-                partition_by=list(table.metadata().partition_columns) or None,
-                commit_properties=_once(),
-            )
-        else:
-            before = {f["name"]: f for f in fields_in(table.schema().to_json())}
-            changed = [f for f in schema.fields if before.get(f.name) != json.loads(f.to_json())]
-            table.alter.add_columns(changed, commit_properties=_once())
-        table.update_incremental()
+    start = names.checkpoint
+    state = Snapshot(store, start, checkpoint=start, has_files=files)
+    if start >= 0:
+        told = [_checkpointed(store, part, files=files) for part in names.checkpoints[start]]
+        known = names.commits.get(start)
+        state = replayed(state, told, start, None if known is None else known.version)
+    tail = [version for version in names.commits if version > start]
+    if tail == list(range(start + 1, start + 1 + len(tail))) and tail:
+        found = fetch_commits(store, tail)
+        commits = [actions_in(data, files=files) for data, _ in found]
+        state = replayed(state, commits, tail[-1], found[-1][1])
+    elif tail:
+        raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")
+    if not state.metadata or not state.protocol:
+        raise BrokenLogError(f"its log ends at {state.version}, and does not tell its columns")
+    return follow(state)
 
 
-def _actions(entry: TableEntry) -> list[Any]:
-    # a list of AddAction: one call takes that, another one a list that may also hold removals
-    now = time.time_ns() // 1_000_000
+def _hinted(store: Store) -> int:
+    """The version of a checkpoint of which somebody said that it is the newest."""
+    try:
+        version = json.loads(store.read(HINT))["version"]
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return -1
+    return version if isinstance(version, int) else -1
+
+
+def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, str]]:
+    """Commits with the versions of their files, many at once from a bucket."""
+    names = [commit_name(version) for version in versions]
+    if store.asks_for_free or len(names) == 1:
+        return [store.fetch(name) for name in names]
+    with ThreadPoolExecutor(min(_READERS, len(names))) as pool:
+        return list(pool.map(store.fetch, names))
+
+
+_WANTED = {
+    "add": ("path", "partitionValues", "size", "modificationTime", "stats"),
+    "remove": ("path", "deletionTimestamp"),
+    "metaData": (
+        "id",
+        "name",
+        "description",
+        "format",
+        "schemaString",
+        "partitionColumns",
+        "configuration",
+        "createdTime",
+    ),
+    "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
+    "txn": ("appId", "version"),
+}
+_MAPS = ("partitionValues", "configuration", "options")
+
+
+def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
+    """The actions in one file of a checkpoint."""
+    wanted = {a: n for a, n in _WANTED.items() if files or a not in ("add", "remove")}
+    with pq.ParquetFile(opened(store, part.name, size=part.size)) as file:
+        have = file.schema_arrow
+        names = [
+            f"{action}.{name}"
+            for action, inside in wanted.items()
+            if action in have.names
+            for name in inside
+            if have.field(action).type.get_field_index(name) >= 0
+        ]
+        rows = file.read(columns=names)
     return [
-        AddAction(f.path, f.size, dict(f.partition_values), now, True, f.stats) for f in entry.files
+        {action: _plain(told)}
+        for action in rows.column_names
+        for told in rows.column(action).drop_null().to_pylist()
     ]
 
 
-def _marked(mark: Mark) -> CommitProperties:
-    return _once(facts(mark), Transaction(mark.app_id, mark.batch))
+def _plain(told: dict[str, Any]) -> dict[str, Any]:
+    """A struct as a commit has it: maps, which Arrow gives as lists of pairs, and nothing null."""
+    return {
+        key: dict(value) if key in _MAPS else _plain(value) if isinstance(value, dict) else value
+        for key, value in told.items()
+        if value is not None
+    }
 
 
-def _once(told: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:
-    # never again by itself: a second try must look at the table first, and of two who make a table
-    # at the same time, a second try of the library would commit both
-    return CommitProperties(
-        custom_metadata=dict(told or {}), max_commit_retries=0, app_transactions=list(marks)
-    )
+class Log:
+    """The log of one table, followed. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, store: Store, *, files: bool = True, seen: Snapshot | None = None) -> None:
+        """Without `files` only what an append needs is read."""
+        self.store = store
+        self._files = files
+        self._seen = seen
+        self._asked = float("-inf")
+
+    def newest(self) -> Snapshot | None:
+        """The newest version, or None where there is no table. Raises BrokenLogError."""
+        seen, self._seen = self._seen, None
+        if seen is not None and self._is_there(seen):
+            self._seen = follow(seen)
+        else:
+            self._seen = load(self.store, files=self._files)
+        self._asked = time.monotonic()
+        return self._seen
+
+    def likely(self) -> Snapshot | None:
+        """The newest version as far as it is known, for whoever commits on top of it.
+
+        A commit is created exclusively: whoever knows too little is told then, and a bucket need
+        not be asked before.
+        """
+        if self.store.asks_for_free or time.monotonic() - self._asked > ASK_AGAIN_SECONDS:
+            return self.newest()
+        return self._seen
+
+    @property
+    def seen(self) -> Snapshot | None:
+        """The version that was seen last."""
+        return self._seen
+
+    def committed(self, snapshot: Snapshot) -> None:
+        """What the owner has made of the table itself."""
+        self._seen, self._asked = snapshot, time.monotonic()
+
+    def forget(self) -> None:
+        """Trust nothing seen so far."""
+        self._seen, self._asked = None, float("-inf")
+
+    def _is_there(self, seen: Snapshot) -> bool:
+        """Whether the log can be followed from a version."""
+        found = self.store.look(commit_name(seen.version))
+        if found is None or found.version != seen.identity:
+            return False
+        return time.time() - found.modified < TRUSTED_SECONDS
+
+
+_followed: Cache[Snapshot] = Cache(MOST_TABLES)
+
+
+def snapshot_of(address: str) -> Snapshot | None:
+    """The newest version of a table that this process may have seen before; None: there is none."""
+    store = at(address)
+    found = Log(store, seen=_followed.find(store.address)).newest()
+    _followed.keep(store.address, found)
+    return found
+
+
+def keep_following(snapshot: Snapshot) -> None:
+    """The next time, `snapshot_of` reads on from here."""
+    _followed.keep(snapshot.folder, snapshot)

@@ -1,4 +1,4 @@
-"""A table's rows become one Parquet file that no commit names yet, and the facts about it."""
+"""The Parquet files of tables: written before a commit names them, read in today's columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.delta.columns import ColumnConflictError
+from distributary.evolve.align import align
+from distributary.evolve.types import fits
 from distributary.model.manifest import StagedFile, compact
-from distributary.store.base import Uploads, at, is_remote
+from distributary.model.table import Fill
+from distributary.store.base import Store, Uploads, at, is_remote
 
 _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 64
@@ -228,3 +232,78 @@ def _json(value: Any) -> Any:
         case date():
             return value.isoformat()
     return None
+
+
+# Rows of one file in the columns of another time: missing ones are null, narrower ones wider.
+
+
+def conform(table: pa.Table, schema: pa.Schema, *, rows: int, lenient: bool = False) -> pa.Table:
+    """The table with exactly these columns, in this order and of these types.
+
+    Raises ColumnConflictError where values would be lost; they are null instead when `lenient`.
+    """
+    have = set(table.column_names)
+    columns = [
+        _column(table.column(field.name), field, lenient=lenient)
+        if field.name in have
+        else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema) if columns else table.select([])
+
+
+def _column(column: pa.ChunkedArray, field: pa.Field, *, lenient: bool) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
+    if fits(column.type, field.type):
+        source, target = pa.schema([(field.name, column.type)]), pa.schema([field])
+        fill = (Fill(field.name, field.name, field.type),)
+        batches = pa.table([column], schema=source).to_batches()
+        return pa.chunked_array(
+            [align(batch, fill, target).column(0) for batch in batches], field.type
+        )
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        if not lenient:
+            raise ColumnConflictError(field.name, str(field.type), str(column.type)) from error
+    return pa.chunked_array([pa.array(map(_Cast(field.type), column), field.type)])
+
+
+class _Cast:
+    """One value in another type, or null where that type has no such value."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self._type = type_
+
+    def __call__(self, value: pa.Scalar) -> object:
+        try:
+            return value.cast(self._type).as_py()
+        except pa.ArrowException:
+            return None
+
+
+_WHOLE_BYTES = 16 * 2**20
+
+
+def opened(store: Store, name: str, *, size: int | None = None) -> pa.NativeFile:
+    """A file to be read in parts; one of a bucket comes whole, unless it is known to be large.
+
+    Each part would be a request.
+    """
+    if store.asks_for_free or (size is not None and size > _WHOLE_BYTES):
+        return store.open(name)
+    return pa.BufferReader(store.read(name))
+
+
+def read_file(
+    address: str, schema: pa.Schema, *, lenient: bool = False, size: int | None = None
+) -> pa.Table:
+    """A Parquet file with exactly the columns of a schema: what it lacks is null."""
+    folder, _, name = address.rpartition("/")
+    with pq.ParquetFile(opened(at(folder), name, size=size)) as file:
+        have = set(file.schema_arrow.names)
+        names = [name for name in schema.names if name in have]
+        rows, count = file.read(columns=names), file.metadata.num_rows
+    # a name with a dot in it also picks fields of other columns
+    return conform(rows.select(names), schema, rows=count, lenient=lenient)

@@ -22,7 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
-from distributary.errors import LakeUnavailableError, PublishError, clean
+from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.retries import attempts_on
 from distributary.store.base import local_folder, stay_inside
 
@@ -205,6 +205,17 @@ _LASTING = frozenset({"columns", "features", "format", "partitions", "store"})
 def may_pass(error: PublishError) -> bool:
     """Whether the same commit may succeed a moment later, with nobody doing anything about it."""
     return error.retryable and error.context.get("reason") not in _LASTING
+
+
+@contextmanager
+def committing(path: str, *, doing: str) -> Iterator[None]:
+    """Errors of the libraries below become ours."""
+    try:
+        yield
+    except DistributaryError:
+        raise
+    except Exception as error:
+        raise as_publish_error(error, doing=doing, path=path) from error
 
 
 def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError:

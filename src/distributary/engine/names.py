@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
-from distributary.delta.commit import commit_path, parse_commit
+from distributary.delta.log import commit_path, parse_commit
 from distributary.model import layout
 from distributary.model.names import Proposal
 from distributary.store.base import at, is_remote, reaching
@@ -128,7 +128,7 @@ class Entries:
         if "/" not in file:
             return Entry.from_json(text)
         # the version before made an entry in a bucket by the first commit of a table without rows
-        return Entry.from_json((parse_commit(text.decode()).metadata or {}).get("description", ""))
+        return Entry.from_json((parse_commit(text).metadata or {}).get("description", ""))
 
 
 def _file(name: str) -> str:

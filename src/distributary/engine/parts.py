@@ -128,7 +128,7 @@ def make_source(config: PipelineConfig) -> Source:
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Who commits to the tables."""
     introduce(config.lake.address, config.lake.options)
-    direct = DirectPublisher(storage_options=config.lake.options)
+    direct = DirectPublisher()
     if config.tables.format == "parquet":
         letters = table_folder(config, config.tables.dead_letters)
         return MixedPublisher(ParquetPublisher(), special={letters: direct})

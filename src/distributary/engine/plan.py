@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from distributary.changes.tombstones import microseconds
 from distributary.config.base import placeholders
 from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
@@ -22,6 +20,7 @@ from distributary.config.source import Cdc
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.messages import Kind, schema_claim, schema_kind
 from distributary.decode.formats import change_decoder_for, decoder_for
+from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.engine.names import Names, Wanted
 from distributary.engine.schemas import SchemaLookup, envelope_message
 from distributary.engine.tables import (
@@ -49,7 +48,7 @@ from distributary.model.plan import (
     Route,
     RouteKey,
 )
-from distributary.model.record import TIMESTAMP, Format, WriterSchema
+from distributary.model.record import Format, WriterSchema
 from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
@@ -197,14 +196,12 @@ class ChangePlan:
 def _newest_row(path: str) -> int:
     """When the newest row of a merged table was made, as its log tells; else before all times."""
     try:
-        facts = pa.table(DeltaTable(path).get_add_actions(flatten=True))
-    except (DeltaError, OSError):
+        table = snapshot_of(path)
+    except (BrokenLogError, OSError, ValueError):
         return _NEVER
-    name = "max._source_ts"
-    if name not in facts.column_names:
-        return _NEVER
-    newest = pc.max(facts.column(name).cast(TIMESTAMP)).cast(pa.int64()).as_py()
-    return _NEVER if newest is None else int(newest)
+    files = () if table is None else table.files.values()
+    ends = [microseconds(file.bounds("_source_ts")[1]) for file in files]
+    return max((end for end in ends if end is not None), default=_NEVER)
 
 
 _RECHECK_SECONDS = 5.0

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -21,11 +19,12 @@ from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.changes.spark import choose, merge_table_with_spark
+from distributary.config.lake import Lake
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc
-from distributary.delta.snapshot import folder_of, load, merging
-from distributary.delta.swap import Changeset, commit
-from distributary.delta.tables import may_pass, until_not_overtaken
+from distributary.delta.commit import Change, rewrite_files
+from distributary.delta.log import snapshot_of
+from distributary.delta.tables import committing, may_pass, until_not_overtaken
 from distributary.engine.parts import Moment, RunContext, reached
 from distributary.engine.tables import (
     Pending,
@@ -54,6 +53,7 @@ from distributary.retries import attempts_on
 from distributary.source.base import parallelism
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
+from distributary.store.base import at, introduce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,8 +150,6 @@ def forget_all_merged(context: RunContext) -> None:
 
 
 def _forget(path: str, log: str, lane: str, settled: int, kept: set[int]) -> None:
-    folder = folder_of(path)
-
     def is_done(file: str) -> bool:
         found = _NAME.fullmatch(file.rpartition("/")[2])
         if found is None or found[1] != lane:
@@ -159,17 +157,17 @@ def _forget(path: str, log: str, lane: str, settled: int, kept: set[int]) -> Non
         return int(found[2]) <= settled and int(found[2]) not in kept
 
     def attempt() -> None:
-        before = load(folder)
-        done = [file for file in before.files if is_done(file.path)] if before else []
+        before = snapshot_of(path)
+        done = [file for file in before.files.values() if is_done(file.path)] if before else []
         if done:
-            commit(folder, before, Changeset("DELETE", log, removed=done))
+            rewrite_files(path, before, Change("DELETE", log, removed=done))
 
-    with merging(path, doing="remove what was merged"):
+    with committing(path, doing="remove what was merged"):
         until_not_overtaken(attempt)
-    # nobody reads this log at an older version
-    for file in Path(folder).rglob("part-*.parquet"):
-        if is_done(file.name):
-            file.unlink(missing_ok=True)
+        # nobody reads this log at an older version
+        store = at(path)
+        files = [file.name for file in store.files(recursive=True)]
+        store.remove_all([name for name in files if is_done(name)])
 
 
 # Tables that are made of a log catch up with it, many at once, each as one small task.
@@ -220,11 +218,10 @@ def merge_of(
     config: PipelineConfig, cdc: Cdc, entry: TableEntry, mark: Mark, files: Sequence[str]
 ) -> Merge:
     """What a merge is told about one table."""
-    lake = config.lake.local_path
     order = MergeOrder(
         table=entry.table.name,
         path=entry.table.path,
-        tombstones=layout.tombstones(str(lake or config.lake.path), entry.table.name),
+        tombstones=layout.tombstones(config.lake.address, entry.table.name),
         files=tuple(files),
         columns=own_columns(entry.table),
         app_id=mark.app_id,
@@ -239,15 +236,17 @@ def merge_of(
     return Merge(entry.table.role, order)
 
 
-def merge_all(spark: SparkSession, merges: Sequence[Merge]) -> list[Published]:
+def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[Merge]) -> list[Published]:
     """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
     if not merges:
         return []
     tasks = min(len(merges), parallelism(spark))
     shares = [merges[number::tasks] for number in range(tasks)]
+    place, options = lake.address, lake.options
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()
+        introduce(place, options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield facts_batch(_told(merge) for merge in shares[number])
@@ -419,7 +418,7 @@ def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Publis
     reached(Moment.BEFORE_MERGE, batch)
 
     def some(chosen: Sequence[Merge]) -> list[Published]:
-        done = merge_all(context.spark, chosen)
+        done = merge_all(context.spark, context.config.lake, chosen)
         if len(chosen) == len(merges):
             _log_is_there(done)
         return done
@@ -442,9 +441,9 @@ def _files(
     if whole:
         return log_files(path)
     if fresh and log.files:
-        staged = [f"{path}/{file.path}" for file in log.files]
-        if all(map(os.path.exists, staged)):
-            return staged
+        moves = context.config.tables.publisher == "spark"
+        if not moves or all(at(path).look(file.path) for file in log.files):
+            return [f"{path}/{file.path}" for file in log.files]
         # Spark's writer has put the rows into files of its own
         return files_of_commit(path, published.version or 0) or log_files(path, mark.batch)
     # decided by another process: what was staged then may lie in other files by now, and what an
@@ -587,7 +586,7 @@ def _each(
     one: Callable[[TableEntry], Published | DistributaryError],
 ) -> list[Published | DistributaryError]:
     """Every entry, in the quickest way: prepared and then one by one, or in parallel."""
-    threads = context.config.run.publish_threads
+    threads = context.config.publish_threads
     known: dict[str, Published | DistributaryError] = {}
     if len(entries) >= _MANY and isinstance(context.publisher, PreparesCommits):
         try:

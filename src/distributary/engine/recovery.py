@@ -221,7 +221,7 @@ def behind(
     ]
 
     def ask(commit: LastCommit) -> Held | None:
-        return lacking(_expected(config, commit), config.lake.options)
+        return lacking(_expected(config, commit))
 
     if config.lake.is_local:
         # threads would cost more than the few system calls for each

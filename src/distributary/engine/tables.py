@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
@@ -16,8 +14,7 @@ from distributary.config.base import placeholders
 from distributary.config.lake import Tables, below
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc, DeltaSource, FilesSource
-from distributary.delta.commit import commit_path
-from distributary.delta.snapshot import in_table
+from distributary.delta.log import DataFile, added_by, snapshot_of
 from distributary.engine.names import Names, Wanted
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
@@ -46,6 +43,7 @@ from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
 from distributary.stage.files import DATE, METADATA, metadata_plan
 from distributary.stage.partitions import can_partition, partition_columns
 from distributary.stage.parts import TYPE
+from distributary.store.base import at
 
 # The tables of a source's table: its log, the rows as they are now, and their history.
 
@@ -131,32 +129,21 @@ def own_columns(table: TablePlan) -> tuple[Column, ...]:
 
 def log_files(path: str, batch: int | None = None) -> list[str]:
     """The files of a log, all or those that may hold rows of a batch."""
-    table = DeltaTable(path)
-    facts = pa.table(table.get_add_actions(flatten=True))
-    names = [in_table(path, unquote(name)) for name in facts.column("path").to_pylist()]
-    if batch is None:
-        return [f"{path}/{name}" for name in names]
-    lowest = _bounds(facts, "min._batch", len(names))
-    highest = _bounds(facts, "max._batch", len(names))
-    return [
-        f"{path}/{name}"
-        for name, low, high in zip(names, lowest, highest, strict=True)
-        if (low is None or low <= batch) and (high is None or high >= batch)
-    ]
+    log = snapshot_of(path)
+    if log is None:
+        return []
+    places = zip(log.addresses(), log.files.values(), strict=True)
+    return [place for place, file in places if batch is None or _may_hold(file, batch)]
+
+
+def _may_hold(file: DataFile, batch: int) -> bool:
+    low, high = file.bounds("_batch")
+    return (low is None or low <= batch) and (high is None or high >= batch)
 
 
 def files_of_commit(path: str, version: int) -> list[str]:
     """The files that a version of a log has added; none where the version is no longer told."""
-    try:
-        with open(commit_path(path, version), encoding="utf-8") as file:
-            actions = [json.loads(line) for line in file if line.startswith('{"add"')]
-    except FileNotFoundError:
-        return []
-    return [f"{path}/{in_table(path, unquote(action['add']['path']))}" for action in actions]
-
-
-def _bounds(facts: pa.Table, name: str, count: int) -> list[int | None]:
-    return facts.column(name).to_pylist() if name in facts.column_names else [None] * count
+    return [f"{path}/{name}" for name in added_by(at(path), version) or ()]
 
 
 def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tuple[Column, ...]:

@@ -38,7 +38,7 @@ def compact(
         return json.dumps(document, separators=(",", ":"), default=default, ensure_ascii=escaped)
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str | bytes) -> Any:
     """The inverse of `compact`, except for whole numbers beyond 64 bits: these come as floats."""
     try:
         return orjson.loads(text)

@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
+from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
-from distributary.delta.commit import commit_path
 from distributary.delta.compact import (
     BusyError,
     Compacted,
@@ -33,17 +33,14 @@ from distributary.delta.compact import (
     planned,
     refusal,
 )
-from distributary.delta.snapshot import TableState, load_state
+from distributary.delta.log import Snapshot, commit_name, load
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
     ExpiredLetters,
     Expiry,
     Keepers,
-    LogCare,
     Vacuumed,
-    care_for_log,
     expire_letters,
-    retention_of,
     vacuum,
     vacuum_staging,
 )
@@ -56,7 +53,7 @@ from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
 from distributary.publish.parquet import format_of
-from distributary.store.base import Store, at, leads_outside
+from distributary.store.base import Store, at, is_remote, leads_outside, options_of
 
 # What is asked of a maintenance, and what it tells of each table.
 
@@ -109,7 +106,7 @@ class Wishes:
             dry_run=dry_run,
         )
 
-    def keep(self, state: TableState | None = None) -> timedelta:
+    def keep(self, state: Snapshot | None = None) -> timedelta:
         """How long files of a table are kept that are no longer part of it."""
         if self.given_retention is not None:
             wanted = self.given_retention
@@ -244,9 +241,10 @@ class Reader:
     def reads(self, folder: str) -> bool:
         """Whether this table may be its source."""
         if self.folder:
-            return os.path.realpath(folder) == self.folder
+            place = folder if is_remote(folder) else os.path.realpath(folder)
+            return place == self.folder
         # before its first batch nobody knows what it calls the table: it may be any
-        return self.topic in ("", os.path.basename(folder))
+        return self.topic in ("", folder.rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +271,12 @@ class Watched:
 
 
 def watch(lake: str) -> Watched:
-    """Look at all pipelines that have left a card in a lake on this machine."""
+    """Look at all pipelines that have left a card in a lake."""
     paths: set[str] = set()
     since = time.time()
     readers: list[Reader] = []
     notes: list[str] = []
-    for card in registrations(lake):
+    for card in registrations(lake, storage_options=options_of(lake)):
         checkpoint = at(card.checkpoint)
         if not checkpoint.exists():
             notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
@@ -322,7 +320,7 @@ def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
     for number in (n for n in manifests.numbers() if n > settled):
         manifest = manifests.read(number)
         for entry in manifest.tables if manifest else ():
-            folder = layout.place(lake, entry.table.path)
+            folder = at(layout.place(lake, entry.table.path)).address
             yield from (f"{folder}/{file.path}" for file in entry.files)
 
 
@@ -352,12 +350,12 @@ def _time_of(folder: str, reader: Reader) -> float:
     """When the first commit was made that a reader has still to see."""
     if reader.whole:
         return 0.0
-    try:
-        return os.stat(commit_path(folder, reader.version)).st_mtime
-    except FileNotFoundError:
-        # behind the newest commit, or one that is gone
-        newer = os.path.exists(commit_path(folder, reader.version - 1))
-        return _FOR_EVER if newer else 0.0
+    store = at(folder)
+    found = store.look(commit_name(reader.version))
+    if found is not None:
+        return found.modified
+    # behind the newest commit, or one that is gone
+    return _FOR_EVER if store.look(commit_name(reader.version - 1)) else 0.0
 
 
 # One table, looked after: letters, files, log, and what is left over, in this order.
@@ -397,12 +395,12 @@ class Care:
         lake = os.path.dirname(self.home)
         if any(leads_outside(lake, f"{job.folder}/{name}") for name in ("_delta_log", STAGING)):
             return _without(report, wishes.steps, "it leads out of the lake")
-        kind = format_of(job.folder)
+        kind = "delta" if is_remote(job.folder) else format_of(job.folder)
         if kind is None:
             return _without(report, wishes.steps, "there is no table")
         if kind == "parquet":
             return self._plain(job, report)
-        state = load_state(job.folder)
+        state = load(at(job.folder))
         if state is None:
             return _without(report, wishes.steps, "there is no table")
         if Step.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
@@ -422,10 +420,11 @@ class Care:
         if Step.VACUUM not in self.wishes.steps:
             return report
         kept = self.watched.keepers(job.folder)
-        done = vacuum_staging(job.folder, self.wishes.keep(), kept, dry_run=self.wishes.dry_run)
+        store, keep = at(job.folder), self.wishes.keep()
+        done = vacuum_staging(store, keep, kept, dry_run=self.wishes.dry_run)
         return replace(report, vacuum=done)
 
-    def _expire(self, state: TableState, report: TableReport) -> tuple[TableState, TableReport]:
+    def _expire(self, state: Snapshot, report: TableReport) -> tuple[Snapshot, TableReport]:
         total = ExpiredLetters()
         for expiry in self._expiries():
             try:
@@ -445,8 +444,8 @@ class Care:
         return [Expiry(_ago(age), open_too) for age, open_too in ages if age is not None]
 
     def _optimize(
-        self, job: Job, state: TableState, report: TableReport
-    ) -> tuple[TableState, TableReport]:
+        self, job: Job, state: Snapshot, report: TableReport
+    ) -> tuple[Snapshot, TableReport]:
         wishes = self.wishes
         if job.folder.startswith(f"{self.home}{os.sep}"):
             return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
@@ -474,7 +473,7 @@ class Care:
 
         return Manners(ready, patient=False)
 
-    def _checkpoint(self, job: Job, state: TableState, report: TableReport) -> TableReport:
+    def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(
             state,
             every=self.wishes.checkpoint_every,
@@ -488,7 +487,7 @@ class Care:
     def _vacuum(self, job: Job, report: TableReport) -> TableReport:
         self.check()
         kept = self.watched.keepers(job.folder)
-        done = vacuum(job.folder, self.wishes.keep, kept, dry_run=self.wishes.dry_run)
+        done = vacuum(at(job.folder), self.wishes.keep, kept, dry_run=self.wishes.dry_run)
         if done.refused:
             return _without(report, {Step.VACUUM}, done.refused)
         return replace(report, vacuum=done)
@@ -527,14 +526,15 @@ OnTable = Callable[[TableReport, int, int], None]
 
 def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
     """The tables of a lake, or of one pipeline, and those that remember what these have lost."""
-    cards = {card.name: card.checkpoint for card in registrations(lake)}
+    options = options_of(lake)
+    cards = {card.name: card.checkpoint for card in registrations(lake, storage_options=options)}
     found: dict[str, Job] = {}
-    for table in Ledger(lake).tables(pipeline, schema_ids=False):
+    for table in Ledger(lake, storage_options=options).tables(pipeline, schema_ids=False):
         folder = layout.place(lake, table.path)
         checkpoint = cards.get(table.pipeline, "")
         found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
         memory = layout.tombstones(lake, table.table)
-        if os.path.isdir(memory):
+        if table.role in DERIVED and at(memory).exists("_delta_log"):
             found[memory] = Job(table.table, TOMBSTONES, table.pipeline, memory, checkpoint)
     return tuple(found.values())
 
@@ -581,7 +581,9 @@ def _notes(watched: Watched, wishes: Wishes) -> tuple[str, ...]:
 
 def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableReport, ...]:
     done: dict[int, TableReport] = {}
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+    # what waits for a bucket needs no processor
+    most = _THREADS * 4 if is_remote(care.home) else min(_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(most) as pool:
         waiting = {pool.submit(care.look_after, job): at for at, job in enumerate(jobs)}
         try:
             for future in as_completed(waiting):
@@ -625,12 +627,12 @@ def expire_ledger(lake: str, wishes: Wishes) -> Expired:
     old = _old_rows(lake, "batches", "finished_at", moment)
     if not old or wishes.dry_run:
         return Expired(old, _old_rows(lake, "tables", "at", moment)) if old else Expired(0, 0)
-    return Ledger(lake).expire(moment)
+    return Ledger(lake, storage_options=options_of(lake)).expire(moment)
 
 
 def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
     """Rows of detail from before a moment: sums of several batches are none any more."""
-    table = open_table(layout.ledger_table(lake, name))
+    table = open_table(layout.ledger_table(lake, name), options_of(lake))
     if table is None:
         return 0
     where = (pc.field(column) < pc.scalar(moment)) & (pc.field("batches") == 1)
@@ -640,6 +642,9 @@ def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
 def remove_leftovers(lake: str, wishes: Wishes) -> int:
     """What processes that were killed have left beside the checkpoints of this lake."""
     before = time.time() - max(wishes.retention, timedelta(days=1)).total_seconds()
+    if is_remote(lake):
+        # files are there whole or not at all, and runs lie beside the workers
+        return 0
     found = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
     if not wishes.dry_run:
         for path in found:

@@ -1,40 +1,48 @@
-"""Commits staged files as they are, without reading them again: a few system calls per table."""
+"""Commits staged files as they are, without reading them again.
+
+In a folder that takes a few system calls per table, in a bucket one request.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distributary.delta.columns import Field, MergedFields, columns_of, fields_of, merge_fields
-from distributary.delta.log import (
-    BeyondUsError,
-    LocalLog,
-    StoreLog,
-    TableLog,
+from distributary.delta import library
+from distributary.delta.checkpoint import is_due, look_after
+from distributary.delta.columns import (
+    ColumnConflictError,
+    Field,
+    MergedFields,
+    columns_of,
+    fields_of,
+    merge_fields,
+)
+from distributary.delta.commit import (
+    Draft,
+    append,
     check_partitioning,
     check_staged,
+    commit,
+    source_in,
 )
+from distributary.delta.log import Log, Snapshot, commits_back
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
-from distributary.errors import DistributaryError
+from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
-from distributary.store.base import local_folder
+from distributary.store.base import at, is_remote
 from distributary.store.disk import sync_file_system
 
 
 class DirectPublisher:
     """Adds staged files to Delta tables, one commit per table and batch."""
 
-    def __init__(
-        self, storage_options: Mapping[str, str] | None = None, *, own_log: bool = True
-    ) -> None:
-        """With `own_log=False` local tables go through `deltalake` too, as on an object store."""
-        self._options = dict(storage_options or {})
-        self._own_log = own_log
+    def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
         self._prepared: list[_Table] = []
         self._devices: dict[int, str] = {}
@@ -44,40 +52,44 @@ class DirectPublisher:
     def columns(self, path: str) -> tuple[Column, ...] | None:
         """The table's columns now, or None where there is no table."""
         with self._open(path, doing="read the columns of a table") as table:
-            table.log.refresh()
-            fields = table.log.fields()
-            return None if fields is None else columns_of(fields)
+            seen = table.log.newest()
+            return None if seen is None else columns_of(seen.fields)
 
     def partition_columns(self, path: str) -> tuple[str, ...]:
         """The columns that the table is partitioned by; none where there is no table."""
         with self._open(path, doing="read the partitioning of a table") as table:
-            table.log.refresh()
-            return table.log.partition_columns()
+            seen = table.log.likely()
+            return () if seen is None else seen.partition_columns
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table") as table:
-            table.log.refresh(mark.app_id)
-            newest = table.log.mark(mark.app_id)
-            if newest is None:
+            seen = table.log.newest()
+            newest = None if seen is None else seen.marks.get(mark.app_id)
+            if seen is None or newest is None:
                 return None
-            told = table.log.source_of(mark) if newest >= mark.batch else None
-            return CommittedMark(newest, told)
+            return CommittedMark(newest, _source_of(seen, mark) if newest >= mark.batch else None)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Add the files of an entry, with its columns, in one marked commit."""
         with self._open(entry.table.path, doing="commit to a table") as table:
-            return until_not_overtaken(lambda: table.publish(entry, mark))
+            try:
+                return table.publish(table.log.likely(), entry, mark)
+            except (OvertakenError, PublishError, ColumnConflictError):
+                # what was known of the table may be old
+                return until_not_overtaken(lambda: table.publish(table.log.newest(), entry, mark))
 
     def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
         """Write the commits of tables in local folders; see `PreparesCommits`."""
         ready: set[str] = set()
         for entry in entries:
             path = entry.table.path
+            if is_remote(path):
+                continue
             with suppress(DistributaryError), self._open(path, doing="commit to a table") as table:
                 device = table.prepare(entry, mark)
                 if device is not None:
-                    self._devices.setdefault(device, table.folder)
+                    self._devices.setdefault(device, table.log.store.address)
                     ready.add(entry.table.name)
                     self._prepared.append(table)
         self._sync()
@@ -89,10 +101,10 @@ class DirectPublisher:
         self._sync()
         self._devices.clear()
         # few of many: to hand all of them to threads costs more than to ask them
-        due = [table for table in tables if table.finish()]
+        due = [seen for table in tables if (seen := table.finish()) is not None]
         if due:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(_Table.checkpoint, due))
+                list(pool.map(look_after, due))
 
     def _sync(self) -> None:
         for folder in self._devices.values():
@@ -103,7 +115,7 @@ class DirectPublisher:
         with self._lock:
             table = self._tables.get(path)
             if table is None:
-                table = self._tables[path] = _Table(path, self._options, own_log=self._own_log)
+                table = self._tables[path] = _Table(path)
         with table.lock:
             try:
                 yield table
@@ -114,76 +126,81 @@ class DirectPublisher:
                 raise as_publish_error(error, doing=doing, path=path) from error
 
 
+def _source_of(seen: Snapshot, mark: Mark) -> str | None:
+    """Walk back from the newest commit to the one that carries the batch."""
+    for _, found in commits_back(seen):
+        batch = found.marks.get(mark.app_id)
+        if batch is not None and batch <= mark.batch:
+            return source_in(found.info, mark)
+    return None
+
+
 class _Table:
     """One table: its log is followed from batch to batch instead of being loaded each time."""
 
-    def __init__(self, path: str, options: Mapping[str, str], *, own_log: bool) -> None:
+    def __init__(self, path: str) -> None:
         self.lock = threading.Lock()
-        self._path, self._options = path, options
-        folder = local_folder(path) if own_log else None
-        self.folder = folder or ""
-        self.log: TableLog = LocalLog(folder) if folder else StoreLog(path, options)
+        self.log = Log(at(path), files=False)
+        self._draft: tuple[TableEntry, Mark, Draft] | None = None
         self._fits: tuple[tuple[Column, ...], Sequence[Field]] | None = None
 
-    def publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """One try, on the newest version there is. Raises OvertakenError."""
-        self.log.refresh(mark.app_id)
-        if self._has(mark):
-            return Published(entry.table.name, Outcome.SKIPPED, self.log.version())
-        if self.log.version() >= 0:
-            check_partitioning(entry, self.log.partition_columns())
-        check_staged(entry, self.log.size_of)
-        merged = self._merge(entry)
-        try:
-            version = self.log.commit(entry, mark, merged)
-        except OvertakenError:
-            raise
-        except BeyondUsError:
-            self.log = StoreLog(self._path, self._options)
-            return self.publish(entry, mark)
-        except Exception:
-            if not self._has_landed(mark):
-                raise
-            version = self.log.version()
-        return Published(entry.table.name, Outcome.PUBLISHED, version)
+    def publish(self, seen: Snapshot | None, entry: TableEntry, mark: Mark) -> Published:
+        """One try, on a version of the table. Raises OvertakenError."""
+        name = entry.table.name
+        if seen is not None and seen.has(mark.app_id, mark.batch):
+            return Published(name, Outcome.SKIPPED, seen.version)
+        if seen is not None:
+            check_partitioning(entry, seen.partition_columns)
+        check_staged(entry, self.log.store.size)
+        merged = self._merge(entry, seen)
+        if seen is not None and seen.no_new_rows():
+            self.log.forget()
+            return Published(name, Outcome.PUBLISHED, library.append(seen, entry, mark, merged))
+        after = self._named(seen, entry, mark)
+        if after is None:
+            after = commit(self.log.store, seen, append(entry, mark, merged))
+            if is_due(after):
+                look_after(after)
+        self.log.committed(after)
+        return Published(name, Outcome.PUBLISHED, after.version)
 
     def prepare(self, entry: TableEntry, mark: Mark) -> int | None:
         """Write the commit that `publish` would; the device it is on, or None if it is not."""
-        if not isinstance(self.log, LocalLog):
+        seen = self.log.newest()
+        if seen is None or seen.has(mark.app_id, mark.batch) or seen.no_new_rows():
             return None
-        self.log.refresh(mark.app_id)
-        if self._has(mark):
+        merged = self._merge(entry, seen)
+        self._discard()
+        draft = None if merged.changed else Draft.of(seen, append(entry, mark, merged))
+        if draft is None:
             return None
-        return self.log.prepare(entry, mark, self._merge(entry))
+        self._draft = (entry, mark, draft)
+        return draft.device
 
-    def finish(self) -> bool:
-        """After a commit that was prepared, made or not; whether a checkpoint is due."""
-        if not isinstance(self.log, LocalLog):
-            return False
-        self.log.discard()
-        return self.log.checkpoint_is_due()
+    def finish(self) -> Snapshot | None:
+        """After a commit that was prepared, made or not; the table if a checkpoint is due."""
+        self._discard()
+        seen = self.log.seen
+        return seen if seen is not None and is_due(seen) else None
 
-    def checkpoint(self) -> None:
-        """Write the checkpoint that is due."""
-        if isinstance(self.log, LocalLog):
-            self.log.checkpoint()
-
-    def _has(self, mark: Mark) -> bool:
-        newest = self.log.mark(mark.app_id)
-        return newest is not None and newest >= mark.batch
-
-    def _has_landed(self, mark: Mark) -> bool:
-        """After an answer that did not come: the log decides, seen afresh."""
+    def _named(self, seen: Snapshot | None, entry: TableEntry, mark: Mark) -> Snapshot | None:
+        """The table after the commit that was prepared for just this, if one was."""
+        if self._draft is None:
+            return None
+        (prepared, whose, draft), self._draft = self._draft, None
         try:
-            self.log.forget()
-            self.log.refresh(mark.app_id)
-        except Exception:
-            # still not known: the first error is the one to tell, and the next try looks again
-            return False
-        return self._has(mark)
+            fits = prepared is entry and whose == mark
+            return draft.commit() if fits and draft.before is seen else None
+        finally:
+            draft.close()
 
-    def _merge(self, entry: TableEntry) -> MergedFields:
-        have = self.log.fields()
+    def _discard(self) -> None:
+        if self._draft is not None:
+            self._draft[2].close()
+            self._draft = None
+
+    def _merge(self, entry: TableEntry, seen: Snapshot | None) -> MergedFields:
+        have = None if seen is None else seen.fields
         if have is not None and self._fits == (entry.table.columns, have):
             # the same objects next time: to compare equal ones took a fifth of a commit
             self._fits = (entry.table.columns, have)

@@ -14,16 +14,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
-from distributary.delta.commit import commit_path, lane_of, parse_commit
-from distributary.delta.log import check_staged
+from distributary.delta.commit import check_staged, lane_of
+from distributary.delta.log import BrokenLogError, commit_name, load, parse_commit
 from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.manifest import (
@@ -271,23 +268,24 @@ class Loss(StrEnum):
     BEHIND = "behind"
 
 
-def lacking(expected: Expected, options: Mapping[str, str] | None = None) -> Held | None:
+def lacking(expected: Expected) -> Held | None:
     """What a table has, if that is less than it must have; None where nothing is missing.
 
     A table that cannot be read is none of the questions here: whoever commits to it will say so.
     """
-    folder = local_folder(expected.path)
+    store = at(expected.path)
     try:
-        if folder is not None and _carries(folder, expected):
+        if _carries(store, expected):
             return None
-        held = _held(folder, expected, options)
-    except (DeltaError, OSError, ValueError):
-        return Held(True) if _is_blank(folder, expected) else None
+        held = _held(store, expected)
+    except (BrokenLogError, OSError, ValueError):
+        return Held(True) if _is_blank(store, expected.version) else None
     if held is None or not held.exists:
         return held
     if expected.marked:
         return None if held.mark is not None and held.mark >= expected.batch else held
-    return held if held.version < expected.version or _is_blank(folder, expected) else None
+    behind = held.version < expected.version or _is_blank(store, expected.version)
+    return held if behind else None
 
 
 def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
@@ -315,56 +313,47 @@ def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
 def newest_told(path: str, version: int | None) -> int | None:
     """The newest version, up to this one, whose commit says anything; None: there is none."""
     folder = local_folder(path)
-    while folder is not None and version is not None and _is_empty(folder, version):
+    while folder is not None and version is not None and _is_blank(at(folder), version):
         version = version - 1 if version else None
     return version
 
 
-def _carries(folder: str, expected: Expected) -> bool:
-    path = commit_path(folder, expected.version)
-    if not expected.marked:
-        return os.path.isfile(path) and os.path.getsize(path) > 0
+def _carries(store: Store, expected: Expected) -> bool:
     try:
-        with open(path, "rb", buffering=0) as file:
-            text = file.read()
+        text = store.read(commit_name(expected.version))
     except FileNotFoundError:
-        return _has_commit(folder, expected)
+        return _has_commit(store, expected)
+    if not expected.marked:
+        return bool(text)
     # as our own commits spell it: to look for it is quicker than to read all that they say, and a
     # number that only begins like this one is past it
     mark = compact({"appId": expected.app_id, "version": expected.batch})[:-1]
     if f'"txn":{mark}'.encode() in text:
         return True
-    return parse_commit(text.decode()).marks.get(expected.app_id, -1) >= expected.batch
+    return parse_commit(text).marks.get(expected.app_id, -1) >= expected.batch
 
 
-def _has_commit(folder: str, expected: Expected) -> bool:
+def _has_commit(store: Store, expected: Expected) -> bool:
     """The same of a plain Parquet table, whose commits are known by their names."""
     name = f"{expected.version:012d}-{app_key(expected.app_id)}-{expected.batch:012d}.json"
-    return os.path.isfile(f"{folder}/{HOME}/log/{name}")
+    return expected.marked and store.look(f"{HOME}/log/{name}") is not None
 
 
-def _held(folder: str | None, expected: Expected, options: Mapping[str, str] | None) -> Held | None:
+def _held(store: Store, expected: Expected) -> Held | None:
+    folder = local_folder(store.address)
     if folder is not None and os.path.isfile(f"{folder}/{HOME}/table.json"):
         log = ParquetTable(folder).log()
         return Held(True, log.version, log.newest(expected.app_id))
-    if folder is not None and not os.path.isdir(f"{folder}/_delta_log"):
+    table = load(store, files=False)
+    if table is None:
         return Held(False)
-    try:
-        table = DeltaTable(expected.path, storage_options=dict(options or {}))
-    except TableNotFoundError:
-        return Held(False)
-    mark = table.transaction_version(expected.app_id)
-    if mark is None and _FORGETS_MARKS in table.metadata().configuration:
+    mark = table.marks.get(expected.app_id)
+    if mark is None and _FORGETS_MARKS in table.properties:
         # its owner lets it forget marks: nobody can tell
         return None
-    return Held(True, table.version(), mark)
+    return Held(True, table.version, mark)
 
 
-def _is_blank(folder: str | None, expected: Expected) -> bool:
-    return folder is not None and _is_empty(folder, expected.version)
-
-
-def _is_empty(folder: str, version: int) -> bool:
+def _is_blank(store: Store, version: int) -> bool:
     """Whether the very commit is there without a word in it."""
-    path = commit_path(folder, version)
-    return os.path.isfile(path) and not os.path.getsize(path)
+    return store.size(commit_name(version)) == 0

@@ -40,8 +40,7 @@ from distributary.delta.columns import (
     fields_of,
     merge_fields,
 )
-from distributary.delta.commit import SOURCE, create_commit, facts
-from distributary.delta.log import check_partitioning, check_staged
+from distributary.delta.commit import SOURCE, check_partitioning, check_staged, facts
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, TableEntry
@@ -386,6 +385,12 @@ def _describe(table: ParquetTable, entry: TableEntry) -> None:
         if known is not None:
             name, comment = known.name, known.comment
         table.describe(TableRecord(name, comment, partition_by, merged.fields))
+
+
+def create_commit(path: str, text: str) -> None:
+    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
+    if disk.create(Path(path), text.encode("utf-8", "replace")) is None:
+        raise OvertakenError(f"{os.path.basename(path)} is taken")
 
 
 def _commit(

@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +70,10 @@ class Store(ABC):
         """All of a file. Raises FileNotFoundError."""
 
     @abstractmethod
+    def fetch(self, name: str) -> tuple[bytes, str]:
+        """All of a file, and which version of it that is. Raises FileNotFoundError."""
+
+    @abstractmethod
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
 
@@ -78,8 +82,14 @@ class Store(ABC):
         """A file as it is now, or None if there is no such file."""
 
     @abstractmethod
-    def files(self, folder: str = "", *, recursive: bool = False) -> list[Info]:
-        """The files in it, or in a folder of it, or also below; drafts are none."""
+    def files(
+        self, folder: str = "", *, recursive: bool = False, after: str = "", drafts: bool = False
+    ) -> list[Info]:
+        """The files in it, or in a folder of it, or also below; drafts are none unless asked for.
+
+        With `after` those of the folder itself whose own names sort behind it: of a long log the
+        end is listed and paid for.
+        """
 
     @abstractmethod
     def folders(self, folder: str = "") -> list[str]:
@@ -88,6 +98,11 @@ class Store(ABC):
     @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        """Remove many files, those that are there."""
+        for name in names:
+            self.remove(name)
 
     @abstractmethod
     def remove_folder(self, folder: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -81,8 +81,13 @@ class Bucket(Store):
 
     def read(self, name: str) -> bytes:
         """All of a file. Raises FileNotFoundError."""
+        return self.fetch(name)[0]
+
+    def fetch(self, name: str) -> tuple[bytes, str]:
+        """All of a file, and which version of it that is. Raises FileNotFoundError."""
         with self._asked("read"):
-            return bytes(obstore.get(self.connection, self.key(name)).bytes())
+            found = obstore.get(self.connection, self.key(name))
+            return bytes(found.bytes()), str(found.meta["e_tag"])
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
@@ -99,10 +104,16 @@ class Bucket(Store):
             except (FileNotFoundError, ValueError):
                 return None
 
-    def files(self, folder: str = "", *, recursive: bool = False) -> list[Info]:
-        """The files in it, or in a folder of it, or also below."""
+    def files(
+        self, folder: str = "", *, recursive: bool = False, after: str = "", drafts: bool = False
+    ) -> list[Info]:
+        """The files in it, or in a folder of it, or also below; there are no drafts."""
         key = self.key(folder)
         with self._asked("list"):
+            if after:
+                pages = obstore.list(self.connection, key or None, offset=f"{key}/{after}")
+                found = [self._info(each) for page in pages for each in page]
+                return [each for each in found if each.name.rpartition("/")[0] == folder]
             if recursive:
                 pages = obstore.list(self.connection, key or None)
                 return [self._info(found) for page in pages for found in page]
@@ -123,12 +134,15 @@ class Bucket(Store):
             except FileNotFoundError:
                 return
 
-    def remove_folder(self, folder: str = "") -> None:
-        """Remove it, or a folder in it, with all that is inside, if it is there."""
-        names = [self.key(found.name) for found in self.files(folder, recursive=True)]
+    def remove_all(self, names: Sequence[str]) -> None:
+        """Remove many files, those that are there: a thousand with one request."""
         if names:
             with self._asked("remove"):
-                obstore.delete(self.connection, names)
+                obstore.delete(self.connection, [self.key(name) for name in names])
+
+    def remove_folder(self, folder: str = "") -> None:
+        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        self.remove_all([found.name for found in self.files(folder, recursive=True)])
 
     def copy(self, name: str, *, to: Store) -> None:
         """Copy a file to the same name elsewhere."""
@@ -155,9 +169,8 @@ class Bucket(Store):
 
     def _is(self, name: str, data: bytes) -> str | None:
         """The version of a file, if these are its bytes."""
-        with self._asked("read"):
-            found = obstore.get(self.connection, self.key(name))
-            return str(found.meta["e_tag"]) if bytes(found.bytes()) == data else None
+        content, version = self.fetch(name)
+        return version if content == data else None
 
     def _info(self, found: Any) -> Info:
         cut = len(self._prefix) + 1 if self._prefix else 0

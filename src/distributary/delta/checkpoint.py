@@ -1,0 +1,381 @@
+"""Checkpoints of a Delta log: where its readers begin, and what of the log may go then.
+
+A checkpoint names every file of a table. It is made of the one before and of the commits since,
+column by column: no file of an old table becomes an object here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.delta.log import (
+    HINT,
+    LOG,
+    TRUSTED_SECONDS,
+    Action,
+    LogNames,
+    Snapshot,
+    actions_in,
+    commit_name,
+    fetch_commits,
+    log_names,
+)
+from distributary.delta.parquet import opened
+from distributary.errors import clean
+from distributary.model.table import is_below
+from distributary.store.base import Store, options_of
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY = 50
+"""Commits, in a young table; its own `delta.checkpointInterval` goes first."""
+OFTEN = 20
+"""The same where each commit that is read is a request, or takes files away."""
+_LEAST_SHARE = 20
+"""A checkpoint names every file: an old table writes one when its log has grown by 1/20."""
+CLEAN_EVERY = 20
+"""Checkpoints: then commits older than the table's retention are removed."""
+_FILE_RETENTION = timedelta(days=7)
+LOG_RETENTION = timedelta(days=30)
+"""Where the table says nothing: both as Delta has it."""
+_LEAST_SECONDS = 2 * TRUSTED_SECONDS
+"""A pipeline follows a log from a commit that it has seen within the trusted time."""
+
+# Spans of time in the properties of Delta tables: `interval 1 days`.
+
+_PART = re.compile(r"([0-9]{1,9}) (week|day|hour|minute|second|millisecond|microsecond)s?")
+
+
+def parse_interval(text: str | None) -> timedelta | None:
+    """The span that a property means; None where it is not set or says something else."""
+    words = " ".join((text or "").lower().removeprefix("interval").split())
+    total, rest = timedelta(0), words
+    while rest:
+        match = _PART.match(rest)
+        if match is None:
+            return None
+        total += timedelta(**{f"{match[2]}s": int(match[1])})
+        rest = rest[match.end() :].lstrip()
+    return total if words else None
+
+
+def retention_of(snapshot: Snapshot, usual: timedelta = _FILE_RETENTION) -> timedelta:
+    """How long files are kept that were taken out: what the table says goes first."""
+    told = parse_interval(snapshot.property("delta.deletedFileRetentionDuration"))
+    return usual if told is None else told
+
+
+# When one is due. Tables take turns, so that not all of a lake write theirs with one batch.
+
+
+def interval_of(snapshot: Snapshot, *, often: bool = False) -> int:
+    """Commits between two checkpoints of a table."""
+    text = snapshot.property("delta.checkpointInterval") or ""
+    if text.isdecimal() and int(text):
+        return int(text)
+    often = often or not snapshot.store.asks_for_free
+    return checkpoint_interval(snapshot.version, OFTEN if often else CHECKPOINT_EVERY)
+
+
+def checkpoint_interval(version: int, every: int) -> int:
+    """Commits between two checkpoints of a table that has so many: 50, then 100 from 2,000 on."""
+    while version >= every * 2 * _LEAST_SHARE:
+        every *= 2
+    return every
+
+
+def is_due(snapshot: Snapshot, *, often: bool = False) -> bool:
+    """Whether it is this table's turn."""
+    every = interval_of(snapshot, often=often)
+    return _turn(snapshot) % every == 0 and snapshot.version >= every // 5
+
+
+def _turn(snapshot: Snapshot) -> int:
+    return snapshot.version + zlib.crc32(snapshot.folder.encode())
+
+
+def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False) -> None:
+    """Write a checkpoint that is due; where that fails, only readers lose a little time.
+
+    With `vacuum` files go that were taken out of the table longer ago than it keeps them.
+    """
+    try:
+        write_checkpoint(snapshot, vacuum=vacuum)
+        every = interval_of(snapshot, often=often)
+        if _turn(snapshot) % (every * CLEAN_EVERY) == 0:
+            for name in expired(snapshot):
+                snapshot.store.remove(f"{LOG}/{name}")
+    except Exception as error:
+        # the commit has landed, and a checkpoint only makes reading faster
+        _log.warning("no checkpoint for %s: %s", snapshot.folder, type(error).__name__)
+
+
+# What is in one.
+
+_MAP = pa.map_(pa.string(), pa.string())
+_NAMES = pa.list_(pa.string())
+_TYPES = {
+    "protocol": pa.struct(
+        [
+            ("minReaderVersion", pa.int32()),
+            ("minWriterVersion", pa.int32()),
+            ("readerFeatures", _NAMES),
+            ("writerFeatures", _NAMES),
+        ]
+    ),
+    "metaData": pa.struct(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", _NAMES),
+            ("configuration", _MAP),
+            ("createdTime", pa.int64()),
+        ]
+    ),
+    "txn": pa.struct(
+        [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
+    ),
+    "add": pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("stats", pa.string()),
+            ("tags", _MAP),
+        ]
+    ),
+    "remove": pa.struct(
+        [
+            ("path", pa.string()),
+            ("deletionTimestamp", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("extendedFileMetadata", pa.bool_()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+            ("tags", _MAP),
+        ]
+    ),
+}
+_KEYS = {"add": "path", "remove": "path", "txn": "appId"}
+"""What makes two actions of a kind about the same thing; there is one of each other kind."""
+_MAPS = ("partitionValues", "configuration", "options", "tags")
+
+
+def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
+    """Write the checkpoint of a version, and say that it is the newest."""
+    store, version = snapshot.store, snapshot.version
+    if snapshot.beyond_us():
+        # what its files say is not all here
+        DeltaTable(store.address, storage_options=options_of(store.address)).create_checkpoint()
+        return
+    names = log_names(store, since=snapshot.checkpoint)
+    start = max((v for v in names.checkpoints if v < version), default=-1)
+    rows = {kind: pa.array([], type_) for kind, type_ in _TYPES.items()}
+    for part in names.checkpoints.get(start, ()):
+        for kind, found in _read(store, part.name, part.size).items():
+            rows[kind] = pa.concat_arrays([rows[kind], found])
+    tail = fetch_commits(store, range(start + 1, version + 1))
+    rows = _after(rows, [actions_in(data) for data, _ in tail])
+    before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
+    old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
+    old = pc.fill_null(old, True)
+    if vacuum:
+        gone = map(unquote, pc.struct_field(rows["remove"].filter(old), "path").to_pylist())
+        # whoever can write a commit must not have anything deleted
+        store.remove_all([path for path in gone if is_below(path)])
+    rows["remove"] = rows["remove"].filter(pc.invert(old))
+    _write(store, version, rows)
+
+
+def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
+    """The actions in a file of a checkpoint, by kind."""
+    with pq.ParquetFile(opened(store, name, size=size)) as file:
+        have = file.schema_arrow
+        wanted = [
+            f"{kind}.{inside.name}"
+            for kind, type_ in _TYPES.items()
+            if kind in have.names
+            for inside in type_
+            if have.field(kind).type.get_field_index(inside.name) >= 0
+        ]
+        table = file.read(columns=wanted)
+    found = {kind: _one(table.column(kind)) for kind in table.column_names}
+    return {kind: _typed(rows, _TYPES[kind]) for kind, rows in found.items()}
+
+
+def _one(column: pa.ChunkedArray) -> pa.StructArray:
+    return pa.concat_arrays([*column.drop_null().chunks, pa.array([], column.type)])
+
+
+def _typed(rows: pa.StructArray, type_: pa.StructType) -> pa.StructArray:
+    """The same with just these fields."""
+    arrays = [
+        pc.struct_field(rows, field.name).cast(field.type)
+        if rows.type.get_field_index(field.name) >= 0
+        else pa.nulls(len(rows), field.type)
+        for field in type_
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))
+
+
+def _after(
+    rows: Mapping[str, pa.StructArray], commits: Sequence[Sequence[Action]]
+) -> dict[str, pa.StructArray]:
+    """What is there after commits."""
+    told: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _TYPES}
+    for actions in commits:
+        # a file that a commit names twice, once to remove it, is there
+        for action in sorted(actions, key=lambda action: "add" in action):
+            for kind, body in action.items():
+                if kind in told:
+                    key = unquote(body[_KEYS[kind]]) if kind in _KEYS else ""
+                    told[kind][key] = body
+                    other = {"add": "remove", "remove": "add"}.get(kind, "")
+                    told.get(other, {}).pop(key, None)
+    files = {*told["add"], *told["remove"]}
+    after: dict[str, pa.StructArray] = {}
+    for kind, found in rows.items():
+        gone = files if kind in ("add", "remove") else set(told[kind])
+        kept = found.filter(_other_than(found, kind, gone)) if gone and len(found) else found
+        new = [_spelled(kind, body) for body in told[kind].values()]
+        after[kind] = pa.concat_arrays([kept, pa.array(new, _TYPES[kind])])
+    return after
+
+
+def _other_than(rows: pa.StructArray, kind: str, keys: set[str]) -> pa.Array:
+    if kind not in _KEYS:
+        return pa.repeat(pa.scalar(False), len(rows))
+    have = pc.struct_field(rows, _KEYS[kind])
+    if pc.any(pc.match_substring(have, "%")).as_py():
+        # writers differ in which characters they escape
+        have = pa.array([unquote(each) for each in have.to_pylist()], pa.string())
+    return pc.invert(pc.is_in(have, value_set=pa.array(sorted(keys), pa.string())))
+
+
+def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    spelled = dict(body)
+    if kind == "metaData":
+        spelled["format"] = {**body["format"], "options": _pairs(body["format"].get("options"))}
+        spelled["partitionColumns"] = body.get("partitionColumns") or []
+    if kind in ("add", "remove"):
+        # it is no news: whoever follows changes does not read it here
+        spelled["dataChange"] = False
+    for name in _MAPS:
+        if name in spelled:
+            spelled[name] = _pairs(spelled[name])
+    return spelled
+
+
+def _pairs(told: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    return list((told or {}).items())
+
+
+def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> None:
+    total, at = sum(map(len, rows.values())), 0
+    columns: dict[str, pa.Array] = {}
+    for kind, found in rows.items():
+        type_ = _TYPES[kind]
+        rest = pa.nulls(total - at - len(found), type_)
+        columns[kind] = pa.concat_arrays([pa.nulls(at, type_), found, rest])
+        at += len(found)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, store_schema=False, use_dictionary=False)
+    data = sink.getvalue().to_pybytes()
+    # whoever reads a checkpoint that was cut short reads nothing: it is there whole or not at all
+    store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=False)
+    hint = {
+        "version": version,
+        "size": total,
+        "sizeInBytes": len(data),
+        "numOfAddFiles": len(rows["add"]),
+    }
+    store.write(HINT, json.dumps(hint).encode(), durable=False)
+
+
+# The log of one table: a checkpoint where many commits came since the last, old commits removed.
+#
+# Readers begin at the newest checkpoint. What is removed lies before a checkpoint that is itself
+# older than all that has to be kept, so that every version that is kept can still be read.
+
+
+@dataclass(frozen=True, slots=True)
+class LogCare:
+    """What was done to a log, or would be."""
+
+    checkpoint: int | None = None
+    """The version of a new checkpoint."""
+    removed: int = 0
+    """Commits and checkpoints that are gone."""
+    failed: str = ""
+
+
+def care_for_log(
+    snapshot: Snapshot, *, every: int, keep_from: int | None = None, dry_run: bool = False
+) -> LogCare:
+    """Write a checkpoint if one is due, then remove what has expired.
+
+    `keep_from` is the oldest version that a reader of this table still needs.
+    """
+    text = snapshot.property("delta.checkpointInterval") or ""
+    own = int(text) if text.isdecimal() and int(text) else every
+    due = snapshot.version - snapshot.checkpoint >= own
+    if due and not dry_run:
+        try:
+            write_checkpoint(snapshot)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            # a table with features that the library does not know: it can be read all the same
+            return LogCare(failed=clean(str(error)) or type(error).__name__)
+    names = expired(snapshot, keep_from=keep_from)
+    if not dry_run:
+        for name in names:
+            snapshot.store.remove(f"{LOG}/{name}")
+    return LogCare(snapshot.version if due else None, len(names))
+
+
+def expired(snapshot: Snapshot, *, keep_from: int | None = None) -> list[str]:
+    """The names of files of a log that nobody needs any more, the oldest first."""
+    if snapshot.property("delta.enableExpiredLogCleanup") == "false":
+        return []
+    names = log_names(snapshot.store)
+    oldest = _oldest_kept(names, time.time() - _retention(snapshot).total_seconds())
+    oldest = oldest if keep_from is None else min(oldest, keep_from)
+    floor = max((v for v in names.checkpoints if v <= oldest), default=-1)
+    return [*_before(names, floor)]
+
+
+def _retention(snapshot: Snapshot) -> timedelta:
+    told = parse_interval(snapshot.property("delta.logRetentionDuration"))
+    return max(LOG_RETENTION if told is None else told, timedelta(seconds=_LEAST_SECONDS))
+
+
+def _oldest_kept(names: LogNames, since: float) -> int:
+    """The first version that is younger than the retention; the newest one is always kept."""
+    young = (version for version, info in names.commits.items() if info.modified >= since)
+    return next(young, max([*names.commits, names.checkpoint], default=-1))
+
+
+def _before(names: LogNames, floor: int) -> Iterator[str]:
+    yield from (commit_name(v).removeprefix(f"{LOG}/") for v in names.commits if v < floor)
+    for version, parts in sorted(names.checkpoints.items()):
+        if version < floor:
+            yield from (part.name.removeprefix(f"{LOG}/") for part in parts)

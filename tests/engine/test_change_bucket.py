@@ -1,0 +1,148 @@
+"""Change data whose lake and progress are in a bucket: exact, whatever dies in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from distributary.config.lake import Maintain
+from distributary.engine import publish
+from distributary.engine.parts import KILL, Moment
+from distributary.engine.publish import merge_all
+from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
+from distributary.model.table import Role
+from distributary.operations.maintain import Wishes, jobs_of, maintain
+from distributary.operations.mending import verify_table
+from distributary.publish.base import Published
+from distributary.store.base import at, is_remote
+from tests.engine.change_lakes import EACH, Feed
+from tests.engine.test_crashes import RUN, gone
+from tests.services.shared import unique
+from tests.source.s3_server import BUCKET, S3Server, s3_server
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        yield started
+
+
+@dataclass
+class BucketFeed(Feed):
+    """A feed into a bucket, which is looked at in a copy: `lake`."""
+
+    server: S3Server | None = None
+    address: str = ""
+
+    def write_file(
+        self, *, source: str = "", cdc: str = "", tables: str = EACH, extra: str = ""
+    ) -> Path:
+        assert self.server is not None
+        path = super().write_file(source=source, cdc=cdc, tables=tables, extra=extra)
+        told = ", ".join(f'{name}: "{value}"' for name, value in self.server.options.items())
+        place = f"lake: {{path: {self.address}, storage_options: {{{told}}}}}"
+        path.write_text(path.read_text().replace(f"lake: {{path: {self.lake}}}", place))
+        return path
+
+    def assert_true(self, **settings: Any) -> None:
+        shutil.rmtree(self.lake, ignore_errors=True)
+        there = at(self.address)
+        for file in there.files(recursive=True):
+            if not file.name.startswith("_"):
+                there.copy(file.name, to=at(self.lake))
+        super().assert_true(**settings)
+
+    def assert_verified(self) -> None:
+        pipeline = self.pipeline()
+        known = [t for t in pipeline.ledger().tables("changes") if t.role == Role.MERGED]
+        assert known
+        assert all(verify_table(pipeline, table).verified.agrees for table in known)
+
+
+@pytest.fixture
+def feed(tmp_path: Path, server: S3Server) -> BucketFeed:
+    plan = CdcPlan(tables=2, events=60, rows=3, rounds=3, features=CHAOS)
+    return BucketFeed(tmp_path, plan, server=server, address=f"s3://{BUCKET}/{unique('lake')}")
+
+
+def test_tables_are_what_the_source_is_and_stay_so_when_maintained(
+    feed: BucketFeed, spark: SparkSession
+) -> None:
+    while feed.send_round() is not None:
+        feed.pipeline(cdc=", history: true").run(spark=spark)
+    feed.assert_true()
+    feed.assert_verified()
+    assert all(is_remote(job.folder) for job in jobs_of(feed.address))
+    wishes = Wishes.of(Maintain(), retention=timedelta(0), force=True)
+    report = maintain(feed.address, jobs_of(feed.address), wishes)
+    assert not report.failed, report
+    assert report.totals().files_deleted > 0
+    feed.assert_true()
+    feed.assert_verified()
+    for table in feed.pipeline().ledger().tables("changes"):
+        assert not any(f.name.endswith(".draft") for f in at(table.path).files())
+
+
+class _Killed(BaseException):
+    """Nobody catches it."""
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE_MERGE, Moment.BEFORE_SETTLE, None])
+def test_what_was_cut_short_is_merged_once(
+    feed: BucketFeed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: Moment | None
+) -> None:
+    feed.send_round()
+    feed.pipeline().run(spark=spark)
+    feed.send_all()
+
+    def die(now: object, *args: object) -> None:
+        if now is moment:
+            raise _Killed
+
+    def half(spark: SparkSession, lake: Any, merges: Sequence[Any]) -> list[Published]:
+        merge_all(spark, lake, merges[:1])
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        if moment is None:
+            patch.setattr(publish, "merge_all", half)
+        patch.setattr("distributary.engine.batch.reached", die)
+        patch.setattr(publish, "reached", die)
+        with pytest.raises(_Killed):
+            feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=spark)
+    feed.assert_true()
+    feed.assert_verified()
+
+
+@pytest.mark.slow
+def test_a_kill_between_log_and_tables_is_harmless(feed: BucketFeed) -> None:
+    feed.send_all()
+    path = feed.write_file(source=", max_files_per_batch: 4")
+    for number, moment in enumerate((Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_MERGE, None)):
+        told = {} if moment is None else {KILL: f"{moment}:{number}"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, str(path)],
+            env={**os.environ, **told},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == (0 if moment is None else -signal.SIGKILL), output
+        gone(process)
+    feed.assert_true()
