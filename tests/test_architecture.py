@@ -22,7 +22,7 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
 # `spark*` is the name of a module that needs Spark in a folder that does not
 MAY_IMPORT_PYSPARK = (
     *("engine/", "source/", "spark/", "stage/", "testing/"),
-    *("publish/spark", "changes/spark", "pipelines/flows", "pipelines/update"),
+    *("catalog/spark", "publish/spark", "changes/spark", "pipelines/flows", "pipelines/update"),
 )
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 

@@ -312,6 +312,7 @@ def _settle(
         context.planner.committed(done)
     else:
         context.planner.reread(done)
+    context.register(done)
     clock.step("settle")
     seconds = time.monotonic() - clock.began
     settled = Settled(manifest, counts, published, seconds)

@@ -20,7 +20,12 @@ from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import SHOWN, Ranking, losses_of, rank, with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
-from distributary.observe.pipelines import read_failure, registrations
+from distributary.observe.pipelines import (
+    CatalogState,
+    read_catalog_state,
+    read_failure,
+    registrations,
+)
 from distributary.observe.rows import (
     BatchRow,
     RuleStatus,
@@ -315,6 +320,8 @@ class PipelineStatus:
     """Of change data: the tables of the source."""
     expectations: tuple[RuleStatus, ...] = ()
     """What the rules for its rows have found, those that were broken most first."""
+    catalog: CatalogState | None = None
+    """What the catalog has of its tables, where they are registered in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +397,7 @@ def status(
             failure=read_failure(checkpoint) if checkpoint else None,
             changes=changes,
             expectations=rule_statuses(rules[name]),
+            catalog=read_catalog_state(lake, name),
         )
 
     wanted = sorted(names if pipeline is None else names & {pipeline})
