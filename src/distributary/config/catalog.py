@@ -60,6 +60,11 @@ class _Catalog(Section):
         return {}
 
 
+def _plain_schema(name: str) -> Iterator[Conflict]:
+    if not re.fullmatch(r"\w+", name, re.ASCII):
+        yield ("schema",), "must be letters, digits and _ here"
+
+
 class SparkCatalog(_Catalog):
     """A catalog that the Spark session knows."""
 
@@ -68,6 +73,11 @@ class SparkCatalog(_Catalog):
     name: NamePart | None = Field(default=None, examples=["main"])
     """Catalog as `spark.sql.catalog.NAME` in the session's settings makes it known; the session's
     own when left out, which forgets everything with the session unless it is a metastore."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Spark's own catalog takes fewer names than others."""
+        if self.name in (None, "spark_catalog"):
+            yield from _plain_schema(self.schema_)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,6 +94,10 @@ class HiveCatalog(_Catalog):
         None
     ) = Field(default=None, examples=["thrift://metastore:9083"])
     """Address of the metastore; where Spark's own settings say when left out."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A metastore takes fewer names than others."""
+        yield from _plain_schema(self.schema_)
 
     @property
     def spark_conf(self) -> dict[str, str]:
