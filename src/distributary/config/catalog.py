@@ -178,14 +178,11 @@ def catalog_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
     own = config.spark.conf.get(_IMPLEMENTATION, SecretStr("")).get_secret_value()
     if isinstance(catalog, HiveCatalog):
         if config.spark.remote is not None:
-            yield (
-                (*here, "type"),
-                "must be spark with spark.remote: the server has the metastore",
-            )
+            yield here, "must be of type spark with spark.remote: the server has the metastore"
         if own not in ("", "hive"):
             yield ("spark", "conf", _IMPLEMENTATION), "must be hive with lake.catalog of type hive"
     if isinstance(catalog, GlueCatalog) and not config.lake.path.startswith(("s3://", "s3a://")):
-        yield (*here, "type"), "can be glue only where the lake is in S3"
+        yield here, "can be of type glue only where the lake is in S3"
     # a view has no place in them, and a folder's columns would be those of the first batch
     three = isinstance(catalog, SparkCatalog) and catalog.name is not None
     if config.tables.format == "parquet" and (three or catalog.type in ("unity", "glue")):
