@@ -137,12 +137,12 @@ class Registrar:
             return self._state
 
     def want(self, plans: Iterable[TablePlan]) -> None:
-        """These tables are there now, as planned; returns at once."""
+        """These tables are there now, with these columns; returns at once."""
         hidden = self._config.cdc is not None and not self._config.cdc.log
         new = {}
         for plan in plans:
             # a log that is not kept is nothing to look at
-            if not plan.exists or (hidden and plan.role is Role.LOG):
+            if hidden and plan.role is Role.LOG:
                 continue
             before = self._plans.get(plan.name)
             self._plans[plan.name] = plan

@@ -29,6 +29,7 @@ from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model import layout
 from distributary.model.manifest import SourceRange, app_id
+from distributary.model.table import TablePlan
 from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import CatalogState
@@ -204,10 +205,10 @@ class RunContext:
         if calls:
             self.bus.publish(RegistryAsked(pipeline=self.config.name, calls=calls))
 
-    def register(self, tables: Iterable[str]) -> None:
-        """These tables may be new to the catalog, or other than before; returns at once."""
+    def register(self, tables: Iterable[TablePlan]) -> None:
+        """These tables are there, maybe new or other than before; returns at once."""
         if self.registrar is not None:
-            self.registrar.want(self.planner.book.tables[name] for name in tables)
+            self.registrar.want(tables)
 
     def end_registering(self) -> CatalogState | None:
         """Wait until the catalog has all tables, as long as it gets on; how it stands then."""

@@ -255,7 +255,7 @@ class Pipeline:
         context.registrar = start_registrar(
             self.config, session, self.bus, ledger=self.ledger, mask=self.loaded.mask
         )
-        context.register(planner.book.tables)
+        context.register(table for table in planner.book.tables.values() if table.exists)
         return context
 
     def _describe(self, checkpoint: Checkpoint) -> None:
