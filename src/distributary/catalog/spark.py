@@ -125,7 +125,12 @@ class _OwnCatalog:
     """The session's own catalog by its interface in the JVM."""
 
     def __init__(self, spark: SparkSession, schema: str) -> None:
-        self._jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the interface
+        jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the interface
+        # each part of such a name is a question to the JVM: asked once, not for every table
+        self._some, self._uri = jvm.scala.Some, jvm.java.net.URI
+        self._identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier
+        # columns and partitions are in the table's own log
+        self._no_columns: Any = jvm.org.apache.spark.sql.types.StructType()
         session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
         self._catalog: Any = session.sessionState().catalog()
         self._schema = schema
@@ -155,32 +160,28 @@ class _OwnCatalog:
     def learn(self, table: str) -> None:
         """Make entries like that of this Delta table from now on, if the catalog is Spark's own."""
         with suppress(*_FOREIGN):
-            like = self._catalog.getTableMetadata(self._identifier(table))
+            like = self._catalog.getTableMetadata(self._named(table))
             self._parts, self._storage = _parts(like), _parts(like.storage())
+            self._parts[_SCHEMA] = self._no_columns
+            self._parts[_PARTITIONS] = self._no_columns.toSeq()
             self._like = like
 
     def add(self, entry: Entry) -> bool:
         """Add an entry; False when that is not possible in this way."""
         if self._like is None:
             return False
-        jvm, parts = self._jvm, list(self._parts)
+        parts = list(self._parts)
         try:
-            place = jvm.scala.Some(jvm.java.net.URI(uri_of(entry.location)))
-            parts[_NAME] = self._identifier(entry.name)
-            parts[_STORAGE] = self._like.storage().copy(place, *self._storage[1:])
-            # columns and partitions are in the table's own log
-            parts[_SCHEMA] = jvm.org.apache.spark.sql.types.StructType()
-            parts[_PARTITIONS] = parts[_SCHEMA].toSeq()
+            place = self._some(self._uri(uri_of(entry.location)))
+            parts[_NAME] = self._named(entry.name)
+            parts[_STORAGE] = parts[_STORAGE].copy(place, *self._storage[1:])
             self._catalog.createTable(self._like.copy(*parts), False, False)
         except _FOREIGN:
             return False
         return True
 
-    def _identifier(self, table: str) -> Any:
-        jvm = self._jvm
-        return jvm.org.apache.spark.sql.catalyst.TableIdentifier(
-            table, jvm.scala.Some(self._schema)
-        )
+    def _named(self, table: str) -> Any:
+        return self._identifier(table, self._some(self._schema))
 
 
 def _parts(record: Any) -> list[Any]:
