@@ -216,6 +216,21 @@ def test_what_was_granted_in_unity_is_not_lost(unity: Unity, make: Made) -> None
     assert unity.count("DELETE", "/tables") == 0
 
 
+def test_a_server_that_forgets_properties_is_not_asked_for_changes_each_time(
+    unity: Unity, make: Made
+) -> None:
+    unity.updates = False
+    catalog = open_unity(unity)
+    catalog.prepare()
+    entry = make("silver_chess")
+    catalog.create(entry)
+    del unity.tables["main.games.silver_chess"]["properties"]
+    catalog.update(entry)
+    assert unity.count("DELETE", "/tables") == 0
+    catalog.update(make("silver_chess", later=pa.array([1])))
+    assert unity.count("DELETE", "/tables") == 1
+
+
 def test_a_managed_table_is_never_dropped(unity: Unity, make: Made) -> None:
     catalog = open_unity(unity)
     catalog.prepare()

@@ -108,6 +108,10 @@ class UnityTables:
 
     def update(self, entry: Entry) -> None:
         """Change columns and comments, or make the entry anew where nothing would be lost."""
+        known = self._ask("GET", f"{_TABLES}/{self._path_of(entry.name)}", absent=True)
+        # a listing need not have all that is known about a table
+        if known is not None and _is_current(known, self._described(entry)):
+            return
         if self._has_updates():
             self._change(entry)
             return
@@ -251,6 +255,21 @@ def _found(table: Mapping[str, Any]) -> Found:
     properties = table.get("properties") or {}
     place = table.get("storage_location") if table.get("table_type") == "EXTERNAL" else None
     return Found(place, properties.get(FINGERPRINT))
+
+
+def _is_current(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether an entry has the columns and comments already, with or without a fingerprint."""
+    if (known.get("properties") or {}).get(FINGERPRINT) == wanted["properties"][FINGERPRINT]:
+        return True
+    return _told(known) == _told(wanted)
+
+
+def _told(table: Mapping[str, Any]) -> list[object]:
+    columns = (
+        (c.get("name"), str(c.get("type_text") or "").lower(), c.get("comment") or "")
+        for c in table.get("columns") or ()
+    )
+    return [table.get("comment") or "", *columns]
 
 
 def _column(field: Field, position: int, partition: int | None) -> dict[str, Any]:

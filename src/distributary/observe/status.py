@@ -34,6 +34,7 @@ from distributary.observe.rows import (
     TableSummary,
     rule_statuses,
 )
+from distributary.store.base import introduce
 
 # Lag said in words: who is faster, since when, and when it will be level. Pure.
 
@@ -348,6 +349,8 @@ def status(
     storage_options: StorageOptions | None = None,
 ) -> Status:
     """How the pipelines of a lake stand; an empty lake has none."""
+    if storage_options:
+        introduce(lake, storage_options)
     ledger = Ledger(lake, storage_options=storage_options)
     known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
