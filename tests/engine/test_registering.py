@@ -218,6 +218,19 @@ def test_one_table_that_is_refused_holds_up_no_other(case: Case) -> None:
     assert [p.table for p in state.problems] == ["b"]
 
 
+def test_what_fails_holds_up_nothing_new_and_asks_for_nothing_else(case: Case) -> None:
+    case.shelf.refused.add("bad")
+    registrar = case.start()
+    registrar.want([case.table(name) for name in ("bad", "good")])
+    eventually(lambda: bool(registrar.state.problems), seconds=30)
+    failing = case.shelf.asked.count("create bad")
+    eventually(lambda: case.shelf.asked.count("create bad") >= failing + 3, seconds=60)
+    # by now the pause before another try is longer than a batch may wait
+    registrar.want([case.table("new")])
+    eventually(lambda: "new" in case.shelf.found, seconds=12)
+    assert case.shelf.asked.count("create good") == 1
+
+
 def test_an_entry_of_somebody_else_is_never_touched(case: Case) -> None:
     theirs = Found("s3://elsewhere/a", "x")
     case.shelf.found["a"] = theirs

@@ -9,6 +9,7 @@ is tried again with growing pauses, and is written down in the lake for `status`
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -64,7 +65,7 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_SECONDS = 900.0
 """After which all is compared again: somebody may have taken entries away."""
 _LONGEST_PAUSE = 60.0
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
 """How long the end of a run waits for a catalog that makes no progress."""
 _LAST_PAUSE = 0.5
 _LAST_TRIES = 3
@@ -124,7 +125,8 @@ class Registrar:
         self._wanted: dict[str, _Wanted] = {}
         self._todo: dict[str, _Wanted] = {}
         self._found: dict[str, Found] | None = None
-        self._looked = 0.0
+        self._compared = -math.inf
+        """When all tables were looked at last."""
         self._failed: dict[str, Unregistered] = {}
         self._detach = bus.subscribe(self._hear)
         self._thread = threading.Thread(target=self._work, name="catalog", daemon=True)
@@ -218,6 +220,7 @@ class Registrar:
     def _begin(self) -> None:
         try:
             self._todo |= {each.name: each for each in self._known()}
+            self._step()
         except DistributaryError as error:
             # the ledger cannot be read: the batches will say so
             _log.warning("tables of earlier runs are not registered now: %s", error.what)
@@ -233,8 +236,11 @@ class Registrar:
                 now = time.monotonic()
                 if self._ending:
                     until = min(until, now + _LAST_PAUSE)
-                outdated = bool(self._wanted) and now - self._looked > _LOOK_AGAIN_SECONDS
+                outdated = bool(self._wanted) and now - self._compared > _LOOK_AGAIN_SECONDS
                 if (self._todo or (outdated and not self._ending)) and now >= until:
+                    return True
+                if "" not in self._failed and self._todo.keys() - self._failed.keys():
+                    # what fails must not hold up what is new
                     return True
                 if self._ending and not self._todo:
                     return False
@@ -246,11 +252,15 @@ class Registrar:
         self._wanted |= self._todo
         try:
             catalog = self._catalog = self._catalog or self._opened()
-            if self._found is None or time.monotonic() - self._looked > _LOOK_AGAIN_SECONDS:
+            outdated = time.monotonic() - self._compared > _LOOK_AGAIN_SECONDS
+            if self._found is None or outdated:
                 catalog.prepare()
+                self._step()
                 self._found = catalog.entries()
-                self._looked = time.monotonic()
+                self._step()
+            if outdated:
                 self._todo = dict(self._wanted)
+                self._compared = time.monotonic()
             self._failed.pop("", None)
         except DistributaryError as error:
             self._failed[""] = self._problem("", error)
@@ -279,9 +289,13 @@ class Registrar:
         except Exception as error:
             return _unexpected(error)
         finally:
-            with self._lock:
-                self._progress += 1
+            self._step()
         return None
+
+    def _step(self) -> None:
+        """Whoever waits for the end sees that it goes on."""
+        with self._lock:
+            self._progress += 1
 
     def _register(self, catalog: TableCatalog, found: dict[str, Found], wanted: _Wanted) -> None:
         there = found.get(wanted.name.lower())
