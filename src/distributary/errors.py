@@ -20,6 +20,8 @@ DistributaryError
 │   └── TableBehindError   a table does not hold batches that were settled
 ├── ExpectationError       rows break a rule whose action is `fail`
 ├── AccountingError        read != written + dead-lettered + parked
+├── CatalogError           a table cannot be registered under its name
+│   └── CatalogUnavailableError    the catalog did not answer, try again         exit 75
 ├── DeployError            a job, a file or a grant cannot be put where it belongs
 │   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
@@ -78,6 +80,9 @@ class ErrorCode(StrEnum):
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
     OUTSIDE_LAKE = "OUTSIDE_LAKE"
     SPARK_FAILED = "SPARK_FAILED"
+    CATALOG_UNAVAILABLE = "CATALOG_UNAVAILABLE"
+    CATALOG_REFUSED = "CATALOG_REFUSED"
+    CATALOG_CONFLICT = "CATALOG_CONFLICT"
 
     # about one run
     CHECKPOINT_OWNED = "CHECKPOINT_OWNED"
@@ -328,6 +333,20 @@ class AccountingError(DistributaryError):
     """A batch does not add up: it fails instead of committing."""
 
     code = ErrorCode.ACCOUNTING_BROKEN
+
+
+class CatalogError(DistributaryError):
+    """The catalog does not take an entry; the table itself is as it should be."""
+
+    code = ErrorCode.CATALOG_REFUSED
+
+
+class CatalogUnavailableError(CatalogError):
+    """The catalog did not answer."""
+
+    code = ErrorCode.CATALOG_UNAVAILABLE
+    retryable = True
+    exit_code = 75
 
 
 class DeployError(DistributaryError):

@@ -81,6 +81,24 @@ def test_every_principal_gets_every_privilege_once(tables: tuple[Any, ...]) -> N
 
 
 @pytest.mark.parametrize(
+    ("catalog", "place"),
+    [
+        ("{type: spark, schema: games}", ("games",)),
+        ("{type: spark, name: main, schema: games}", ("main", "games")),
+        ("{type: hive, schema: games}", ("games",)),
+        ("{type: unity, url: 'http://h', name: main, schema: games}", ("main", "games")),
+    ],
+)
+def test_names_are_those_of_the_catalog(
+    tables: tuple[Any, ...], catalog: str, place: tuple[str, ...]
+) -> None:
+    text = FILE.replace("database: games", f"catalog: {catalog}")
+    grants = "grants: [{principals: [a], tables: [silver_0]}]\n"
+    (right,) = wanted_rights(load_text(text + grants, environ={}).config, tables)
+    assert right.name == (*place, "silver_0")
+
+
+@pytest.mark.parametrize(
     "grants",
     [
         "[{principals: [], tables: [x]}]",

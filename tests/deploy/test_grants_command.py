@@ -138,7 +138,7 @@ def test_what_grants_need_is_named(write: Write, cli: Cli, own_folder: Path) -> 
     assert (wrong.code, wrong.json["error"]["code"]) == (2, "CONFIG_MISSING_KEY")
     path.write_text(text.replace(", database: games", ""))
     wrong = cli("grants", "plan", path, "--json")
-    assert (wrong.code, wrong.json["error"]["where"]) == (2, "lake.database")
+    assert (wrong.code, wrong.json["error"]["where"]) == (2, "lake.catalog")
     assert cli("grants", "apply", path, "--through", "hive").code == 2
 
 

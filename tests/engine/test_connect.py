@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,29 @@ def test_every_record_reaches_its_table(server: str, tmp_path: Path, exchange: s
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     games.assert_each_record_once()
+
+
+_QUERY = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+print(*(spark.sql(f"SELECT * FROM games.{table}").count() for table in sys.argv[2:]))
+"""
+
+
+def test_tables_are_in_the_catalog_of_the_server(server: str, tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
+    games.send_round()
+    file = games.write_file(extra=f"spark: {{remote: '{server}'}}")
+    place = f"lake: {{path: {games.lake}"
+    file.write_text(file.read_text().replace(place, f"{place}, database: games"))
+    command = [sys.executable, "-m", "distributary", "run", str(file), "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["catalog"]["problems"] == []
+    command = [sys.executable, "-c", _QUERY, server, *games.tables()]
+    asked = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert asked.stdout.split() == ["5", "5"], asked.stderr[-2000:]
 
 
 def test_what_needs_the_jvm_is_refused_with_it(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from distributary.catalog.base import Entry, same_place
+from distributary.catalog.spark import SessionCatalog
 from distributary.cli.doctor import tables_with_expiring_marks
-from distributary.engine.catalog import _register
+from distributary.config.catalog import SparkCatalog
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.removal import dead_letters_of
@@ -133,9 +135,11 @@ def test_a_folder_with_an_odd_name_can_be_a_view(tmp_path: Path, spark: SparkSes
         "odd", Role.EACH, "odd", str(folder), (Column("n", pa.int64()),), True, format="parquet"
     )
     ParquetPublisher().publish(TableEntry(plan, (), 0), Mark("app", 0, "source"))
-    spark.sql("CREATE DATABASE IF NOT EXISTS g3")
-    assert _register(spark, "g3", [plan]) == ["odd"]
+    catalog = SessionCatalog(spark, SparkCatalog.model_validate({"type": "spark", "schema": "g3"}))
+    catalog.prepare()
+    catalog.create(Entry("odd", plan.path, format="parquet"))
     assert spark.sql("SELECT * FROM g3.odd").columns == ["n"]
+    assert same_place(catalog.entries()["odd"].location, plan.path)
 
 
 def test_partitioned_delta_tables_are_read_by_spark(tmp_path: Path, spark: SparkSession) -> None:

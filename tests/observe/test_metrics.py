@@ -20,6 +20,7 @@ from distributary.observe.events import (
     Asked,
     BatchSettled,
     BatchStarted,
+    CatalogUpdated,
     Event,
     EventBus,
     Failed,
@@ -303,7 +304,8 @@ def everything() -> Metrics:
     """Metrics of which every one has a value."""
     call = Asked("schemas/ids", "ok", 1, 0.1)
     seen = SchemaSeen(pipeline="games", batch=0, type="c", table="c", schema_id=1, label="c v1")
-    events = (settled(), RegistryAsked(pipeline="games", calls=(call,)), seen)
+    listed = CatalogUpdated(pipeline="games", catalog="main.games", registered=3, waiting=1)
+    events = (settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed)
     return told(*events, process=True)
 
 

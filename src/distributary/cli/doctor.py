@@ -147,6 +147,8 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     if loaded is None:
         return
     yield from _cluster(loaded)
+    if loaded.config.lake.registered_in is not None:
+        yield _guarded("catalog", lambda: _catalog(loaded))
     registry, source = loaded.config.registry, loaded.config.source
     if registry is not None:
         yield _guarded("registry", lambda: registry_check(registry))
@@ -303,6 +305,29 @@ def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
         if table is not None and _PROPERTY in table.metadata().configuration:
             found.append(summary.table)
     return found
+
+
+def _catalog(loaded: Loaded) -> Check:
+    from distributary.engine.catalog import check_catalog
+    from distributary.observe.pipelines import read_catalog_state
+
+    found, lasting = check_catalog(loaded.config)
+    state = read_catalog_state(loaded.config.lake.address, loaded.config.name)
+    if state is not None and state.problems:
+        first = state.problems[0]
+        return Check(
+            "catalog",
+            State.WARN,
+            f"{found}; {counted(state.waiting, 'table')} wait: {state.error}",
+            mend=first.next_step,
+        )
+    return Check(
+        "catalog",
+        State.PASS if lasting else State.WARN,
+        found,
+        "" if lasting else "a catalog that outlives a session",
+        "set lake.catalog of type hive, unity or glue; or a metastore in spark.conf",
+    )
 
 
 def _source(loaded: Loaded) -> Check:

@@ -130,21 +130,27 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
 
     config = loaded.config
     databricks = config.deploy.databricks if config.deploy is not None else None
-    named = databricks is not None and databricks.catalog is not None
+    catalog = config.lake.registered_in
+    three_parts = catalog is not None and len(catalog.names) > 1
+    named = databricks is not None and (databricks.catalog is not None or three_parts)
     if (through or (DATABRICKS if named else SPARK)) == SPARK:
         from distributary.spark.session import spark_session
         from distributary.spark.settings import SparkSettings
 
         settings = SparkSettings.from_config(
-            config.spark, sealed=loaded.sealed, log_file=call.log.path, short_lived=True
+            config.spark,
+            sealed=loaded.sealed,
+            log_file=call.log.path,
+            short_lived=True,
+            needed=catalog.spark_conf if catalog is not None else None,
         )
         return SparkExecutor(spark_session(settings, app_name=f"{config.name} grants"))
     if databricks is None or not named:
         raise ConfigError(
             "Unity Catalog needs the name of a catalog",
             code=ErrorCode.CONFIG_MISSING_KEY,
-            where="deploy.databricks.catalog",
-            next_step="add it, or use --through spark",
+            where="deploy.databricks",
+            next_step="add it with lake.catalog.name or its own catalog, or use --through spark",
         )
     from distributary.deploy.databricks import open_workspace
 

@@ -45,6 +45,7 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    CatalogUpdated,
     Event,
     Failed,
     Idle,
@@ -174,6 +175,8 @@ class Lines:
                     self._step(f"batch {event.batch}  {tally(event.dead_letters)}")
             case StepFinished():
                 self._step(f"batch {event.batch}  {event.step} {duration(event.seconds)}")
+            case CatalogUpdated() if event.error:
+                self._note(f"not in {event.catalog}: {_catalog_line(event)}")
             case TableParked():
                 waiting = counted(event.records, "record")
                 self._note(f"parked {event.table}: {waiting} wait: {event.error}")
@@ -190,6 +193,10 @@ class Lines:
         if more > 0:
             self._say(f"and {counted(more, 'more schema')}: distributary schema history")
         self._schemas.clear()
+
+
+def _catalog_line(event: CatalogUpdated) -> str:
+    return f"{counted(event.waiting, 'table')} wait for the catalog: {cut(event.error, 300)}"
 
 
 def _failed_line(event: Failed) -> str:
@@ -254,6 +261,8 @@ class LiveView:
             case SchemaSeen():
                 self._schemas += 1
                 self._news.append(styled(schema_line(event), "cyan"))
+            case CatalogUpdated() if event.error:
+                self._news.append(styled(_catalog_line(event), "yellow"))
             case TableParked():
                 self._news.append(styled(f"parked {event.table}: {event.error}", "red"))
             case BatchSettled():

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from distributary.cli.lakes import open_pipeline
-from distributary.cli.output import Paper, counted, duration, styled
+from distributary.cli.output import Paper, counted, cut, duration, styled
 from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
-from distributary.observe.log_format import LogFormat, LogLine, spell
+from distributary.observe.log_format import LogFormat, LogLine, plain, spell
 
 if TYPE_CHECKING:
     from distributary.cli.live import UpView
@@ -118,6 +118,7 @@ def run(
         "query_id": summary.query_id,
         "equation": summary.equation(),
         "still_parked": asdict(summary.still_parked),
+        "catalog": None if summary.catalog is None else plain(summary.catalog),
         "signal": _signal_name(foreground.signal),
     }
 
@@ -127,6 +128,10 @@ def run(
         paper.line(f"{how} after {batches} in {duration(summary.seconds)}")
         good = summary.counts.balanced and not summary.still_parked.tables
         paper.line(styled(summary.equation(), "bold green" if good else "bold red"))
+        if summary.catalog is not None and summary.catalog.problems:
+            left = counted(summary.catalog.waiting, "table")
+            text = f"{left} not in {summary.catalog.place}: {summary.catalog.error}"
+            paper.line(styled(cut(text, 500), "yellow"))
 
     call.out.show(data, draw)
     return foreground.exit_code or (1 if summary.still_parked.tables else 0)

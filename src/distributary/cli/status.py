@@ -31,6 +31,7 @@ from distributary.observe.log_format import plain
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.observe.health import Ranking
+    from distributary.observe.pipelines import CatalogState
     from distributary.observe.rows import RuleStatus
     from distributary.observe.status import PipelineStatus, SourceTable, SourceTables
 
@@ -126,6 +127,7 @@ def _draw_pipeline(
         paper.row("changes", kinds(each.changes.changes))
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now, lake)
+    _draw_catalog(paper, each.catalog, now)
     _draw_lost(paper, each.tables, lake)
     _draw_rules(paper, each.expectations, now)
     if each.changes is not None:
@@ -179,6 +181,21 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) 
             f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
         )
         paper.line(f"      distributary resume {table.table}{lake.flag}")
+
+
+def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> None:
+    if found is None:
+        return
+    text = f"{counted(found.registered, 'table')} in {found.place} ({found.type})"
+    waiting = f", {counted(found.waiting, 'table')} wait" if found.waiting else ""
+    paper.row("catalog", styled(text + waiting, "yellow" if found.problems else ""))
+    for problem in found.problems[:_MOST_TABLES]:
+        paper.line(
+            "    ",
+            styled(problem.table or found.place, "bold red"),
+            f"  {problem.code} since {since(problem.since, now=now)}: {cut(problem.error, 300)}",
+        )
+        paper.line(f"      {cut(problem.next_step, 200)}")
 
 
 def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:

@@ -258,7 +258,8 @@ class Databricks(Section):
     tags: Mapping[str, Text] = Field(default_factory=dict, examples=[{"team": "data"}])
     """Further tags of the job."""
     catalog: TableName | None = Field(default=None, examples=["main"])
-    """Unity Catalog of the tables, for `grants`; `lake.database` is the schema in it."""
+    """Unity Catalog of the tables, for `grants`, where `lake.catalog` does not name it; the schema
+    in it is that of `lake.catalog`, or `lake.database`."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """One place to run, one time to run."""

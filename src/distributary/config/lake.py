@@ -26,6 +26,7 @@ from distributary.config.base import (
     required,
     split,
 )
+from distributary.config.catalog import Catalog, SparkCatalog
 
 
 class Lake(Section):
@@ -38,11 +39,25 @@ class Lake(Section):
     ]
     """Folder of the pipeline's progress; `_checkpoints` under `path` when left out."""
     database: TableName | None = Field(default=None, examples=["default"])
-    """Database in which tables are registered; none when left out."""
+    """Short for `catalog: {type: spark, schema: ...}`."""
+    catalog: Catalog | None = None
+    """Catalog in which tables are registered by name; none when left out."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
     """Credentials and settings of the object store, passed on to the writers."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """One catalog, said once."""
+        if self.database is not None and self.catalog is not None:
+            yield ("database",), "cannot stand beside catalog, which has schema for it"
+
+    @property
+    def registered_in(self) -> Catalog | None:
+        """The catalog, however it was written; None where tables are in none."""
+        if self.database is None:
+            return self.catalog
+        return SparkCatalog.model_validate({"type": "spark", "schema": self.database})
 
     @property
     def is_local(self) -> bool:

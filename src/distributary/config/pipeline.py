@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from distributary.config.alerts import Alerts, Lineage, Metrics
 from distributary.config.base import Conflict, PipelineName, Section, placeholders
+from distributary.config.catalog import catalog_conflicts
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.expectations import Expectation, expectation_conflicts
@@ -116,8 +117,7 @@ class PipelineConfig(Section):
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"
-            if self.lake.database is not None:
-                yield ("lake", "database"), "cannot be set with spark.remote"
+        yield from catalog_conflicts(self)
         if self.shard is not None:
             yield from shard_conflicts(self, self.shard)
         if self.cdc is not None:

@@ -121,16 +121,19 @@ def statements(wanted: Iterable[Right], record: Record) -> tuple[Statement, ...]
 
 
 def _place(config: PipelineConfig) -> tuple[str, ...]:
-    if config.lake.database is None:
+    catalog = config.lake.registered_in
+    if catalog is None:
         raise ConfigError(
-            "grants need tables that are registered in a database",
+            "grants need tables that are registered in a catalog",
             code=ErrorCode.CONFIG_MISSING_KEY,
-            where="lake.database",
-            next_step="set lake.database, run the pipeline once, then try again",
+            where="lake.catalog",
+            next_step="set lake.catalog, run the pipeline once, then try again",
         )
     databricks = config.deploy.databricks if config.deploy is not None else None
-    catalog = databricks.catalog if databricks is not None else None
-    return (*([catalog] if catalog else []), config.lake.database)
+    named = databricks.catalog if databricks is not None else None
+    if len(catalog.names) > 1 or not named:
+        return catalog.names
+    return (named, *catalog.names)
 
 
 def _fits(grant: Grant, table: TableSummary) -> bool:

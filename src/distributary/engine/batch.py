@@ -312,6 +312,9 @@ def _settle(
         context.planner.committed(done)
     else:
         context.planner.reread(done)
+    # by the manifest: of a batch that an earlier process decided, the planner knows no tables yet
+    there = set(done)
+    context.register(e.table for e in manifest.tables if e.table.name in there)
     clock.step("settle")
     seconds = time.monotonic() - clock.began
     settled = Settled(manifest, counts, published, seconds)

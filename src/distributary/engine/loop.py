@@ -34,7 +34,7 @@ from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.events import Failed, Idle, Stopped, TableResumed
-from distributary.observe.pipelines import clear_failure
+from distributary.observe.pipelines import CatalogState, clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.retries import attempts_on
@@ -76,6 +76,8 @@ class RunSummary:
     """Why it ended: `done`, `stopped`."""
     still_parked: StillParked = field(default_factory=StillParked)
     """Also of earlier runs."""
+    catalog: CatalogState | None = None
+    """What the catalog has of the tables, where they are registered in one."""
 
     def equation(self) -> str:
         """The sum of the batches, and behind it what waits."""
@@ -110,6 +112,7 @@ class StreamRun:
         finally:
             self._ahead.close()
         self._look_at_parked()
+        self._summary.catalog = self._context.end_registering()
         self._summary.seconds = time.monotonic() - began
         self._summary.stopped = "stopped" if self._stop.is_set() else "done"
         self._context.bus.publish(

@@ -7,7 +7,7 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +20,7 @@ from distributary.config.lake import absolute
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
+from distributary.engine.catalog import Registrar
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.claim import Claim
 from distributary.engine.plan import Planner
@@ -28,8 +29,10 @@ from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model import layout
 from distributary.model.manifest import SourceRange, app_id
+from distributary.model.table import TablePlan
 from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import CatalogState
 from distributary.publish.base import MixedPublisher, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
@@ -171,6 +174,8 @@ class RunContext:
     """How records travel between the two hops of a stage: by a `disk` that all see, or `spark`."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Records per table of the batch before."""
+    registrar: Registrar | None = None
+    """Keeps the catalog in line with the tables, where they are registered in one."""
     manifests: Manifests = field(init=False)
     """The decided batches of this lane."""
     _sent: tuple[Catalog, CatalogFile] | None = None
@@ -199,6 +204,23 @@ class RunContext:
         calls = tuple(Asked(*kind, *sums) for kind, sums in self.calls.take().items())
         if calls:
             self.bus.publish(RegistryAsked(pipeline=self.config.name, calls=calls))
+
+    def register(self, tables: Iterable[TablePlan]) -> None:
+        """These tables are there, maybe new or other than before; returns at once."""
+        if self.registrar is not None:
+            self.registrar.want(tables)
+
+    def end_registering(self) -> CatalogState | None:
+        """Wait until the catalog has all tables, as long as it gets on; how it stands then."""
+        if self.registrar is None:
+            return None
+        self.registrar.close()
+        return self.registrar.state
+
+    def close(self) -> None:
+        """No batch comes any more."""
+        self.end_registering()
+        self.forget_sent()
 
     def sent(self, catalog: Catalog) -> CatalogFile:
         """Send the catalog to the executors, unless they have this one already."""

@@ -17,9 +17,10 @@ from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
-from distributary.engine.catalog import register_tables, told
+from distributary.engine.catalog import start_registrar
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.claim import Claim, refuse_owned
+from distributary.engine.lineage import told
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.names import Entries, Names
 from distributary.engine.parts import (
@@ -133,7 +134,16 @@ class Pipeline:
             sealed=self.loaded.sealed,
             log_file=self.log_file,
             short_lived=ends,
+            needed=self._needed_of_spark(),
         )
+
+    def session(self) -> SparkSession:
+        """A Spark session for a command: the one that is there, or a new one."""
+        return spark_session(self.spark_settings(), app_name=self.config.name)
+
+    def _needed_of_spark(self) -> dict[str, str]:
+        catalog = self.config.lake.registered_in
+        return {} if catalog is None else catalog.spark_conf
 
     def run(
         self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
@@ -170,7 +180,7 @@ class Pipeline:
             yield context
         finally:
             if context is not None:
-                context.forget_sent()
+                context.close()
             claim.release()
 
     def ready(self, lane: str = "stream") -> None:
@@ -212,7 +222,7 @@ class Pipeline:
     def _context(
         self, spark: SparkSession | None, checkpoint: Checkpoint, claim: Claim, lane: str
     ) -> RunContext:
-        session = spark or spark_session(self.spark_settings(), app_name=self.config.name)
+        session = spark or self.session()
         publisher = make_publisher(self.config, session)
         ledger = self.ledger()
         refuse_behind(self.config, ledger, checkpoint.life)
@@ -242,7 +252,10 @@ class Pipeline:
         )
         drop_undecided(context)
         context.forget_older_sent()
-        register_tables(context)
+        context.registrar = start_registrar(
+            self.config, session, self.bus, ledger=self.ledger, mask=self.loaded.mask
+        )
+        context.register(table for table in planner.book.tables.values() if table.exists)
         return context
 
     def _describe(self, checkpoint: Checkpoint) -> None:

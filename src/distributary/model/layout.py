@@ -5,6 +5,7 @@
 <lake>/_distributary/pipelines/<name>/pipeline.json
 <lake>/_distributary/pipelines/<name>/decided-<lane>.json    the newest manifest, once more
 <lake>/_distributary/pipelines/<name>/removal.json           a reset or clean that is not finished
+<lake>/_distributary/pipelines/<name>/catalog.json           what the catalog has of its tables
 <lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
 <lake>/_distributary/names/<table>.json           which type has the name; in a bucket <table>/

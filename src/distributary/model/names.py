@@ -179,6 +179,17 @@ def quote_sql(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+def literal_sql(text: str) -> str:
+    """A string in Spark SQL, where quotes, backslashes and `${...}` all mean something."""
+    plain = (c if c.isascii() and (c.isalnum() or c == " ") else _escaped(c) for c in text)
+    return f"'{''.join(plain)}'"
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
 def _reads_back(values: Sequence[str], following: Sequence[str]) -> bool:
     """Whether the first place where a value's following text occurs is always the value's end."""
     return all(

@@ -85,6 +85,21 @@ class TableResumed(Event):
     """It still waits."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogUpdated(Event):
+    """What the catalog has of the tables is other than when this was told last."""
+
+    catalog: str
+    """`main.games`."""
+    registered: int
+    """Tables that it has as they should be."""
+    waiting: int = 0
+    """Tables that it does not have so; they are tried again."""
+    code: str = ""
+    error: str = ""
+    """Why, of the one that waits longest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Questions of one kind to a registry that ended in one way."""

@@ -65,6 +65,12 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
             return INFO, "nothing new at the source", {}
         case events.TableResumed():
             return INFO, "still parked" if event.parked else "resumed", {}
+        case events.CatalogUpdated():
+            message = f"{event.registered:,} tables are in {event.catalog}"
+            if event.error:
+                message += f", {event.waiting:,} wait: {event.error}"
+            more = _some(event, "registered", "waiting", "code")
+            return WARNING if event.error else INFO, message, more
         case events.RegistryAsked():
             asked = sum(each.count for each in event.calls)
             return INFO, f"{asked:,} questions to the registry", {"calls": event.calls}

@@ -141,6 +141,11 @@ TABLES_PARKED = _gauge("tables_parked", "Tables that wait for `resume` now.")
 TABLES_OTHER = _gauge("tables_in_other", "Tables without series of their own.")
 SCHEMAS = _counter("schemas_seen_total", "Schemas met for the first time.")
 
+CATALOG_TABLES = _gauge("catalog_tables", "Tables that the catalog has as they should be.")
+CATALOG_WAITING = _gauge(
+    "catalog_tables_waiting", "Tables that could not be registered yet; they are tried again."
+)
+
 RUNNING = _gauge("pipeline_running", "1 while it runs, 0 after its end.")
 FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
 FAILURES = _counter(
@@ -351,6 +356,11 @@ class Metrics(_Series):
                         labels = (event.pipeline, call.endpoint, call.outcome)
                         spent = (REGISTRY_REQUESTS, call.count), (REGISTRY_SECONDS, call.seconds)
                         self._add_all(labels, spent)
+                case events.CatalogUpdated():
+                    self._set(CATALOG_TABLES, event.pipeline, value=event.registered)
+                    # one that cannot be asked at all knows no tables yet
+                    left = max(event.waiting, 1 if event.error else 0)
+                    self._set(CATALOG_WAITING, event.pipeline, value=left)
                 case events.SchemaSeen():
                     self._add(SCHEMAS, event.pipeline, amount=1)
                 case events.TableResumed() if not event.parked:

@@ -141,6 +141,81 @@ def read_failure(checkpoint: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+# What the catalog has of a pipeline's tables, kept in the lake for those who ask.
+
+_CATALOG = "catalog.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """A table that the catalog does not have as it should."""
+
+    table: str
+    """Empty where the catalog itself is the trouble."""
+    code: str
+    error: str
+    next_step: str
+    since: datetime
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """How the catalog stood when somebody last tried to bring it up to date."""
+
+    type: str
+    place: str
+    """The parts of the tables' names before their own: `main.games`."""
+    at: datetime
+    registered: int = 0
+    waiting: int = 0
+    """Tables that are tried again."""
+    problems: tuple[Unregistered, ...] = ()
+    """Why, the oldest first, a few of them."""
+
+    @property
+    def code(self) -> str:
+        """Of the oldest problem; empty when there is none."""
+        return self.problems[0].code if self.problems else ""
+
+    @property
+    def error(self) -> str:
+        """Likewise, in words."""
+        if not self.problems:
+            return ""
+        first = self.problems[0]
+        return f"{first.table}: {first.error}" if first.table else first.error
+
+    @property
+    def summary(self) -> tuple[int, int, str, str]:
+        """What is worth telling when it changes."""
+        return self.registered, self.waiting, self.code, self.error
+
+
+def write_catalog_state(folder: str, state: CatalogState) -> None:
+    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
+    with suppress(OSError):
+        store = at(folder)
+        if store.exists():
+            store.write(_CATALOG, content, durable=False)
+
+
+def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
+    """What was written last; None where nothing was, or it cannot be read."""
+    try:
+        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_CATALOG))
+        content.pop("format")
+        problems = [
+            Unregistered(**each | {"since": datetime.fromisoformat(each["since"])})
+            for each in content["problems"]
+        ]
+        moment = datetime.fromisoformat(content["at"])
+        return CatalogState(**content | {"at": moment, "problems": tuple(problems)})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 # Which pipeline files that a lake names are loaded unasked: those that this user has run.
 #
 # Whoever can write to a lake can write what they like into its cards, and a pipeline file says

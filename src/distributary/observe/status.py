@@ -20,7 +20,12 @@ from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import SHOWN, Ranking, losses_of, rank, with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
-from distributary.observe.pipelines import read_failure, registrations
+from distributary.observe.pipelines import (
+    CatalogState,
+    read_catalog_state,
+    read_failure,
+    registrations,
+)
 from distributary.observe.rows import (
     BatchRow,
     RuleStatus,
@@ -29,6 +34,7 @@ from distributary.observe.rows import (
     TableSummary,
     rule_statuses,
 )
+from distributary.store.base import introduce
 
 # Lag said in words: who is faster, since when, and when it will be level. Pure.
 
@@ -315,6 +321,8 @@ class PipelineStatus:
     """Of change data: the tables of the source."""
     expectations: tuple[RuleStatus, ...] = ()
     """What the rules for its rows have found, those that were broken most first."""
+    catalog: CatalogState | None = None
+    """What the catalog has of its tables, where they are registered in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +349,8 @@ def status(
     storage_options: StorageOptions | None = None,
 ) -> Status:
     """How the pipelines of a lake stand; an empty lake has none."""
+    if storage_options:
+        introduce(lake, storage_options)
     ledger = Ledger(lake, storage_options=storage_options)
     known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
@@ -390,6 +400,7 @@ def status(
             failure=read_failure(checkpoint) if checkpoint else None,
             changes=changes,
             expectations=rule_statuses(rules[name]),
+            catalog=read_catalog_state(lake, name),
         )
 
     wanted = sorted(names if pipeline is None else names & {pipeline})

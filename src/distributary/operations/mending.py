@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from distributary.changes.rebuild import Verified, verify
 from distributary.config.kafka import KafkaSource, Registry
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.catalog import unregister
 from distributary.engine.checkpoint import Checkpoint, Manifests
 from distributary.engine.claim import CLAIMS, Claim, liveness, refuse_owned, state_of
 from distributary.engine.parts import make_publisher
@@ -496,6 +497,7 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
     # first, because somebody else has to answer for it
     remove_produced(pipeline.config, elsewhere)
     here = [removal for removal in removals if removal not in elsewhere]
+    unregister(pipeline, here)
     if here:
         take_away(pipeline, here)
 

@@ -36,6 +36,7 @@ from distributary.delta.log import Commit, commit_path, parse_commit
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.names import literal_sql
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
 
@@ -57,7 +58,7 @@ class SparkTables:
 
     def describe(self, path: str, comment: str) -> None:
         """Give a table its comment."""
-        self._spark.sql(f"COMMENT ON TABLE {_table(path)} IS {_literal(comment)}")
+        self._spark.sql(f"COMMENT ON TABLE {_table(path)} IS {literal_sql(comment)}")
 
     def enable_widening(self, path: str) -> None:
         """Let the types of a table's columns become wider."""
@@ -149,17 +150,6 @@ class TableState:
 def _table(path: str) -> str:
     escaped = path.replace("`", "``")
     return f"delta.`{escaped}`"
-
-
-def _literal(text: str) -> str:
-    """A string in SQL, where quotes, backslashes and `${...}` all mean something."""
-    plain = (c if c.isascii() and (c.isalnum() or c == " ") else _escaped(c) for c in text)
-    return f"'{''.join(plain)}'"
-
-
-def _escaped(character: str) -> str:
-    number = ord(character)
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 _log = logging.getLogger(__name__)

@@ -88,13 +88,14 @@ class SparkSettings:
         sealed: frozenset[str] = frozenset(),
         log_file: Path | None = None,
         short_lived: bool = False,
+        needed: Mapping[str, str] | None = None,
     ) -> SparkSettings:
-        """The settings of a pipeline file's `spark` section."""
+        """The settings of a pipeline file's `spark` section, and what other sections need."""
         return cls(
             master=section.master,
             remote="" if section.remote is None else section.remote.get_secret_value(),
             driver_memory=section.driver_memory,
-            conf=section.options,
+            conf={**(needed or {}), **section.options},
             sealed=sealed,
             log_file=log_file,
             short_lived=short_lived,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from distributary.errors import DistributaryError
-from distributary.observe.events import Event, Failed, TableParked, encode
+from distributary.observe.events import CatalogUpdated, Event, Failed, TableParked, encode
 from distributary.observe.log_format import LogLine, read_json
 
 # The way of events from the process of a pipeline to its supervisor, on the pipeline's side.
@@ -72,7 +72,7 @@ def masked(event: Event, mask: Mask) -> Event:
     """The event without secrets: they could only be in what other programs said."""
     if isinstance(event, Failed):
         return replace(event, error=_masked(event.error, mask))
-    if isinstance(event, TableParked):
+    if isinstance(event, TableParked | CatalogUpdated):
         return replace(event, error=mask(event.error))
     return event
 

@@ -1,0 +1,1 @@
+"""Tables under their names, in the catalogs that people query by."""

@@ -1,0 +1,203 @@
+"""Entries in AWS Glue's data catalog, as Athena, EMR and Trino know Delta tables there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from distributary.catalog.base import FINGERPRINT, Entry, Found, text_type
+from distributary.config.catalog import GlueCatalog
+from distributary.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    ErrorCode,
+    SetupError,
+    clean,
+)
+from distributary.store.base import hidden
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+_ABSENT, _EXISTS = "EntityNotFoundException", "AlreadyExistsException"
+_BUSY = frozenset(
+    {
+        "ConcurrentModificationException",
+        "InternalServiceException",
+        "OperationTimeoutException",
+        "ResourceNotReadyException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_LONGEST_COMMENT, _LONGEST_DESCRIPTION, _LONGEST_TYPE = 255, 2048, 131_072
+"""What Glue takes."""
+_PLAIN_FORMAT = {
+    # what Spark writes for a table of a source of its own; readers of Delta do not look at it
+    "InputFormat": "org.apache.hadoop.mapred.SequenceFileInputFormat",
+    "OutputFormat": "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
+}
+_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+
+class GlueTables:
+    """Entries of one database."""
+
+    parallel = 4
+
+    def __init__(self, config: GlueCatalog, options: Mapping[str, str]) -> None:
+        """`options` are those of the lake's store: the same credentials, unless there are none."""
+        self._config = config
+        self._options = {name.lower(): value for name, value in options.items()}
+        self._account = {} if config.catalog_id is None else {"CatalogId": config.catalog_id}
+        self._glue: Any = self._client()
+
+    def prepare(self) -> None:
+        """Make the database, unless it is there."""
+        with self._asking(self._config.schema_, absent=True) as asked:
+            self._glue.get_database(Name=self._config.schema_, **self._account)
+        if asked.absent:
+            with self._asking(self._config.schema_, exists=True):
+                wanted = {"Name": self._config.schema_}
+                self._glue.create_database(DatabaseInput=wanted, **self._account)
+
+    def entries(self) -> dict[str, Found]:
+        """All tables of the database, a hundred at a time."""
+        found: dict[str, Found] = {}
+        with self._asking(self._config.schema_, absent=True):
+            pages = self._glue.get_paginator("get_tables")
+            for page in pages.paginate(DatabaseName=self._config.schema_, **self._account):
+                for table in page["TableList"]:
+                    about = table.get("Parameters") or {}
+                    place = (table.get("StorageDescriptor") or {}).get("Location")
+                    found[table["Name"].lower()] = Found(place or None, about.get(FINGERPRINT))
+        return found
+
+    def create(self, entry: Entry) -> None:
+        """Add an external table."""
+        with self._asking(entry.name):
+            self._glue.create_table(
+                DatabaseName=self._config.schema_, TableInput=_described(entry), **self._account
+            )
+
+    def update(self, entry: Entry) -> None:
+        """Replace what the entry says; the version before is kept by Glue."""
+        with self._asking(entry.name):
+            self._glue.update_table(
+                DatabaseName=self._config.schema_, TableInput=_described(entry), **self._account
+            )
+
+    def drop(self, name: str) -> None:
+        """Delete an entry."""
+        with self._asking(name, absent=True):
+            self._glue.delete_table(
+                DatabaseName=self._config.schema_, Name=name.lower(), **self._account
+            )
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._glue.close()
+
+    def _client(self) -> BaseClient:
+        try:
+            import boto3
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError
+        except ImportError as error:
+            raise SetupError(
+                "AWS Glue needs a package that is not installed",
+                code=ErrorCode.EXTRA_MISSING,
+                where="lake.catalog.type",
+                evidence=str(error),
+                next_step="pip install 'distributary[glue]'",
+            ) from error
+        given = {
+            "aws_access_key_id": self._options.get("aws_access_key_id"),
+            "aws_secret_access_key": self._options.get("aws_secret_access_key"),
+            "aws_session_token": self._options.get("aws_session_token"),
+            "region_name": self._config.region or self._options.get("aws_region"),
+        }
+        try:
+            return boto3.session.Session(**given).client(
+                "glue",
+                endpoint_url=self._config.endpoint,
+                config=Config(
+                    connect_timeout=10,
+                    read_timeout=30,
+                    retries={"mode": "standard", "max_attempts": 3},
+                    max_pool_connections=self.parallel,
+                ),
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise self._refused(error, "glue") from None
+
+    @contextmanager
+    def _asking(
+        self, where: str, *, absent: bool = False, exists: bool = False
+    ) -> Iterator[_Asked]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        asked = _Asked()
+        try:
+            yield asked
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            asked.absent = code == _ABSENT
+            if not (absent and asked.absent) and not (exists and code == _EXISTS):
+                raise self._refused(error, where, busy=code in _BUSY) from None
+        except BotoCoreError as error:
+            missing = "Credential" in type(error).__name__ or "NoRegion" in type(error).__name__
+            raise self._refused(error, where, busy=not missing) from None
+
+    def _refused(self, error: Exception, where: str, *, busy: bool = False) -> CatalogError:
+        kind = CatalogUnavailableError if busy else CatalogError
+        return kind(
+            "Glue did not answer" if busy else "Glue refused a request",
+            where=".".join((*self._config.names, where)),
+            evidence=hidden(clean(f"{type(error).__name__}: {error}"), self._options),
+            next_step="it is tried again; check credentials, region and the rights glue:GetTables, "
+            "CreateTable, UpdateTable, GetDatabase and CreateDatabase",
+        )
+
+
+class _Asked:
+    """How a question ended."""
+
+    absent = False
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    return {
+        "Name": entry.name.lower(),
+        "Description": entry.comment[:_LONGEST_DESCRIPTION],
+        "TableType": "EXTERNAL_TABLE",
+        "Parameters": {
+            "EXTERNAL": "TRUE",
+            # by these Athena, Spark and Trino know that it is a Delta table
+            "table_type": "DELTA",
+            "classification": "delta",
+            "spark.sql.sources.provider": "delta",
+            FINGERPRINT: entry.fingerprint,
+        },
+        # partitions of a Delta table are in its log: Glue's own would have to be kept one by one
+        "PartitionKeys": [],
+        "StorageDescriptor": {
+            "Columns": [
+                {
+                    "Name": field["name"],
+                    "Type": text_type(field["type"])[:_LONGEST_TYPE],
+                    "Comment": str(field["metadata"].get("comment") or "")[:_LONGEST_COMMENT],
+                }
+                for field in entry.fields
+            ],
+            "Location": entry.location,
+            **_PLAIN_FORMAT,
+            "SerdeInfo": {
+                "SerializationLibrary": _SERDE,
+                # where Spark looks for a table of a source of its own
+                "Parameters": {"serialization.format": "1", "path": entry.location},
+            },
+        },
+    }
