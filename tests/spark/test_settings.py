@@ -49,6 +49,14 @@ def test_user_wins_over_defaults() -> None:
     assert conf_of(SparkSettings())["spark.ui.enabled"] == "false"
 
 
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h"])
+def test_sparks_own_page_is_there_on_a_cluster_and_ends_nothing(master: str) -> None:
+    conf = conf_of(SparkSettings(master=master))
+    assert (conf["spark.ui.enabled"], conf["spark.ui.killEnabled"]) == ("true", "false")
+    off = conf_of(SparkSettings(master=master, conf={"spark.ui.enabled": "false"}))
+    assert off["spark.ui.enabled"] == "false"
+
+
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]"])
 def test_a_local_spark_asks_for_a_secret_and_listens_to_this_machine_only(master: str) -> None:
     conf = conf_of(SparkSettings(master=master))
