@@ -23,7 +23,7 @@ deploy:
   databricks:
     host: {url}
     cluster:
-      spark_version: 17.3.x-scala2.13
+      spark_version: 18.x-scala2.13
       node_type: i3.xlarge
       workers: 2
       env: {{KAFKA_SECRET: "{{{{secrets/kafka/password}}}}"}}
@@ -318,7 +318,7 @@ def test_a_dry_run_shows_everything_where_nobody_is_logged_in(
 ) -> None:
     with serving() as workspace:
         url = f"host: {workspace.url}, " if host else ""
-        path = write(f"deploy: {{databricks: {{{url}serverless: true}}}}\n")
+        path = write(f"deploy: {{databricks: {{{url}cluster: {{spark_version: 18.x}}}}}}\n")
         shown = cli("install", path, *LINE, "--dry-run")
         said = cli("install", path, *LINE, "--dry-run", "--json")
         assert not workspace.asked
@@ -341,7 +341,9 @@ def test_a_dry_run_shows_everything_where_nobody_is_logged_in(
 
 @pytest.mark.usefixtures("nobody")
 def test_a_dry_run_without_a_login_keeps_a_folder_that_is_given(write: Write, cli: Cli) -> None:
-    path = write("deploy: {databricks: {folder: /Workspace/Shared/x, serverless: true}}\n")
+    path = write(
+        "deploy: {databricks: {folder: /Workspace/Shared/x, cluster: {spark_version: 18.x}}}\n"
+    )
     steps = cli("install", path, *LINE, "--dry-run", "--json").json["steps"]
     assert [s["name"] for s in steps] == ["/Shared/x/games.yaml", "/Shared/x/launch.py", "games"]
 
@@ -353,7 +355,7 @@ def test_a_dry_run_without_a_login_keeps_a_folder_that_is_given(write: Write, cl
 )
 def test_without_a_login_nothing_else_goes(write: Write, cli: Cli, line: tuple[str, ...]) -> None:
     verb, *flags = line
-    path = write("deploy: {databricks: {serverless: true}}\n")
+    path = write("deploy: {databricks: {cluster: {spark_version: 18.x}}}\n")
     refused = cli(verb, path, *LINE, *flags)
     assert (refused.code, refused.out) == (2, "")
     assert "nobody is logged in to Databricks" in refused.err

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.spark import settings as module
 from distributary.spark.settings import (
     REQUIRED,
+    SPARK_VERSION,
     SparkSettings,
     default_driver_memory,
     launch_conf,
@@ -41,6 +43,11 @@ def conf_of(settings: SparkSettings, **arguments: object) -> dict[str, str]:
 )
 def test_what_is_local(master: str, local: bool) -> None:
     assert SparkSettings(master=master).is_local is local
+
+
+def test_the_version_that_is_asked_for_is_the_one_that_is_pinned() -> None:
+    (pinned,) = [line for line in requires("distributary") or () if line.startswith("pyspark")]
+    assert pinned.startswith(f"pyspark=={SPARK_VERSION}.")
 
 
 def test_user_wins_over_defaults() -> None:

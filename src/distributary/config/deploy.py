@@ -161,6 +161,7 @@ Quartz = Annotated[
 ]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Names = Annotated[tuple[Text, ...], Listed]
+SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
 class Notifications(Section):
@@ -179,8 +180,8 @@ class Cluster(Section):
 
     id: Text | None = None
     """An existing cluster; then nothing else is set here."""
-    spark_version: Text | None = Field(default=None, examples=["17.3.x-scala2.13"])
-    """Version of the Databricks runtime."""
+    spark_version: Text | None = Field(default=None, examples=["18.x-scala2.13"])
+    """Version of the Databricks runtime; 18 has the Spark that this version is made for."""
     node_type: Text | None = Field(default=None, examples=["i3.xlarge"])
     """Kind of machine."""
     workers: int | None = Field(default=None, ge=0)
@@ -237,8 +238,8 @@ class Databricks(Section):
     """The cluster of the job; give this or `serverless`."""
     serverless: bool = False
     """Run without a cluster of one's own."""
-    environment_version: Text = "4"
-    """Version of the serverless environment."""
+    environment_version: Text = "5"
+    """Version of the serverless environment; 5 has the Spark that this version is made for."""
     schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
     """Quartz cron of the runs; each takes what is there and ends."""
     timezone: Text = "UTC"
@@ -359,3 +360,6 @@ class Deploy(Section):
     """A DAG file."""
     spark_submit: SparkSubmit | None = None
     """A script for `spark-submit`."""
+    shared: SharedFolders = Field(default=(), examples=[["/mnt/lake"]])
+    """Folders that every machine on which tasks run sees under the same path, such as a mount of
+    NFS. Where there are executors, lake and checkpoint are below one of them or in a bucket."""

@@ -14,6 +14,9 @@ from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, 
 from distributary.config.engine import Spark
 from distributary.errors import ConfigError
 
+SPARK_VERSION = "4.1"
+"""The Spark that the engine is made for; the last number of a version does not matter to it."""
+
 REQUIRED: Mapping[str, str] = {
     # tables committed without Spark hold UTC timestamps only
     "spark.sql.session.timeZone": "UTC",
