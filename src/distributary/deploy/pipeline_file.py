@@ -236,7 +236,9 @@ def read_for_install(
         clear_secrets=tuple(map(dotted, clear_secrets(tree))),
         unknown_here=unknown,
         lake=lake,
-        checkpoint=known("lake", "checkpoint") if named else lake and Lake(path=lake).checkpoint,
+        checkpoint=known("lake", "checkpoint")
+        if named
+        else lake and Lake.model_validate({"path": lake}).checkpoint,
         connects=layers.root.has(("spark", "remote")),
         needs_jvm=tuple(
             f"{section}.{key}"
