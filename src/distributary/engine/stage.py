@@ -28,7 +28,7 @@ from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import RouteKey, StageOrder
+from distributary.model.plan import Exchange, RouteKey, StageOrder, planned_exchange
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.spark.jobs import named
@@ -187,12 +187,11 @@ def stage_records(
     return Stages(staged, tries, time.monotonic() - began)
 
 
-def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> str:
-    """`disk` or `spark`: by what is true of this driver and its workers, not by hope."""
-    if wanted != "auto":
-        return wanted
-    if is_local(spark):
-        return "disk"
+def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
+    """By what is true of this driver and its workers, not by hope."""
+    planned = planned_exchange(wanted, local=is_local(spark))
+    if planned is not None:
+        return planned
     path = folder / f"seen-{uuid.uuid4().hex}"
     tasks = 2 * parallelism(spark)
 
@@ -208,7 +207,9 @@ def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> str:
         answers = spark.range(0, tasks, 1, tasks).mapInArrow(looks, "seen boolean").toArrow()
     finally:
         path.unlink(missing_ok=True)
-    return "disk" if all(answers.column(0).to_pylist()) else "spark"
+    seen = answers.column(0).to_pylist()
+    why = f"{sum(seen)} of {len(seen)} tasks saw a file that the driver wrote to {folder}"
+    return Exchange("disk" if all(seen) else "spark", why)
 
 
 def begin_stage(
