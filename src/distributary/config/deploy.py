@@ -115,7 +115,8 @@ class Kubernetes(Section):
     pull_secrets: Subdomains = ()
     """Secrets with which images are pulled."""
     claim: Subdomain | None = Field(default=None, examples=["games-lake"])
-    """Existing volume claim, mounted at `/lake`; needed for a lake on a file system."""
+    """Existing volume claim, mounted at `/lake`, for a lake on a file system; it is left out where
+    nothing of the file is below `/lake`."""
     resources: Resources = Field(default_factory=Resources)
     """What the pod is given."""
     spark: Executors = Field(default_factory=Executors)
@@ -229,11 +230,9 @@ class Databricks(Section):
     """Name of the job; the pipeline's when left out. There is never a second job of this name."""
     folder: AbsolutePath | None = Field(default=None, examples=["/Shared/pipelines/games"])
     """Workspace folder of the pipeline file; a folder below the user's own when left out."""
-    package: Text | None = Field(
-        default=None, examples=["distributary==0.1.0", "/Volumes/main/libs/distributary.whl"]
-    )
-    """What the job installs: a requirement for pip, or the path of a wheel; this version when
-    left out."""
+    package: Text | None = Field(default=None, examples=["/Volumes/main/libs/requirements.txt"])
+    """What the job installs in place of the wheel and the locked requirements that are uploaded:
+    the path of a wheel or of a requirements.txt, or a requirement for pip."""
     cluster: Cluster | None = None
     """The cluster of the job; give this or `serverless`."""
     serverless: bool = False
@@ -259,7 +258,8 @@ class Databricks(Section):
     tags: Mapping[str, Text] = Field(default_factory=dict, examples=[{"team": "data"}])
     """Further tags of the job."""
     catalog: TableName | None = Field(default=None, examples=["main"])
-    """Unity Catalog of the tables, for `grants`; `lake.database` is the schema in it."""
+    """Unity Catalog of the tables, for `grants` and for a cluster that the job makes;
+    `lake.database` is the schema in it."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """One place to run, one time to run."""
