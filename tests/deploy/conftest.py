@@ -24,7 +24,7 @@ source:
     {{protocol: SASL_SSL, mechanism: PLAIN, username: me, password: "${{env:KAFKA_SECRET}}"}}
 payload: {{format: json}}
 tables: {{each: "silver_{{topic}}"}}
-lake: {{path: {lake}, database: games}}
+lake: {{path: "{lake}", database: games}}
 trigger: continuous
 """
 

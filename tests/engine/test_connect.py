@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,17 @@ def test_every_record_reaches_its_table(server: str, tmp_path: Path, exchange: s
         command = [sys.executable, "-m", "distributary", "run", str(file), "--json"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
+    games.assert_each_record_once()
+
+
+def test_a_server_that_the_environment_names_is_taken(server: str, tmp_path: Path) -> None:
+    """As serverless compute has it: the file says nothing of a server."""
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=10))
+    games.send_all()
+    command = [sys.executable, "-m", "distributary", "run", str(games.write_file()), "--json"]
+    environ = {**os.environ, "SPARK_REMOTE": server, "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
     games.assert_each_record_once()
 
 

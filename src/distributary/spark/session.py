@@ -30,6 +30,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from distributary.errors import (
     DistributaryError,
@@ -120,6 +121,10 @@ def spark_session(
     with _starting:
         if wanted.remote:
             return _connected(wanted, app_name)
+        if is_remote() or "SPARK_REMOTE" in os.environ:
+            # serverless compute: whoever has started this process has named the server, and keeps
+            # its version
+            return _required(SparkSession.builder.appName(app_name).getOrCreate())
         # PySpark has no public way to ask without starting one
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             return _required(SparkSession.builder.getOrCreate())
