@@ -85,7 +85,14 @@ def test_doctor_has_a_row_per_check(file: Path, cli: Cli, monkeypatch: pytest.Mo
     produce(cli)
     document = cli("doctor", file, "--json").json
     states = {check["name"]: check["state"] for check in document["checks"]}
-    assert {"python", "java", "connectors", "memory", "disk", "lake", "clock"} <= set(states)
+    assert {"python", "java", "connectors", "memory", "disk", "lake", "lake clock"} <= set(states)
+    proven = ("lake", "lake puts", "checkpoint", "checkpoint puts", "claim", "exchange")
+    assert {states[name] for name in proven} == {"pass"}
+    tried = {check["name"]: check["tried"] for check in document["checks"]}
+    assert "created a file" in tried["checkpoint puts"]
+    # a lake that was not there is not there now
+    assert not list(Path(file).parent.rglob(".distributary-doctor*"))
+    assert not (Path(file).parent / "lake" / "_checkpoints").exists()
     assert (states["registry"], states["source"]) == ("pass", "pass")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     result = cli("doctor", file)
@@ -98,9 +105,9 @@ def test_doctor_has_a_row_per_check(file: Path, cli: Cli, monkeypatch: pytest.Mo
     ("spark", "state"),
     [
         ("{master: 'local[2]'}", None),
-        ("{master: 'spark://127.0.0.1:7077'}", "warn"),
+        ("{master: 'spark://127.0.0.1:1'}", "warn"),
         ("{master: yarn}", "warn"),
-        ("{master: 'spark://h:1', conf: {spark.authenticate.secret: CANARY}}", "pass"),
+        ("{master: 'spark://127.0.0.1:1', conf: {spark.authenticate.secret: CANARY}}", "pass"),
     ],
 )
 def test_doctor_warns_of_a_cluster_that_believes_everybody(
@@ -111,6 +118,8 @@ def test_doctor_warns_of_a_cluster_that_believes_everybody(
     result = cli("doctor", file, "--json")
     states = {check["name"]: check["state"] for check in result.json["checks"]}
     assert states.get("cluster") == state
+    # nobody answers there, which is found out without starting Spark
+    assert states["exchange"] == ("pass" if state is None else "fail")
     assert "CANARY" not in result.out
 
 

@@ -24,7 +24,7 @@ source:
     {{protocol: SASL_SSL, mechanism: PLAIN, username: me, password: "${{env:KAFKA_SECRET}}"}}
 payload: {{format: json}}
 tables: {{each: "silver_{{topic}}"}}
-lake: {{path: ./lake, database: games}}
+lake: {{path: "{lake}", database: games}}
 trigger: continuous
 """
 
@@ -35,9 +35,15 @@ Write = Callable[..., Path]
 def write(own_folder: Path) -> Write:
     """`write("deploy: {...}")` makes a pipeline file; nobody has set its secret."""
 
-    def make(extra: str = "", *, name: str = "games", file: str = "games.yaml") -> Path:
+    def make(
+        extra: str = "",
+        *,
+        name: str = "games",
+        file: str = "games.yaml",
+        lake: str = "s3://bucket/lake",
+    ) -> Path:
         path = own_folder / file
-        path.write_text(PIPELINE.format(name=name) + extra)
+        path.write_text(PIPELINE.format(name=name, lake=lake) + extra)
         return path
 
     return make

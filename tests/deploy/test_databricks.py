@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,9 @@ import pytest
 from databricks.sdk.service.jobs import JobSettings
 
 from distributary.config.deploy import Databricks
-from distributary.deploy.databricks import job_settings, like
+from distributary.deploy.databricks import Places, job_settings, like
+from distributary.deploy.files import marked
+from distributary.deploy.package import WHEEL
 from tests.cli.conftest import Cli
 from tests.deploy.conftest import Write
 from tests.deploy.workspace import TOKEN, USER, Refused, Workspace, serving
@@ -23,7 +30,7 @@ deploy:
   databricks:
     host: {url}
     cluster:
-      spark_version: 17.3.x-scala2.13
+      spark_version: 18.x-scala2.13
       node_type: i3.xlarge
       workers: 2
       env: {{KAFKA_SECRET: "{{{{secrets/kafka/password}}}}"}}
@@ -60,7 +67,7 @@ def test_install_makes_one_job_with_everything_of_the_file(
     assert (task["max_retries"], task["min_retry_interval_millis"]) == (5, 120_000)
     assert task["new_cluster"]["num_workers"] == 2
     assert task["new_cluster"]["spark_env_vars"] == {"KAFKA_SECRET": "{{secrets/kafka/password}}"}
-    assert task["libraries"][0]["pypi"]["package"].startswith("distributary==")
+    assert task["libraries"] == [{"requirements": f"/Workspace{FOLDER}/requirements.txt"}]
     python = task["spark_python_task"]
     assert python["python_file"] == f"/Workspace{FOLDER}/launch.py"
     assert python["parameters"] == ["run", f"/Workspace{FOLDER}/games.yaml", "--available-now"]
@@ -116,7 +123,7 @@ def test_a_dry_run_changes_nothing_and_shows_everything(
 def definition(**settings: Any) -> dict[str, Any]:
     """A job as it would be sent, understood by the SDK to the last field."""
     section = Databricks.model_validate(settings)
-    job = job_settings("games", section, launcher="/Workspace/l.py", file="/Workspace/g.yaml")
+    job = job_settings("games", section, Places("/Workspace/l.py", "/Workspace/g.yaml", "/W/r.txt"))
     assert JobSettings.from_dict(job).as_dict() == job
     return job
 
@@ -130,6 +137,8 @@ def definition(**settings: Any) -> dict[str, Any]:
         ({"continuous": True, "paused": True}, lambda job: "'PAUSED'" in str(job)),
         ({"timeout": "1h"}, lambda job: job["timeout_seconds"] == 3600),
         ({"package": "/Volumes/a.whl"}, lambda job: "/Volumes/a.whl" in str(job["environments"])),
+        ({}, lambda job: job["environments"][0]["spec"]["dependencies"] == ["-r /W/r.txt"]),
+        ({}, lambda job: job["environments"][0]["spec"]["environment_version"] == "5"),
     ],
 )
 def test_serverless(more: dict[str, Any], check: Callable[[dict[str, Any]], bool]) -> None:
@@ -154,6 +163,90 @@ def test_serverless(more: dict[str, Any], check: Callable[[dict[str, Any]], bool
 def test_kinds_of_clusters(cluster: dict[str, Any], expected: dict[str, Any]) -> None:
     (task,) = definition(cluster=cluster)["tasks"]
     assert expected.items() <= (task | task.get("new_cluster", {})).items()
+
+
+@pytest.mark.parametrize(
+    ("package", "library"),
+    [
+        (None, {"requirements": "/W/r.txt"}),
+        ("/Volumes/main/libs/r.txt", {"requirements": "/Volumes/main/libs/r.txt"}),
+        ("/Volumes/main/libs/d.whl", {"whl": "/Volumes/main/libs/d.whl"}),
+        ("distributary==0.1.0", {"pypi": {"package": "distributary==0.1.0"}}),
+    ],
+)
+def test_what_a_cluster_installs(package: str | None, library: dict[str, Any]) -> None:
+    (task,) = definition(cluster={"id": "0123"}, package=package)["tasks"]
+    assert task["libraries"] == [library]
+
+
+def test_the_schema_of_the_tables_is_one_of_the_catalog() -> None:
+    (task,) = definition(cluster={"spark_version": "18.x"}, catalog="main")["tasks"]
+    assert "main" in task["new_cluster"]["spark_conf"].values()
+
+
+def test_the_wheel_is_uploaded_with_what_it_needs(
+    file: Path, cli: Cli, workspace: Workspace, tmp_path: Path
+) -> None:
+    assert cli("install", file, *LINE).code == 0
+    content = workspace.wheels[f"{FOLDER}/{WHEEL}"]
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        asked = archive.read(name).decode()
+    # the runtime has its own Spark, and would get another one
+    assert "Requires-Dist: deltalake" in asked and "Requires-Dist: pyspark" not in asked
+    text = workspace.files[f"{FOLDER}/requirements.txt"]
+    named = [line for line in text.splitlines() if line[:1] not in " #"]
+    assert named[0].startswith(f"/Workspace{FOLDER}/{WHEEL} --hash=sha256:")
+    assert hashlib.sha256(content).hexdigest() in named[0]
+    assert not [line for line in named if line.startswith(("pyspark", "py4j"))]
+    # each of the others by version and checksum, or pip refuses all of them
+    assert len(named) > 40
+    assert all("==" in line and line.endswith("\\") for line in named[1:])
+
+
+def test_pip_takes_the_requirements(
+    file: Path, cli: Cli, workspace: Workspace, tmp_path: Path
+) -> None:
+    cli("install", file, *LINE)
+    # a name with @, as those of the workspace's users are
+    place = tmp_path / USER
+    place.mkdir()
+    (place / WHEEL).write_bytes(workspace.wheels[f"{FOLDER}/{WHEEL}"])
+    text = workspace.files[f"{FOLDER}/requirements.txt"]
+    (place / "requirements.txt").write_text(text.replace(f"/Workspace{FOLDER}", str(place)))
+
+    def pip() -> subprocess.CompletedProcess[str]:
+        line = ["-m", "pip", "install", "--dry-run", "--no-index", "--require-hashes", "-r"]
+        return subprocess.run(
+            [sys.executable, *line, str(place / "requirements.txt")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert pip().returncode == 0, pip().stderr
+    with (place / WHEEL).open("ab") as wheel:
+        wheel.write(b"something else")
+    assert "DO NOT MATCH THE HASHES" in pip().stderr
+
+
+def test_a_wheel_of_somebody_else_is_left_alone(file: Path, cli: Cli, workspace: Workspace) -> None:
+    cli("install", file, *LINE)
+    # one of ours, of another installation
+    content = b"an older wheel"
+    requirements = f"{FOLDER}/requirements.txt"
+    ours = hashlib.sha256(workspace.wheels[f"{FOLDER}/{WHEEL}"]).hexdigest()
+    body = workspace.files[requirements].split("\n", 1)[1]
+    older = body.replace(ours, hashlib.sha256(content).hexdigest())
+    workspace.files[requirements] = marked(older, target="databricks", pipeline="games")
+    workspace.wheels[f"{FOLDER}/{WHEEL}"] = content
+    steps = cli("install", file, *LINE, "--dry-run", "--json").json["steps"]
+    assert {s["name"]: s["action"] for s in steps}[f"{FOLDER}/{WHEEL}"] == "update"
+    workspace.wheels[f"{FOLDER}/{WHEEL}"] = b"nobody knows"
+    refused = cli("install", file, *LINE, "--force", "--json")
+    assert refused.json["error"]["code"] == "DEPLOY_CONFLICT"
+    kinds = [s["kind"] for s in cli("uninstall", file, *LINE, "--dry-run", "--json").json["steps"]]
+    assert "wheel" not in kinds
 
 
 def test_the_mark_tells_definitions_apart() -> None:
@@ -236,7 +329,7 @@ def test_an_edited_file_of_the_workspace_is_shown(
     assert cli("install", file, *LINE).code == 1
     workspace.files[f"{FOLDER}/games.yaml"] = "not ours"
     steps = cli("install", file, *LINE, "--dry-run", "--json").json["steps"]
-    assert [step["action"] for step in steps] == ["foreign", "unchanged", "unchanged"]
+    assert [step["action"] for step in steps] == ["foreign", *["unchanged"] * 4]
 
 
 def test_a_lost_answer_makes_no_second_job(file: Path, cli: Cli, workspace: Workspace) -> None:
@@ -318,7 +411,7 @@ def test_a_dry_run_shows_everything_where_nobody_is_logged_in(
 ) -> None:
     with serving() as workspace:
         url = f"host: {workspace.url}, " if host else ""
-        path = write(f"deploy: {{databricks: {{{url}serverless: true}}}}\n")
+        path = write(f"deploy: {{databricks: {{{url}cluster: {{spark_version: 18.x}}}}}}\n")
         shown = cli("install", path, *LINE, "--dry-run")
         said = cli("install", path, *LINE, "--dry-run", "--json")
         assert not workspace.asked
@@ -329,21 +422,24 @@ def test_a_dry_run_shows_everything_where_nobody_is_logged_in(
     assert f"create    job games  ({unknown})\n" in shown.out
     assert "bootstrap_servers" in shown.out
     assert "from distributary.cli import main" in shown.out
-    assert shown.out.endswith("3 create\n")
+    assert shown.out.endswith("5 create\n")
     steps = said.json["steps"]
     assert [(s["kind"], s["action"], s["why"]) for s in steps] == [
-        (kind, "create", unknown) for kind in ("workspace file", "workspace file", "job")
+        (kind, "create", unknown) for kind in (*["workspace file"] * 3, "wheel", "job")
     ]
     assert "${env:KAFKA_SECRET}" in steps[0]["text"]
-    (task,) = json.loads(steps[2]["text"])["tasks"]
+    (task,) = json.loads(steps[4]["text"])["tasks"]
     assert task["spark_python_task"]["python_file"] == f"/Workspace{NOBODYS}/launch.py"
 
 
 @pytest.mark.usefixtures("nobody")
 def test_a_dry_run_without_a_login_keeps_a_folder_that_is_given(write: Write, cli: Cli) -> None:
-    path = write("deploy: {databricks: {folder: /Workspace/Shared/x, serverless: true}}\n")
+    path = write(
+        "deploy: {databricks: {folder: /Workspace/Shared/x, cluster: {spark_version: 18.x}}}\n"
+    )
     steps = cli("install", path, *LINE, "--dry-run", "--json").json["steps"]
-    assert [s["name"] for s in steps] == ["/Shared/x/games.yaml", "/Shared/x/launch.py", "games"]
+    files = ("games.yaml", "launch.py", "requirements.txt", WHEEL)
+    assert [s["name"] for s in steps] == [*(f"/Shared/x/{name}" for name in files), "games"]
 
 
 @pytest.mark.usefixtures("nobody")
@@ -353,7 +449,7 @@ def test_a_dry_run_without_a_login_keeps_a_folder_that_is_given(write: Write, cl
 )
 def test_without_a_login_nothing_else_goes(write: Write, cli: Cli, line: tuple[str, ...]) -> None:
     verb, *flags = line
-    path = write("deploy: {databricks: {serverless: true}}\n")
+    path = write("deploy: {databricks: {cluster: {spark_version: 18.x}}}\n")
     refused = cli(verb, path, *LINE, *flags)
     assert (refused.code, refused.out) == (2, "")
     assert "nobody is logged in to Databricks" in refused.err
@@ -383,7 +479,7 @@ def test_uninstall_removes_what_was_written_and_nothing_else(
     cli("install", file, *LINE)
     workspace.files[f"{FOLDER}/mine.txt"] = "mine"
     listed = cli("uninstall", file, *LINE, "--dry-run", "--json").json["steps"]
-    assert [step["kind"] for step in listed] == ["job", *["workspace file"] * 3]
+    assert [step["kind"] for step in listed] == ["job", "wheel", *["workspace file"] * 4]
     refused = cli("uninstall", file, *LINE)
     assert refused.code == 2 and "CONFIRMATION_NEEDED" in refused.err
     assert len(workspace.jobs) == 2

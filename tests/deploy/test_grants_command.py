@@ -23,7 +23,7 @@ deploy: {{databricks: {{host: "{url}", serverless: true, catalog: main}}}}
 @pytest.fixture
 def file(write: Write, workspace: Workspace, own_folder: Path) -> Path:
     make_lake(own_folder / "lake", types=("chess", HOSTILE))
-    path = write(GRANTS.format(url=workspace.url))
+    path = write(GRANTS.format(url=workspace.url), lake="./lake")
     # everything is known here
     path.write_text(path.read_text().replace("${env:KAFKA_SECRET}", "canary-kafka"))
     return path
@@ -131,7 +131,7 @@ def test_without_the_right_to_grant(file: Path, cli: Cli, workspace: Workspace) 
 
 def test_what_grants_need_is_named(write: Write, cli: Cli, own_folder: Path) -> None:
     make_lake(own_folder / "lake", types=("chess",))
-    path = write("grants: [{principals: [a], tables: ['*']}]\n")
+    path = write("grants: [{principals: [a], tables: ['*']}]\n", lake="./lake")
     text = path.read_text().replace("${env:KAFKA_SECRET}", "canary-kafka")
     path.write_text(text)
     wrong = cli("grants", "apply", path, "--yes", "--through", "databricks", "--json")

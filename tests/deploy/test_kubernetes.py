@@ -49,6 +49,8 @@ deploy:
 """
 TIMED = "deploy: {kubernetes: {image: 'r/x:1', schedule: '0 * * * *', service_account: mine}}\n"
 ALL = pytest.mark.parametrize("extra", [STAYS, LARGE, TIMED], ids=["stays", "large", "timed"])
+VERSIONS = ("1.32", kubernetes_validate.latest_version())
+"""The oldest that is still looked after, and the newest that is known."""
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -73,15 +75,18 @@ def pod_of(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 @ALL
-def test_every_object_fits_the_schema_of_kubernetes(installable: Make, extra: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_fits_the_schema_of_kubernetes(
+    installable: Make, extra: str, version: str
+) -> None:
     objects = manifests(written(installable, extra))
     assert objects
     for each in objects.values():
-        kubernetes_validate.validate(each, "1.32", strict=True)
+        kubernetes_validate.validate(each, version, strict=True)
         assert LABEL.fullmatch(each["metadata"]["name"])
     if "configmap-spark" in objects:
         template = yaml.safe_load(objects["configmap-spark"]["data"]["executor.yaml"])
-        kubernetes_validate.validate(template, "1.32", strict=True)
+        kubernetes_validate.validate(template, version, strict=True)
 
 
 @ALL
@@ -139,8 +144,38 @@ def test_executors_are_pods_that_find_the_driver(installable: Make) -> None:
     env = {each["name"]: each.get("value") for each in container["env"]}
     assert env["DISTRIBUTARY_SPARK__MASTER"].startswith("k8s://")
     assert "DISTRIBUTARY_TOKEN" in env and env["DISTRIBUTARY_TOKEN"] is None
+    # the name of the pod is known to Kubernetes only, which fills it in
+    (pod_name,) = [each for each in container["env"] if "fieldRef" in (each.get("valueFrom") or {})]
+    assert pod_name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    submitted = env["PYSPARK_SUBMIT_ARGS"]
+    assert f"spark.kubernetes.driver.pod.name=$({pod_name['name']}) " in submitted
+    names = [each["name"] for each in container["env"]]
+    assert names.index(pod_name["name"]) < names.index("PYSPARK_SUBMIT_ARGS")
     (rule,) = objects["role"]["rules"]
     assert "secrets" not in rule["resources"] and "*" not in str(rule)
+
+
+@pytest.mark.parametrize(
+    ("lake", "extra", "mounted"),
+    [
+        ("s3://bucket/lake", "", False),
+        ("/lake/games", "", True),
+        ("file:///lake", "", True),
+        ("${env:LAKE_PATH}", "", True),
+        # of all that is in a bucket, the schemas are not
+        ("gs://bucket/lake", "registry: {path: /lake/schemas}\n", True),
+    ],
+)
+def test_a_volume_is_mounted_only_where_something_is_on_it(
+    installable: Make, lake: str, extra: str, mounted: bool
+) -> None:
+    objects = manifests(written(installable, LARGE + extra, lake=lake))
+    pod = pod_of(objects)
+    executor = yaml.safe_load(objects["configmap-spark"]["data"]["executor.yaml"])["spec"]
+    for spec in (pod, executor):
+        claims = [volume for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
+        mounts = [m["name"] for m in spec["containers"][0]["volumeMounts"]]
+        assert (bool(claims), "lake" in mounts) == (mounted, mounted)
 
 
 def test_secrets_are_named_and_never_held(installable: Make) -> None:
@@ -243,7 +278,9 @@ def test_the_image_runs_as_nobody_special() -> None:
     lines = dockerfile("python:3.11-slim").splitlines()
     users = [line for line in lines if line.startswith("USER ")]
     assert users == [f"USER {USER}:{USER}"] and USER > 1000
-    assert lines.index(users[0]) < lines.index("WORKDIR /opt/distributary")
+    # an entry for the user, and a folder that can be written in a pod whose image cannot
+    assert f"distributary:x:{USER}:{USER}:" in dockerfile("python:3.11-slim")
+    assert [line for line in lines if line.startswith("WORKDIR ")] == ["WORKDIR /tmp"]
     assert not [line for line in lines if re.search(r"secret|password|token", line, re.I)]
 
 

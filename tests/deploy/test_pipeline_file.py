@@ -73,8 +73,7 @@ def test_a_reference_is_no_secret_in_clear(write: Write, value: str) -> None:
 
 
 def test_an_address_with_a_password_is_a_secret_in_clear(write: Write) -> None:
-    path = write()
-    path.write_text(path.read_text().replace("./lake", "s3://key:canary@bucket/lake"))
+    path = write(lake="s3://key:canary@bucket/lake")
     assert read_for_install(path, environ={}).clear_secrets == ("lake.path",)
 
 

@@ -284,7 +284,8 @@ def test_two_jobs_in_a_workspace(games: Make, workspace: Any) -> None:
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_login_jobs_of_a_workspace_are_only_shown(games: Make, cli: Any) -> None:
-    games("deploy: {databricks: {serverless: true}}\n")
+    place = {"./lake": "/Volumes/main/games/lake"}
+    games("deploy: {databricks: {cluster: {spark_version: 18.x}}}\n", **place)
     line = ("install", "games.yaml", "--target", "databricks", "--shards", "2")
     shown = cli(*line, "--dry-run", "--json")
     assert shown.code == 0, shown.err

@@ -12,10 +12,14 @@ import pytest
 from distributary.cli.app import main
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy import package
-from distributary.deploy.pipeline_file import Installable
+from distributary.deploy.files import TargetName
+from distributary.deploy.pipeline_file import Installable, read_for_install
+from distributary.deploy.refusals import refuse_unfit
 from distributary.deploy.scripts import submit_script
 from distributary.errors import DistributaryError
 from distributary.lab.simulate.game_records import GamesPlan
+from distributary.spark.settings import SPARK_VERSION
+from tests.docs.pages import DOCS, blocks
 from tests.engine.lakes import Games
 from tests.spark.test_cluster import master
 
@@ -24,22 +28,37 @@ __all__ = ["master"]
 Make = Callable[..., Installable]
 
 
-def arguments(script: str, folder: Path) -> list[str]:
-    """What the script would give to `spark-submit`."""
-    (folder / "bin").mkdir()
+def run_script(script: str, folder: Path, spark: str) -> subprocess.CompletedProcess[str]:
+    """The script with a Spark that only says how it was called."""
+    for name in ("bin", "jars"):
+        (folder / name).mkdir()
+    (folder / "jars" / f"spark-core_2.13-{spark}.jar").touch()
     path = folder / "bin" / "submit.sh"
     path.write_text(script)
     said = folder / "bin" / "spark-submit"
     said.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     said.chmod(0o755)
-    done = subprocess.run(
+    return subprocess.run(
         ["/bin/sh", path, "--conf", "spark.more=1"],
         env={**os.environ, "SPARK_HOME": str(folder), "DISTRIBUTARY_JARS": str(folder)},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+
+
+def arguments(script: str, folder: Path) -> list[str]:
+    """What the script would give to `spark-submit`."""
+    done = run_script(script, folder, f"{SPARK_VERSION}.1")
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_another_spark_is_not_even_started(installable: Make, own_folder: Path) -> None:
+    (own_folder / "a.jar").touch()
+    done = run_script(submit_script(installable(), SparkSubmit()), own_folder, "3.5.5-amzn-1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "3.5" in done.stderr and SPARK_VERSION in done.stderr
 
 
 def test_the_script_gives_each_word_as_it_is(installable: Make, own_folder: Path) -> None:
@@ -57,6 +76,26 @@ def test_the_script_gives_each_word_as_it_is(installable: Make, own_folder: Path
     launcher = f"{own_folder}/bin/launch.py"
     assert said[-4:] == [launcher, "run", str(own_folder / name), "--available-now"]
     assert not (own_folder / "owned").exists()
+
+
+def test_the_page_says_what_the_script_does(own_folder: Path) -> None:
+    found = blocks(DOCS / "deploy" / "spark-submit.md")
+    file = next(block for block in found if block.language == "yaml")
+    (line,) = [b for b in found if b.text.startswith("spark-submit ")]
+    path = own_folder / "games.yaml"
+    path.write_text(file.text)
+    pipeline = read_for_install(path, environ={})
+    assert refuse_unfit(TargetName.SPARK_SUBMIT, pipeline, {}) == ()
+    (own_folder / "a.jar").touch()
+    settings = pipeline.deploy.spark_submit
+    assert settings is not None
+    script = submit_script(pipeline, settings)
+    said = arguments(script, own_folder)
+    said = [word.replace(f"{own_folder}/bin/", "games-spark-submit/") for word in said]
+    said = [word.replace(f"{own_folder}/", "").replace("a.jar", "CONNECTORS") for word in said]
+    said = [word.replace(sys.executable, "/path/of/python") for word in said]
+    at = said.index("spark.more=1")
+    assert [*said[: at - 1], *said[at + 1 :]] == shlex.split(" ".join(line.lines()))[1:]
 
 
 def test_workers_that_have_the_packages_get_no_archive(installable: Make, own_folder: Path) -> None:

@@ -41,6 +41,7 @@ class Workspace:
 
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    wheels: dict[str, bytes] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     permissions: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     """Table to principal to privileges."""
@@ -135,8 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _send(self, status: int, answer: Any) -> None:
-        raw = isinstance(answer, str)
-        content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+        raw = isinstance(answer, str | bytes)
+        content = answer.encode() if isinstance(answer, str) else answer
+        content = content if raw else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/octet-stream" if raw else "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -216,7 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path in self.state.files and body.get("overwrite") != b"true":
             raise Refused(400, "RESOURCE_ALREADY_EXISTS")
         assert body["format"] == b"RAW"
-        self.state.files[path] = body["content"].decode()
+        if path.endswith(".whl"):
+            self.state.wheels[path] = body["content"]
+        self.state.files[path] = body["content"].decode("utf-8", "replace")
         return {}
 
     def _workspace_export(self, query: dict[str, str], body: Any) -> Any:
@@ -224,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "RESOURCE_DOES_NOT_EXIST")
         text = self.state.files[query["path"]]
         if query.get("direct_download") == "true":
-            return text
+            return self.state.wheels.get(query["path"], text)
         return {"content": base64.b64encode(text.encode()).decode()}
 
     def _workspace_mkdirs(self, query: dict[str, str], body: Any) -> Any:
@@ -243,6 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.state.folders.discard(path)
         elif self.state.files.pop(path, None) is None:
             raise Refused(404, "RESOURCE_DOES_NOT_EXIST")
+        self.state.wheels.pop(path, None)
         return {}
 
     def _permissions(self, method: str, name: str, query: dict[str, str], body: Any) -> Any:

@@ -65,7 +65,7 @@ def completed(block: Block) -> str:
 def load_with_stand_ins(text: str, folder: Path) -> Loaded:
     """With some value for each variable and each file that it names."""
     (folder / "secret").write_text("stand-in")
-    text = re.sub(r"\$\{file:[^}]+\}", f"${{file:{folder / 'secret'}}}", text)
+    text = re.sub(r"\$\{(?:file|databricks):[^}]+\}", f"${{file:{folder / 'secret'}}}", text)
     names = re.findall(r"\$\{env:(\w+)\}", text)
     environ: Mapping[str, str] = {name: f"https://{name.lower()}.example" for name in names}
     return load_text(text, environ=environ)

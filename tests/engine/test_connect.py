@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,17 @@ def test_tables_are_in_the_catalog_of_the_server(server: str, tmp_path: Path) ->
     command = [sys.executable, "-c", _QUERY, server, *games.tables()]
     asked = subprocess.run(command, check=False, capture_output=True, text=True)
     assert asked.stdout.split() == ["5", "5"], asked.stderr[-2000:]
+
+
+def test_a_server_that_the_environment_names_is_taken(server: str, tmp_path: Path) -> None:
+    """As serverless compute has it: the file says nothing of a server."""
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=10))
+    games.send_all()
+    command = [sys.executable, "-m", "distributary", "run", str(games.write_file()), "--json"]
+    environ = {**os.environ, "SPARK_REMOTE": server, "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    games.assert_each_record_once()
 
 
 def test_what_needs_the_jvm_is_refused_with_it(tmp_path: Path) -> None:

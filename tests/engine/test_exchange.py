@@ -28,15 +28,15 @@ def test_every_record_reaches_its_table_through_spark(spark: SparkSession, tmp_p
 
 
 def test_a_local_master_shares_its_disk(spark: SparkSession, tmp_path: Path) -> None:
-    assert choose_exchange("auto", spark, tmp_path) == "disk"
-    assert choose_exchange("spark", spark, tmp_path) == "spark"
+    assert choose_exchange("auto", spark, tmp_path).way == "disk"
+    assert choose_exchange("spark", spark, tmp_path).way == "spark"
 
 
 def test_whether_there_is_a_disk_for_all_is_tried(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "is_local", lambda spark: False)
-    assert choose_exchange("auto", spark, tmp_path / "runs") == "disk"
+    assert choose_exchange("auto", spark, tmp_path / "runs").way == "disk"
     assert list((tmp_path / "runs").iterdir()) == []
     monkeypatch.setattr(Path, "touch", lambda path: None)
-    assert choose_exchange("auto", spark, tmp_path / "runs") == "spark"
+    assert choose_exchange("auto", spark, tmp_path / "runs").way == "spark"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.spark import settings as module
 from distributary.spark.settings import (
     REQUIRED,
+    SPARK_VERSION,
     SparkSettings,
     default_driver_memory,
     launch_conf,
@@ -43,10 +45,23 @@ def test_what_is_local(master: str, local: bool) -> None:
     assert SparkSettings(master=master).is_local is local
 
 
+def test_the_version_that_is_asked_for_is_the_one_that_is_pinned() -> None:
+    (pinned,) = [line for line in requires("distributary") or () if line.startswith("pyspark")]
+    assert pinned.startswith(f"pyspark=={SPARK_VERSION}.")
+
+
 def test_user_wins_over_defaults() -> None:
     conf = conf_of(SparkSettings(conf={"spark.ui.enabled": "true"}))
     assert conf["spark.ui.enabled"] == "true"
     assert conf_of(SparkSettings())["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h"])
+def test_sparks_own_page_is_there_on_a_cluster_and_ends_nothing(master: str) -> None:
+    conf = conf_of(SparkSettings(master=master))
+    assert (conf["spark.ui.enabled"], conf["spark.ui.killEnabled"]) == ("true", "false")
+    off = conf_of(SparkSettings(master=master, conf={"spark.ui.enabled": "false"}))
+    assert off["spark.ui.enabled"] == "false"
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +38,7 @@ from distributary.model import layout
 if TYPE_CHECKING:
     from distributary.config.kafka import KafkaSource, Registry
     from distributary.config.load import Loaded
+    from distributary.operations.ground import Proof
 
 
 app = single(LOOK)
@@ -46,7 +48,7 @@ _KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
 _PROPERTY = "delta.setTransactionRetentionDuration"
 _PYTHON = (3, 11)
 _GIB = 1 << 30
-_MOST_SKEW_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
 
 
 class State(StrEnum):
@@ -67,6 +69,8 @@ class Check:
     needed: str = ""
     mend: str = ""
     """What to type or to do."""
+    tried: str = ""
+    """What was done to find out, where that is more than a look."""
 
 
 _COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
@@ -82,7 +86,7 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
     def draw(paper: Paper) -> None:
         paper.table(
             ("CHECK", "", "FOUND", "NEEDED"),
-            ((c.name, styled(c.state, _COLOURS[c.state]), c.found, c.needed) for c in checks),
+            ((c.name, styled(c.state, _COLOURS[c.state]), _said(c), c.needed) for c in checks),
             indent=0,
         )
         for check in checks:
@@ -95,6 +99,10 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
 
     call.out.show({"ok": not failed, "checks": checks}, draw)
     return 1 if failed else 0
+
+
+def _said(check: Check) -> str:
+    return f"{check.found} ({check.tried})" if check.tried else check.found
 
 
 def checks_of_machine() -> Iterator[Check]:
@@ -132,21 +140,29 @@ def checks_of_machine() -> Iterator[Check]:
 
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
-    """Lake, clock and tables; with a file also its source and its registry."""
+    """Lake and tables; with a file also checkpoint, exchange, catalog, source and registry."""
     from distributary.config.kafka import KafkaSource
-    from distributary.config.lake import local_path
+    from distributary.config.lake import absolute, local_path
+    from distributary.store.base import introduce
 
     usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
     address = lake or (loaded.config.lake.path if loaded else None) or usual
     folder = local_path(address)
+    options = loaded.config.lake.options if loaded else {}
+    introduce(address, options)
     if folder is not None:
-        yield from _folder_checks(folder)
+        yield _disk(folder)
+    yield from _store("lake", absolute(address))
+    if folder is not None:
         yield _guarded("marks", lambda: _marks(folder, loaded))
-    else:
-        yield _guarded("lake", lambda: _store(address, loaded))
     if loaded is None:
         return
+    checkpoint = absolute(loaded.config.lake.checkpoint)
+    introduce(checkpoint, options)
+    yield from _store("checkpoint", checkpoint)
+    yield _guarded("claim", lambda: _claim(loaded, checkpoint))
     yield from _cluster(loaded)
+    yield _guarded("exchange", lambda: _exchange(loaded, checkpoint))
     if loaded.config.lake.registered_in is not None:
         yield _guarded("catalog", lambda: _catalog(loaded))
     registry, source = loaded.config.registry, loaded.config.source
@@ -231,52 +247,97 @@ def _decoders() -> Check:
     )
 
 
-def _folder_checks(folder: Path) -> Iterator[Check]:
-    import tempfile
-
+def _disk(folder: Path) -> Check:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    yield Check(
+    return Check(
         "disk",
         State.PASS if free >= _GIB else State.FAIL,
         f"{size(free)} free at {existing}",
         "1.0 GiB",
         "make room, or move the lake with lake.path",
     )
+
+
+def _store(place: str, address: str) -> Iterator[Check]:
+    """What the engine needs of a store, tried in a folder of its own that is removed again."""
+    from distributary.operations.ground import prove_store
+
     try:
-        with tempfile.NamedTemporaryFile(dir=existing, prefix=".distributary-doctor-") as probe:
-            skew = abs(os.stat(probe.name).st_mtime - time.time())
-    except OSError as error:
-        yield Check(
-            "lake",
+        yield from map(_proven, prove_store(place, address))
+    except DistributaryError as error:
+        # an address or settings that no store can be opened with
+        yield Check(place, State.FAIL, f"{error.what}: {error.evidence}", mend=error.next_step)
+
+
+def _claim(loaded: Loaded, checkpoint: str) -> Check:
+    from distributary.operations.ground import prove_claim
+
+    return _proven(prove_claim(checkpoint, lease=loaded.config.run.lease.total_seconds()))
+
+
+def _proven(proof: Proof) -> Check:
+    state = State.PASS if proof.passed else State.FAIL
+    return Check(proof.name, state, proof.found, proof.needed, proof.mend, proof.tried)
+
+
+def _exchange(loaded: Loaded, checkpoint: str) -> Check:
+    """What `run.exchange` comes to; where the workers have to be asked, they are."""
+    from distributary.model.plan import planned_exchange
+    from distributary.spark.settings import SparkSettings
+
+    settings = SparkSettings.from_config(
+        loaded.config.spark, sealed=loaded.sealed, short_lived=True
+    )
+    wanted = loaded.config.run.exchange
+    planned = planned_exchange(wanted, local=settings.is_local and not settings.remote)
+    if planned is not None:
+        return Check("exchange", State.PASS, f"{planned.way}: {planned.why}")
+    unreachable = _unreachable(settings.master) if not settings.remote else ""
+    if unreachable:
+        return Check(
+            "exchange",
             State.FAIL,
-            f"{existing} cannot be written: {error.strerror}",
-            "a folder that can be written",
-            f"chmod u+w {existing}",
+            unreachable,
+            "an answer from the workers",
+            "start the cluster, or correct spark.master",
+            f"looked for {settings.master}",
         )
-        return
-    yield Check("lake", State.PASS, f"{existing} can be written")
-    yield Check(
-        "clock",
-        State.PASS if skew <= _MOST_SKEW_SECONDS else State.FAIL,
-        f"{skew:.1f} s apart from the lake's",
-        f"{_MOST_SKEW_SECONDS:.0f} s at most",
-        "set the clock, for example with timedatectl set-ntp true",
+    from distributary.config.lake import local_path
+    from distributary.engine.stage import choose_exchange
+    from distributary.operations.ground import scratch
+    from distributary.spark.session import spark_session
+
+    # where a run would look: beside its progress, or, where that is in a bucket, on this machine
+    place = checkpoint if local_path(checkpoint) is not None else tempfile.gettempdir()
+    session = spark_session(settings, app_name=f"{loaded.config.name} doctor")
+    with scratch(place) as folder:
+        chosen = choose_exchange(wanted, session, Path(folder.address))
+    return Check(
+        "exchange",
+        State.PASS,
+        f"{chosen.way}: {chosen.why}",
+        tried="ran a job on the cluster that looks for a file of the driver",
     )
 
 
-def _store(address: str, loaded: Loaded | None) -> Check:
-    import uuid
-
-    from distributary.store.base import at, introduce, reaching
-
-    introduce(address, loaded.config.lake.options if loaded else {})
-    with reaching(address):
-        store, name = at(address), f"_distributary/doctor-{uuid.uuid4().hex}"
-        store.write(name, b"?")
-        store.read(name)
-        store.remove(name)
-    return Check("lake", State.PASS, f"{address} can be written and read")
+def _unreachable(master: str) -> str:
+    """Why Spark would wait for minutes in vain; empty where nothing speaks against it."""
+    if master.startswith("yarn"):
+        known = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+        return "" if known else "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"
+    failed = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not master.startswith("spark://") or not port.isdigit():
+            return ""
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            failed.append(f"{address}: {error.strerror or type(error).__name__}")
+        else:
+            return ""
+    return f"no master answers: {listed(failed)}"
 
 
 def _marks(folder: Path, loaded: Loaded | None) -> Check:

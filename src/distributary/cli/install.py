@@ -122,9 +122,12 @@ def install(
     passed on with its references.
     """
     from distributary.deploy.files import Action, TargetName, open_target, refuse_conflicts
+    from distributary.deploy.refusals import refuse_unfit
     from distributary.deploy.shards import refuse_single
 
     pipeline, spread = _read(call, file, target), None
+    for warning in refuse_unfit(TargetName(target), pipeline):
+        call.out.warn(warning)
     if shards is None:
         refuse_single(pipeline)
         place = open_target(TargetName(target), pipeline, out=out)

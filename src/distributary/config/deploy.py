@@ -115,7 +115,8 @@ class Kubernetes(Section):
     pull_secrets: Subdomains = ()
     """Secrets with which images are pulled."""
     claim: Subdomain | None = Field(default=None, examples=["games-lake"])
-    """Existing volume claim, mounted at `/lake`; needed for a lake on a file system."""
+    """Existing volume claim, mounted at `/lake`, for a lake on a file system; it is left out where
+    nothing of the file is below `/lake`."""
     resources: Resources = Field(default_factory=Resources)
     """What the pod is given."""
     spark: Executors = Field(default_factory=Executors)
@@ -161,6 +162,7 @@ Quartz = Annotated[
 ]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 Names = Annotated[tuple[Text, ...], Listed]
+SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
 class Notifications(Section):
@@ -179,8 +181,8 @@ class Cluster(Section):
 
     id: Text | None = None
     """An existing cluster; then nothing else is set here."""
-    spark_version: Text | None = Field(default=None, examples=["17.3.x-scala2.13"])
-    """Version of the Databricks runtime."""
+    spark_version: Text | None = Field(default=None, examples=["18.x-scala2.13"])
+    """Version of the Databricks runtime; 18 has the Spark that this version is made for."""
     node_type: Text | None = Field(default=None, examples=["i3.xlarge"])
     """Kind of machine."""
     workers: int | None = Field(default=None, ge=0)
@@ -228,17 +230,15 @@ class Databricks(Section):
     """Name of the job; the pipeline's when left out. There is never a second job of this name."""
     folder: AbsolutePath | None = Field(default=None, examples=["/Shared/pipelines/games"])
     """Workspace folder of the pipeline file; a folder below the user's own when left out."""
-    package: Text | None = Field(
-        default=None, examples=["distributary==0.1.0", "/Volumes/main/libs/distributary.whl"]
-    )
-    """What the job installs: a requirement for pip, or the path of a wheel; this version when
-    left out."""
+    package: Text | None = Field(default=None, examples=["/Volumes/main/libs/requirements.txt"])
+    """What the job installs in place of the wheel and the locked requirements that are uploaded:
+    the path of a wheel or of a requirements.txt, or a requirement for pip."""
     cluster: Cluster | None = None
     """The cluster of the job; give this or `serverless`."""
     serverless: bool = False
     """Run without a cluster of one's own."""
-    environment_version: Text = "4"
-    """Version of the serverless environment."""
+    environment_version: Text = "5"
+    """Version of the serverless environment; 5 has the Spark that this version is made for."""
     schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
     """Quartz cron of the runs; each takes what is there and ends."""
     timezone: Text = "UTC"
@@ -360,3 +360,6 @@ class Deploy(Section):
     """A DAG file."""
     spark_submit: SparkSubmit | None = None
     """A script for `spark-submit`."""
+    shared: SharedFolders = Field(default=(), examples=[["/mnt/lake"]])
+    """Folders that every machine on which tasks run sees under the same path, such as a mount of
+    NFS. Where there are executors, lake and checkpoint are below one of them or in a bucket."""

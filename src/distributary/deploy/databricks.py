@@ -6,6 +6,7 @@ it must bear the tag of this pipeline. Two jobs of one name are never touched.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import distributary
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import printable
+from distributary.deploy import package
 from distributary.deploy.files import (
     Action,
     Mark,
@@ -51,22 +52,36 @@ _ENVIRONMENT = "default"
 _WATCHED = ("schedule", "continuous", "trigger")
 """Settings that say when a job runs: one that is there and not in the file is an edit too."""
 
+_CATALOG = "spark.databricks.sql.initial.catalog.name"
+
 Settings = dict[str, Any]
 
 
-def job_settings(pipeline: str, settings: Databricks, *, launcher: str, file: str) -> Settings:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The files of a job in the workspace, as programs there see them."""
+
+    launcher: str
+    file: str
+    requirements: str
+    """What the job installs, where the deploy section names nothing else."""
+
+
+def job_settings(pipeline: str, settings: Databricks, places: Places) -> Settings:
     """Everything that is said of the job, with its mark among the tags."""
     state = {"pause_status": "PAUSED" if settings.paused else "UNPAUSED"}
     clock = {"quartz_cron_expression": settings.schedule, "timezone_id": settings.timezone}
     version = settings.environment_version
-    spec = {"environment_version": version, "dependencies": [_package(settings)]}
+    named = settings.package or places.requirements
+    asked = f"-r {named}" if named.endswith(".txt") else named
+    spec = {"environment_version": version, "dependencies": [asked]}
     mails = {k: list(v) for k, v in settings.notifications.model_dump().items() if v}
     tags = {**settings.tags, PIPELINE_TAG: pipeline}
     job = _given(
         name=settings.job_name or pipeline,
         description=f"Distributary pipeline {pipeline}; made by distributary install",
         max_concurrent_runs=1,
-        tasks=[_task(settings, launcher=launcher, file=file)],
+        tasks=[_task(settings, places)],
         tags=tags,
         schedule=clock | state if settings.schedule is not None else None,
         continuous=state if settings.continuous else None,
@@ -108,14 +123,14 @@ def _projected(there: Any, ours: Any) -> Any:
     return there
 
 
-def _task(settings: Databricks, *, launcher: str, file: str) -> Settings:
+def _task(settings: Databricks, places: Places) -> Settings:
     # without a clock the file's own trigger says when a run ends
     once = ["--available-now"] if settings.schedule is not None else []
     task: Settings = {
         "task_key": TASK,
         "spark_python_task": {
-            "python_file": launcher,
-            "parameters": ["run", file, *once],
+            "python_file": places.launcher,
+            "parameters": ["run", places.file, *once],
             "source": "WORKSPACE",
         },
     }
@@ -126,17 +141,22 @@ def _task(settings: Databricks, *, launcher: str, file: str) -> Settings:
     cluster = settings.cluster
     if cluster is None:
         return task | {"environment_key": _ENVIRONMENT}
-    package = _package(settings)
-    library = {"whl": package} if package.endswith(".whl") else {"pypi": {"package": package}}
-    place = {"existing_cluster_id": cluster.id} if cluster.id else {"new_cluster": _new(cluster)}
+    named = settings.package or places.requirements
+    library: Settings = {"pypi": {"package": named}}
+    if named.endswith((".whl", ".txt")):
+        library = {"whl" if named.endswith(".whl") else "requirements": named}
+    new = {"new_cluster": _new(cluster, settings.catalog)}
+    place = {"existing_cluster_id": cluster.id} if cluster.id else new
     return task | {"libraries": [library]} | place
 
 
-def _new(cluster: Cluster) -> Settings:
+def _new(cluster: Cluster, catalog: str | None) -> Settings:
     scales = cluster.min_workers is not None
     alone = not scales and not cluster.workers
     # how Databricks is told that the driver does the work
     single = {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*]"}
+    # so that `lake.database` is a schema of that catalog, as it is for `grants`
+    names = {_CATALOG: catalog} if catalog else {}
     return _given(
         spark_version=cluster.spark_version,
         # the engine talks to the driver's JVM, which a shared cluster does not allow
@@ -148,13 +168,9 @@ def _new(cluster: Cluster) -> Settings:
         else None,
         num_workers=None if scales else cluster.workers or 0,
         custom_tags={"ResourceClass": "SingleNode"} if alone else None,
-        spark_conf={**cluster.spark_conf, **(single if alone else {})} or None,
+        spark_conf={**names, **cluster.spark_conf, **(single if alone else {})} or None,
         spark_env_vars=dict(cluster.env) or None,
     )
-
-
-def _package(settings: Databricks) -> str:
-    return settings.package or f"distributary=={distributary.__version__}"
 
 
 # A Databricks workspace through its own SDK, which is an extra; its errors in our words.
@@ -249,24 +265,24 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
 
 
 class Files:
-    """Small texts in the workspace, by their absolute paths."""
+    """Small files in the workspace, by their absolute paths."""
 
     def __init__(self, client: WorkspaceClient) -> None:
         self._client = client
 
-    def read(self, path: str) -> str | None:
-        """A file's text; None where there is none."""
+    def read(self, path: str) -> bytes | None:
+        """A file's content; None where there is none."""
         from databricks.sdk.errors import NotFound
         from databricks.sdk.service.workspace import ExportFormat
 
         with asking(self._client, f"read {path}"):
             try:
                 with self._client.workspace.download(path, format=ExportFormat.RAW) as content:
-                    return content.read().decode("utf-8", "replace")
+                    return bytes(content.read())
             except NotFound:
                 return None
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path: str, content: bytes) -> None:
         """Put a file in place of another, or of none."""
         from databricks.sdk.errors import TemporarilyUnavailable, TooManyRequests
         from databricks.sdk.service.workspace import ImportFormat
@@ -279,7 +295,7 @@ class Files:
                 with attempt:
                     # always a file: what looks like a notebook would become one otherwise
                     self._client.workspace.upload(
-                        path, text.encode(), format=ImportFormat.RAW, overwrite=True
+                        path, content, format=ImportFormat.RAW, overwrite=True
                     )
 
     def remove(self, path: str) -> None:
@@ -297,7 +313,8 @@ class Files:
 
     def mark(self, path: str) -> tuple[str | None, Mark | None]:
         """A file's text and its mark."""
-        text = self.read(path)
+        content = self.read(path)
+        text = None if content is None else content.decode("utf-8", "replace")
         return text, None if text is None else read_mark(text)
 
 
@@ -308,7 +325,7 @@ def words(error: BaseException) -> str:
 
 
 NAME = "databricks"
-JOB, FILE = "job", "workspace file"
+JOB, FILE, WHEEL_FILE = "job", "workspace file", "wheel"
 _PAGE = 100
 
 
@@ -337,17 +354,40 @@ def databricks_target(pipeline: Installable) -> Target:
                 user = str(login.current_user.me().user_name)
         # the user's own: in a shared one anybody could change what the job runs
         folder = f"/Users/{user}/.distributary/{pipeline.name}"
-    texts = {
-        f"{folder}/{pipeline.name}.yaml": pipeline.shared_text,
-        f"{folder}/launch.py": template("launch.py.txt"),
-    }
+    file, launcher = f"{folder}/{pipeline.name}.yaml", f"{folder}/launch.py"
+    requirements = f"{folder}/requirements.txt"
+    texts = {file: pipeline.shared_text, launcher: template("launch.py.txt")}
+    wheel = None
+    if settings.package is None:
+        # the runtime's own Spark stays what it is
+        content = package.wheel(without=package.RUNTIMES_OWN)
+        wheel = Wheel(f"{folder}/{package.WHEEL}", content)
+        own = f"{_PREFIX}{wheel.path} --hash=sha256:{wheel.digest}\n"
+        texts[requirements] = own + package.locked()
     texts = {path: marked(t, target=NAME, pipeline=pipeline.name) for path, t in texts.items()}
-    # as programs in the workspace see them
-    file, launcher = (f"{_PREFIX}{path}" for path in texts)
-    wanted = job_settings(pipeline.name, settings, launcher=launcher, file=file)
+    places = Places(*(f"{_PREFIX}{path}" for path in (launcher, file, requirements)))
+    wanted = job_settings(pipeline.name, settings, places)
     if isinstance(login, NotLoggedInError):
-        return UnseenTarget(texts, wanted, login)
-    return DatabricksTarget(pipeline.name, login, f"{folder}/job.json", texts, wanted)
+        return UnseenTarget(texts, wheel, wanted, login)
+    return DatabricksTarget(pipeline.name, login, f"{folder}/job.json", texts, wheel, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """Distributary itself; it cannot bear a mark, so the requirements beside it name its digest."""
+
+    path: str
+    content: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """Its SHA-256."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def about(self) -> str:
+        """It, for people."""
+        return f"{len(self.content):,} bytes, sha256 {self.digest}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,18 +395,20 @@ class UnseenTarget:
     """Satisfies `Target` where nobody is logged in: what would be made can be shown, no more."""
 
     texts: Mapping[str, str]
+    wheel: Wheel | None
     wanted: Settings
     refusal: NotLoggedInError
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
     def plan(self) -> tuple[Step, ...]:
-        """The two files and the job, compared with nothing."""
+        """The files and the job, compared with nothing."""
         job = (JOB, str(self.wanted["name"]), as_text(self.wanted))
+        wheel = [(WHEEL_FILE, self.wheel.path, self.wheel.about)] if self.wheel else []
         why = "not compared: nobody is logged in to a workspace"
         return tuple(
             Step(kind, name, Action.CREATE, after, why=why, refusal=self.refusal)
-            for kind, name, after in (*((FILE, *each) for each in self.texts.items()), job)
+            for kind, name, after in (*((FILE, *each) for each in self.texts.items()), *wheel, job)
         )
 
     def apply(self, steps: Sequence[Step]) -> None:
@@ -400,22 +442,27 @@ class DatabricksTarget:
     """The file in the workspace that says which job was made."""
     texts: Mapping[str, str]
     """The files that the job runs, with their marks."""
+    wheel: Wheel | None
+    """What it installs; None where the deploy section names something else."""
     wanted: Settings
     """The definition of the job."""
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
     def plan(self) -> tuple[Step, ...]:
-        """The two files and the job."""
+        """The files and the job."""
         steps = [self._file_step(path, text) for path, text in self.texts.items()]
-        return (*steps, self._job_step())
+        wheel = [self._wheel_step(self.wheel)] if self.wheel is not None else []
+        return (*steps, *wheel, self._job_step())
 
     def apply(self, steps: Sequence[Step]) -> None:
         """Files first: a job never points at something that is not there."""
         files = Files(self.client)
         for step in steps:
             if step.kind == FILE and step.changes:
-                files.write(step.name, step.after)
+                files.write(step.name, step.after.encode())
+            elif step.kind == WHEEL_FILE and step.changes and self.wheel is not None:
+                files.write(step.name, self.wheel.content)
         step = next(step for step in steps if step.kind == JOB)
         if step.action is Action.CREATE:
             self._remember(self._create())
@@ -431,6 +478,8 @@ class DatabricksTarget:
         files = Files(self.client)
         mine = [job for job in self._candidates() if self._is_mine(job.settings)]
         steps = [Step(JOB, f"{job.settings.get('name')} ({job.id})", Action.REMOVE) for job in mine]
+        if self.wheel is not None and self._uploaded(self.wheel) is not None:
+            steps.append(Step(WHEEL_FILE, self.wheel.path, Action.REMOVE))
         for path in (*self.texts, self.note):
             text, mark = files.mark(path)
             if mark is not None and mark.pipeline == self.pipeline:
@@ -443,7 +492,7 @@ class DatabricksTarget:
         for job in sorted(mine):
             self._delete(job)
         for step in steps:
-            if step.kind == FILE:
+            if step.kind in (FILE, WHEEL_FILE):
                 Files(self.client).remove(step.name)
 
     def _is_mine(self, job: Settings) -> bool:
@@ -456,6 +505,27 @@ class DatabricksTarget:
         if mark is None or mark.pipeline != self.pipeline:
             return Step(FILE, path, Action.FOREIGN, after, why="has no mark of this pipeline")
         return Step(FILE, path, mark.change(before, after), after, before)
+
+    def _wheel_step(self, wheel: Wheel) -> Step:
+        there = Files(self.client).read(wheel.path)
+        if there is None:
+            return Step(WHEEL_FILE, wheel.path, Action.CREATE, wheel.about)
+        if there == wheel.content:
+            return Step(WHEEL_FILE, wheel.path, Action.UNCHANGED, wheel.about)
+        before = Wheel(wheel.path, there).about
+        if self._uploaded(wheel) is None:
+            why = "is not the wheel that was uploaded"
+            return Step(WHEEL_FILE, wheel.path, Action.FOREIGN, wheel.about, before, why=why)
+        return Step(WHEEL_FILE, wheel.path, Action.UPDATE, wheel.about, before)
+
+    def _uploaded(self, wheel: Wheel) -> str | None:
+        """The digest of a wheel that is there and that our own requirements name."""
+        files = Files(self.client)
+        there = files.read(wheel.path)
+        text, mark = files.mark(f"{wheel.path.rpartition('/')[0]}/requirements.txt")
+        ours = text is not None and mark is not None and mark.pipeline == self.pipeline
+        digest = hashlib.sha256(there or b"").hexdigest()
+        return digest if ours and text and there is not None and digest in text else None
 
     def _job_step(self) -> Step:
         wanted = self.wanted
@@ -556,7 +626,7 @@ class DatabricksTarget:
     def _remember(self, job: int) -> None:
         note = json.dumps({"job_id": job, "settings": self.wanted}, indent=2) + "\n"
         text = marked(note, target=NAME, pipeline=self.pipeline)
-        Files(self.client).write(self.note, text)
+        Files(self.client).write(self.note, text.encode())
 
     def _conflict(self, what: str, evidence: str) -> DeployError:
         return DeployError(

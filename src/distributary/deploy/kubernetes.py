@@ -36,6 +36,7 @@ _UNPINNED = """\
 # inspect NAME:TAG) and set deploy.kubernetes.base_image: NAME:TAG@sha256:DIGEST"""
 _LONGEST = 40
 _UNSAFE = re.compile(r"[^a-z0-9-]+")
+_ON_THE_CLAIM = re.compile(r"(?<![\w.:/-])(?:file:(?://)?)?/lake(?![\w.-])")
 
 Object = dict[str, Any]
 
@@ -132,6 +133,17 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
                 "name": "DISTRIBUTARY_SPARK__MASTER",
                 "value": "k8s://https://kubernetes.default.svc",
             },
+            {
+                "name": "DISTRIBUTARY_POD",
+                "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
+            },
+            # the owner of the executors: they go when it goes, however that happens; Kubernetes
+            # fills the name in, which nobody knows before
+            {
+                "name": "PYSPARK_SUBMIT_ARGS",
+                "value": "--conf spark.kubernetes.driver.pod.name=$(DISTRIBUTARY_POD) "
+                "pyspark-shell",
+            },
         ]
         mounts.append({"name": "spark", "mountPath": SPARK_FOLDER, "readOnly": True})
         volumes.append({"name": "spark", "configMap": {"name": f"{name}-spark"}})
@@ -141,7 +153,7 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
         mounted = {"secretName": secret, "defaultMode": 0o440}
         volumes.append({"name": f"secret-{number}", "secret": mounted})
     claim = {"claimName": settings.claim}
-    lake = settings.claim is not None
+    lake = settings.claim is not None and _uses_claim(pipeline)
     selector = {"app.kubernetes.io/name": "distributary", "app.kubernetes.io/instance": name}
     return {
         "name": name,
@@ -161,6 +173,11 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
         "mounts": mounts,
         "volumes": volumes,
     }
+
+
+def _uses_claim(pipeline: Installable) -> bool:
+    """Whether anything of the file is on the claim; with all in a bucket no pod needs a volume."""
+    return not pipeline.lake or _ON_THE_CLAIM.search(pipeline.shared_text) is not None
 
 
 def _spark_defaults(values: Object, settings: Kubernetes) -> str:

@@ -17,7 +17,7 @@ import struct
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -231,18 +231,50 @@ def wheel_contents() -> dict[str, Path]:
 
 def write_wheel(path: Path) -> Packed:
     """Write the wheel; the same installation gives the same bytes."""
+    content = wheel()
+    with replacing(path) as file:
+        file.write(content)
+    return Packed(path, (_WHEEL_NAME,), len(wheel_contents()), len(content))
+
+
+def wheel(*, without: Collection[str] = ()) -> bytes:
+    """The wheel's own bytes; `without` are packages that it does not ask for."""
     found = wheel_contents()
     (folder,) = {name.partition("/")[0] for name in found if name.endswith(".dist-info/METADATA")}
     record = f"{folder}/RECORD"
     rows: list[str] = []
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, source in found.items():
             content = source.read_bytes()
+            if name == f"{folder}/METADATA" and without:
+                content = _asking_for_less(content, without)
             archive.writestr(_wheel_entry(name), content, zipfile.ZIP_DEFLATED)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
             rows.append(f"{name},sha256={digest.decode()},{len(content)}\n")
         archive.writestr(_wheel_entry(record), "".join([*rows, f"{record},,\n"]))
-    return Packed(path, (_WHEEL_NAME,), len(found), path.stat().st_size)
+    return made.getvalue()
+
+
+def _asking_for_less(metadata: bytes, without: Collection[str]) -> bytes:
+    asked = (f"Requires-Dist: {name}" for name in without)
+    names = re.compile(rf"(?:{'|'.join(map(re.escape, asked))})(?![A-Za-z0-9._-])")
+    lines = metadata.decode().splitlines(keepends=True)
+    return "".join(line for line in lines if not names.match(line)).encode()
+
+
+RUNTIMES_OWN = ("pyspark", "py4j")
+"""What a runtime of somebody else brings itself, and must not get another one of."""
+
+
+def locked(*, without: Collection[str] = RUNTIMES_OWN) -> str:
+    """The packages that Distributary needs, each file of them by its SHA-256, for pip."""
+    text = Path(__file__).with_name("requirements.lock").read_text("utf-8")
+    # an entry is a line with a name, and the lines of its checksums that follow
+    entries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.M)[1:]
+    return "".join(
+        each for each in entries if re.split(r"[=\[ ;]", each, maxsplit=1)[0] not in without
+    )
 
 
 def _wheel_entry(name: str) -> zipfile.ZipInfo:

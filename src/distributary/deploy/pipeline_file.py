@@ -31,6 +31,7 @@ from distributary.config.document import (
     refuse,
 )
 from distributary.config.engine import AVAILABLE_NOW, Spark, TriggerSetting
+from distributary.config.lake import Lake
 from distributary.config.load import (
     ROOT,
     Layers,
@@ -139,6 +140,10 @@ _REFERENCE = re.compile(
 _SECRET_KINDS = re.compile(r"(?<!\$)\$\{(file|databricks):")
 
 
+_NEED_JVM = (("tables", "publisher", "spark"), ("lake", "database", ""))
+"""Settings, and the value that it is about; any, where there is none."""
+
+
 class _Part(Section):
     """The keys of a pipeline file that matter for installing it."""
 
@@ -175,6 +180,14 @@ class Installable:
     """Settings that hold a secret in clear."""
     unknown_here: tuple[str, ...] = ()
     """What could not be looked up on this machine, told as warnings."""
+    lake: str = ""
+    """Where its tables are to be; empty where that is known only where it runs."""
+    checkpoint: str = ""
+    """Likewise its progress."""
+    connects: bool = False
+    """Whether it runs on a Spark Connect server, wherever that is."""
+    needs_jvm: tuple[str, ...] = ()
+    """Settings for which a session of Spark Connect is not enough."""
     shard: Shard | None = None
     """Which part of a pipeline it is, if it is one."""
     loaded: Loaded | None = field(default=None, repr=False)
@@ -205,6 +218,12 @@ def read_for_install(
     layers.add_variables(environ)
     part = _part(layers.root, file, environ)
     needed = (m[1] for _, value in _scalars(tree) for m in _ENV.finditer(value) if not m[2])
+
+    def known(*key: str) -> str:
+        return _known(layers.root, key, environ)
+
+    lake = known("lake", "path")
+    named = layers.root.has(("lake", "checkpoint"))
     return Installable(
         path=path.absolute(),
         name=part.name,
@@ -216,6 +235,16 @@ def read_for_install(
         variables=tuple(dict.fromkeys(needed)),
         clear_secrets=tuple(map(dotted, clear_secrets(tree))),
         unknown_here=unknown,
+        lake=lake,
+        checkpoint=known("lake", "checkpoint")
+        if named
+        else lake and Lake.model_validate({"path": lake}).checkpoint,
+        connects=layers.root.has(("spark", "remote")),
+        needs_jvm=tuple(
+            f"{section}.{key}"
+            for section, key, value in _NEED_JVM
+            if layers.root.has((section, key)) and value in ("", known(section, key))
+        ),
         shard=part.shard,
         loaded=loaded,
     )
@@ -300,6 +329,15 @@ def _part(root: Node, file: str, environ: Mapping[str, str]) -> _Part:
         return _Part.model_validate(_expanded(tree.plain(), environ))
     except ValidationError as error:
         raise refuse(file, explain(error, tree, ignore=())) from None
+
+
+def _known(root: Node, key: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """A text of the file as it is here; empty for one that is not there, or not known here."""
+    node = root.at(key) if root.has(key) else None
+    if node is None or not isinstance(node.value, str):
+        return ""
+    expansion = Variables(environ).expand(node.value)
+    return "" if expansion.unresolved else expansion.text
 
 
 def _expanded(value: object, environ: Mapping[str, str]) -> object:

@@ -13,6 +13,7 @@ from distributary.config.deploy import Airflow, SparkSubmit
 from distributary.deploy.files import Artifact, FileTarget, template
 from distributary.deploy.package import PYTHON_IN_ARCHIVE
 from distributary.deploy.pipeline_file import Installable
+from distributary.spark.settings import SPARK_VERSION
 
 NAME = "spark-submit"
 UNPACKED = "environment"
@@ -48,6 +49,7 @@ def submit_script(pipeline: Installable, settings: SparkSubmit) -> str:
         python=shlex.quote(sys.executable),
         options=options,
         file=shlex.quote(str(pipeline.path)),
+        spark=SPARK_VERSION,
     )
 
 

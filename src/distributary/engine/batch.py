@@ -33,7 +33,6 @@ from distributary.engine.stage import (
 )
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
-from distributary.model.plan import StageOrder
 from distributary.model.table import Role
 from distributary.observe.events import (
     BatchSettled,
@@ -47,7 +46,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
-from distributary.stage.job import Staged
+from distributary.spark.jobs import cancel
 from distributary.store.disk import sync_file_system
 
 # While a batch is decided and committed, the records of the next one are read and sorted.
@@ -92,9 +91,7 @@ class ReadAhead:
         order = stage_order(context, batch, source)
         catalog = context.planner.catalog()
         work = begin_stage(context, source, catalog, order)
-        self._ahead = _Ahead(
-            batch, source, Begun(order, catalog, self._pool.submit(self._tagged, work, order))
-        )
+        self._ahead = _Ahead(batch, source, Begun(order, catalog, self._pool.submit(work)))
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
         """The records of a batch as they were opened, if it was begun and ends there."""
@@ -121,7 +118,7 @@ class ReadAhead:
         if not sorting.done():
             # where the JVM is gone, so is the job
             with suppress(Py4JError, PySparkException, OSError):
-                self._cancel(_tag(order))
+                cancel(self._context.spark, order.attempt)
         wait([sorting])
         if sorting.exception() is None:
             drop_files(self._context, sorting.result())
@@ -132,33 +129,6 @@ class ReadAhead:
         """The run is over."""
         self.drop()
         self._pool.shutdown()
-
-    def _tagged(self, work: Callable[[], Staged], order: StageOrder) -> Staged:
-        tag, (add, remove, _) = _tag(order), self._tags()
-        add(tag)
-        try:
-            return work()
-        finally:
-            remove(tag)
-
-    def _cancel(self, tag: str) -> None:
-        self._tags()[2](tag)
-
-    def _tags(self) -> tuple[Callable[[str], object], ...]:
-        """To add, to remove and to cancel by a tag: a session of Connect has ways of its own.
-
-        Those of a classic session cancel nothing that another thread has started.
-        """
-        session = self._context.spark
-        try:
-            context = session.sparkContext
-        except PySparkException:
-            return session.addTag, session.removeTag, session.interruptTag
-        return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
-
-
-def _tag(order: StageOrder) -> str:
-    return f"distributary-ahead-{order.attempt}"
 
 
 @dataclass(frozen=True, slots=True)

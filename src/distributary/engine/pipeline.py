@@ -240,7 +240,7 @@ class Pipeline:
             calls=self.calls,
             parking=self.parking,
             lane=lane,
-            exchange=choose_exchange(self.config.run.exchange, session, checkpoint.runs(lane)),
+            exchange=choose_exchange(self.config.run.exchange, session, checkpoint.runs(lane)).way,
             newest_settled=max(
                 (
                     b.batch

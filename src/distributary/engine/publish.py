@@ -51,6 +51,7 @@ from distributary.publish.base import CommittedMark, Outcome, PreparesCommits, P
 from distributary.publish.parking import park, parked
 from distributary.retries import attempts_on
 from distributary.source.base import parallelism
+from distributary.spark.jobs import named
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
 from distributary.store.base import at, introduce
@@ -418,7 +419,8 @@ def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Publis
     reached(Moment.BEFORE_MERGE, batch)
 
     def some(chosen: Sequence[Merge]) -> list[Published]:
-        done = merge_all(context.spark, context.config.lake, chosen)
+        with named(context.spark, pipeline=context.config.name, batch=batch, step="merge"):
+            done = merge_all(context.spark, context.config.lake, chosen)
         if len(chosen) == len(merges):
             _log_is_there(done)
         return done
@@ -530,6 +532,15 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
     queued = {p.table for p in parked(context.parking)}
     behind: set[str] = set()
     commits = itertools.count(1)
+    by_spark = context.config.tables.publisher == "spark"
+
+    def publish(entry: TableEntry) -> Published:
+        if not by_spark:
+            # no job of Spark's: a name for each of a thousand commits would cost as much as they
+            return context.publisher.publish(entry, mark)
+        name, batch = context.config.name, manifest.batch
+        with named(context.spark, pipeline=name, batch=batch, step=f"publish {entry.table.name}"):
+            return context.publisher.publish(entry, mark)
 
     def one(entry: TableEntry) -> Published | DistributaryError:
         if entry.table.name in queued:
@@ -542,7 +553,7 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
             if not entry.files and not entry.changes:
                 return Published(entry.table.name, Outcome.PUBLISHED)
             context.claim.check()
-            result = context.publisher.publish(entry, mark)
+            result = publish(entry)
             if result.outcome is Outcome.SKIPPED and entry.table.name not in context.marked:
                 # it could not be asked before: its records must not be taken for written
                 _refuse_foreign_mark(context, entry, mark, fresh=fresh)

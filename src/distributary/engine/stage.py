@@ -28,9 +28,10 @@ from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import RouteKey, StageOrder
+from distributary.model.plan import Exchange, RouteKey, StageOrder, planned_exchange
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, is_local, parallelism
+from distributary.spark.jobs import named
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket
@@ -186,12 +187,11 @@ def stage_records(
     return Stages(staged, tries, time.monotonic() - began)
 
 
-def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> str:
-    """`disk` or `spark`: by what is true of this driver and its workers, not by hope."""
-    if wanted != "auto":
-        return wanted
-    if is_local(spark):
-        return "disk"
+def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
+    """By what is true of this driver and its workers, not by hope."""
+    planned = planned_exchange(wanted, local=is_local(spark))
+    if planned is not None:
+        return planned
     path = folder / f"seen-{uuid.uuid4().hex}"
     tasks = 2 * parallelism(spark)
 
@@ -207,7 +207,9 @@ def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> str:
         answers = spark.range(0, tasks, 1, tasks).mapInArrow(looks, "seen boolean").toArrow()
     finally:
         path.unlink(missing_ok=True)
-    return "disk" if all(answers.column(0).to_pylist()) else "spark"
+    seen = answers.column(0).to_pylist()
+    why = f"{sum(seen)} of {len(seen)} tasks saw a file that the driver wrote to {folder}"
+    return Exchange("disk" if all(seen) else "spark", why)
 
 
 def begin_stage(
@@ -242,7 +244,7 @@ def _job(
 ) -> Staged:
     """Both hops at once."""
     job = partial(run_exchanged, source.frame, source.reader, sent, targets, only)
-    return _hop(job, order, list(catalog.tables.values()))
+    return _hop(job, order, list(catalog.tables.values()), context.spark, "sort and land")
 
 
 def _exchanged(
@@ -328,7 +330,8 @@ def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
 def hop_one(source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder) -> Staged:
     """Read and sort the records of a batch."""
     tables = [catalog.tables[catalog.bronze]] if catalog.bronze else []
-    return _hop(partial(run_sort, source.frame, source.reader, sent), order, tables)
+    job = partial(run_sort, source.frame, source.reader, sent)
+    return _hop(job, order, tables, source.frame.sparkSession, "sort")
 
 
 def _sorted(
@@ -376,7 +379,8 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
     names = {name for load in loads for name in load.tables} | {planned.unified}
     tables = [planned.tables[n] for n in (*names, planned.dead_letters) if n in planned.tables]
-    landed = _hop(partial(run_land, context.spark, loads, catalog), order, tables)
+    job = partial(run_land, context.spark, loads, catalog)
+    landed = _hop(job, order, tables, context.spark, "land")
     try:
         if copies:
             _drop_copies(landed, planned.tables, order)
@@ -421,20 +425,25 @@ def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOr
 
 
 def _hop(
-    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+    job: Callable[[StageOrder], Staged],
+    order: StageOrder,
+    tables: Sequence[TablePlan],
+    spark: SparkSession,
+    step: str,
 ) -> Staged:
     """Run a job that writes to these tables; one that fails leaves nothing.
 
     Where a record kills its worker, or takes all of its memory, once more with every decoder in a
     child process.
     """
-    try:
-        return _attempted(job, order, tables)
-    except Exception as error:
-        if not _killed_its_worker(error):
-            raise
-    again = replace(order, guarded=True, attempt=_new_attempt())
-    return _attempted(job, again, tables)
+    with named(spark, pipeline=order.pipeline, batch=order.batch, step=step, attempt=order.attempt):
+        try:
+            return _attempted(job, order, tables)
+        except Exception as error:
+            if not _killed_its_worker(error):
+                raise
+        again = replace(order, guarded=True, attempt=_new_attempt())
+        return _attempted(job, again, tables)
 
 
 def _attempted(

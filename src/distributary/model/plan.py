@@ -94,3 +94,20 @@ class StageOrder:
     """By topic: what tells it from another one that had its name before."""
     most_new_keys: int = 10_000
     """How many keys without a route one task may report; records of further ones are refused."""
+
+
+class Exchange(NamedTuple):
+    """How records get from one hop to the other, and why."""
+
+    way: str
+    """`disk` or `spark`."""
+    why: str
+
+
+def planned_exchange(wanted: str, *, local: bool) -> Exchange | None:
+    """The answer that needs no look at the workers; None where they have to be asked."""
+    if wanted != "auto":
+        return Exchange(wanted, f"run.exchange is {wanted}: nobody is asked")
+    if local:
+        return Exchange("disk", "tasks are processes of this machine")
+    return None

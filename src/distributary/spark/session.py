@@ -30,6 +30,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from distributary.errors import (
     DistributaryError,
@@ -43,6 +44,7 @@ from distributary.spark.jars import JVM, Progress, are_locked, ensure_connectors
 from distributary.spark.java import archive_options, require_java
 from distributary.spark.settings import (
     REQUIRED,
+    SPARK_VERSION,
     SparkSettings,
     launch_conf,
     quoted,
@@ -119,6 +121,10 @@ def spark_session(
     with _starting:
         if wanted.remote:
             return _connected(wanted, app_name)
+        if is_remote() or "SPARK_REMOTE" in os.environ:
+            # serverless compute: whoever has started this process has named the server, and keeps
+            # its version
+            return _required(SparkSession.builder.appName(app_name).getOrCreate())
         # PySpark has no public way to ask without starting one
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             return _required(SparkSession.builder.getOrCreate())
@@ -236,7 +242,7 @@ def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
         # the client itself would try again for ten minutes
         parts = urlsplit(server)
         socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), 10).close()
-        return _required(builder.getOrCreate())
+        return _of_this_spark(_required(builder.getOrCreate()), server)
     except ImportError as error:
         raise SetupError(
             "Spark Connect needs packages that are not installed",
@@ -263,7 +269,23 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
     there = replace(settings, master=conf.get("spark.master", settings.master))
     for name, value in spark_conf(there, app_name=app_name).items():
         conf.setIfMissing(name, value)
-    return _required(SparkSession(SparkContext(conf=conf, gateway=gateway)))
+    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    return _of_this_spark(_required(session), f"master {there.master}")
+
+
+def _of_this_spark(session: SparkSession, where: str) -> SparkSession:
+    """A session that somebody else has started: what it lacks would show up in some batch."""
+    wanted, found = SPARK_VERSION, session.version
+    if not found.startswith(f"{wanted}."):
+        raise SetupError(
+            "the engine is made for another version of Spark",
+            code=ErrorCode.SPARK_FAILED,
+            where=where,
+            evidence=f"there Spark {found}, here made for {wanted}",
+            next_step="run it on a Spark of that version; spark-submit takes the one that is "
+            "installed with distributary where SPARK_HOME is not set",
+        )
+    return session
 
 
 def _required(session: SparkSession) -> SparkSession:

@@ -14,6 +14,9 @@ from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, 
 from distributary.config.engine import Spark
 from distributary.errors import ConfigError
 
+SPARK_VERSION = "4.1"
+"""The Spark that the engine is made for; the last number of a version does not matter to it."""
+
 REQUIRED: Mapping[str, str] = {
     # tables committed without Spark hold UTC timestamps only
     "spark.sql.session.timeZone": "UTC",
@@ -154,7 +157,7 @@ def spark_conf(
         _refuse_secrets_of_executors(settings)
     return {
         **_DEFAULTS,
-        **(_local_defaults(settings.master) if settings.is_local else {}),
+        **(_local_defaults(settings.master) if settings.is_local else _CLUSTER),
         **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
         **(_QUICK if settings.short_lived else {}),
         "spark.app.name": app_name,
@@ -223,7 +226,6 @@ def quoted(option: str) -> str:
 
 
 _DEFAULTS = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # one Arrow batch a task where it fits: decoding and writing are column-wise
@@ -235,8 +237,17 @@ _DEFAULTS = {
 }
 
 
+_CLUSTER = {
+    "spark.ui.enabled": "true",
+    # whoever reaches the page may look, and end nothing
+    "spark.ui.killEnabled": "false",
+}
+
+
 def _local_defaults(master: str) -> dict[str, str]:
     return {
+        # a server that nobody asked for; on this machine `status` and `ui` tell more
+        "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(_cores(master)),
