@@ -18,7 +18,7 @@ from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Part, job_name
 from distributary.engine.checkpoint import Checkpoint
-from distributary.engine.parts import local_folder, make_source
+from distributary.engine.parts import make_source
 from distributary.engine.shards.progress import divide
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts, Manifest
@@ -118,9 +118,9 @@ class Jobs:
         """One batch of a job, as `StreamRun` does it; killed after the manifest with `crash`."""
         config = shard_config(self.lake, part)
         source = make_source(config)
-        folder = local_folder(config.checkpoint_path)
-        found = Checkpoint.find(at(folder), pipeline=config.name)
-        checkpoint = found or Checkpoint.begin(at(folder), pipeline=config.name)
+        place = at(config.checkpoint_path)
+        found = Checkpoint.find(place, pipeline=config.name)
+        checkpoint = found or Checkpoint.begin(place, pipeline=config.name)
         manifests = checkpoint.manifests()
         batch = manifests.settled() + 1
         decided = manifests.read(batch)

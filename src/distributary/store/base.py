@@ -98,8 +98,13 @@ class Store(ABC):
         """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
 
     @abstractmethod
-    def open(self, name: str, *, ahead: int = 1024 * 1024) -> pa.NativeFile:
-        """A file to be read in parts; from a bucket so many bytes at a time."""
+    def open(
+        self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
+    ) -> pa.NativeFile:
+        """A file to be read in parts; from a bucket so many bytes at a time.
+
+        Whoever knows the size of an object spares the request that asks for it.
+        """
 
     @abstractmethod
     def sync(self) -> None:

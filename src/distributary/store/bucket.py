@@ -138,12 +138,16 @@ class Bucket(Store):
         else:
             to.write(name, self.read(name))
 
-    def open(self, name: str, *, ahead: int = 1024 * 1024) -> pa.NativeFile:
-        """A file to be read in parts; so many bytes at a time."""
-        found = self.look(name)
-        if found is None:
+    def open(
+        self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
+    ) -> pa.NativeFile:
+        """A file to be read in parts, so many bytes at a time; a small one comes at once."""
+        known = self.size(name) if size is None else size
+        if known is None:
             raise FileNotFoundError(f"{self.address}/{name}")
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, found), ahead), mode="r")
+        if known <= ahead:
+            return pa.BufferReader(self.read(name))
+        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, known), ahead), mode="r")
 
     def sync(self) -> None:
         """What a bucket has taken is safe."""
@@ -189,8 +193,8 @@ class Bucket(Store):
 class _Ranges(io.RawIOBase):
     """An object as a file, each read of which is a request."""
 
-    def __init__(self, bucket: Bucket, found: Info) -> None:
-        self._bucket, self._found, self._at = bucket, found, 0
+    def __init__(self, bucket: Bucket, name: str, size: int) -> None:
+        self._bucket, self._name, self._size, self._at = bucket, name, size, 0
 
     def readable(self) -> bool:
         return True
@@ -199,7 +203,7 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._found.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
@@ -207,10 +211,10 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._found.size - self._at)
+        length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        data = self._bucket.read_range(self._found.name, self._at, length)
+        data = self._bucket.read_range(self._name, self._at, length)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -134,7 +134,7 @@ class Disk(Store):
         else:
             to.write(name, path.read_bytes())
 
-    def open(self, name: str, *, ahead: int = 0) -> pa.NativeFile:
+    def open(self, name: str, *, ahead: int = 0, size: int | None = None) -> pa.NativeFile:
         """A file to be read in parts."""
         return pa.OSFile(str(self._path(name)))
 

@@ -14,7 +14,6 @@ from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline import PipelineConfig
@@ -25,13 +24,12 @@ from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableE
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position
-from distributary.source.delta import DeltaReader, DeltaSource, SourceFile
+from distributary.source.delta import DeltaReader, DeltaSource, SourceFile, read_file
 from distributary.stage.bronze import WHOLE
 from distributary.stage.unwrap import MARKED, Share
 
 # Rows of a bronze table as the records that they once were, each with whether it is ours.
 
-_ROWS_PER_ARROW_BATCH = 65_536
 _COLUMNS = (
     *("type", "payload", WHOLE.name, "key", "headers"),
     *("_topic", "_partition", "_offset", "_timestamp"),
@@ -60,9 +58,8 @@ class BronzeReader:
 
     def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""
-        with pq.ParquetFile(file.path) as parquet:
-            for rows in parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(_COLUMNS)):
-                yield self._marked(rows)
+        for rows in read_file(file, _COLUMNS):
+            yield self._marked(rows)
 
     def _marked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [
