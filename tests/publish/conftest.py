@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,16 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.delta import log
-from distributary.model.manifest import Mark, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.publish import parquet
-from distributary.publish.base import Published, Publisher
+from distributary.model.table import STAGING, Column
+from distributary.publish.base import CommittedMark, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
+from distributary.store.base import Store, at, introduce
 from tests.publish import staged
 from tests.publish.staged import Read, in_order, read_everywhere, read_folder
+from tests.source.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +32,7 @@ WAYS = [
     "direct-prepared",
     "direct-store",
     "parquet",
+    "parquet-bucket",
     pytest.param("spark", marks=pytest.mark.spark),
 ]
 
@@ -48,10 +53,71 @@ class PreparedPublisher(DirectPublisher):
                 self.finish(threads=1)
 
 
+class InBucketPublisher(ParquetPublisher):
+    """Tables in a bucket, whose files a test stages, harms and reads in a folder of the same name.
+
+    What is staged there moves into the bucket before a commit; afterwards the folder shows what
+    the bucket has.
+    """
+
+    turn = threading.Lock()
+
+    def __init__(self, server: S3Server, lake: Path) -> None:
+        self._lake, self._address = lake, f"s3://{server.bucket}/{lake.name}"
+        introduce(self._address, server.options)
+
+    def columns(self, path: str) -> tuple[Column, ...] | None:
+        return super().columns(self._there(path))
+
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        return super().partition_columns(self._there(path))
+
+    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
+        return super().committed(self._there(path), mark)
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        folder, path = Path(entry.table.path), self._there(entry.table.path)
+        self._send(entry.files, folder, at(path))
+        try:
+            return super().publish(replace(entry, table=replace(entry.table, path=path)), mark)
+        finally:
+            self._fetch(folder, at(path))
+
+    def _there(self, path: str) -> str:
+        return f"{self._address}{path.removeprefix(str(self._lake))}"
+
+    def _send(self, files: Sequence[StagedFile], folder: Path, there: Store) -> None:
+        with self.turn:
+            blocked = (folder / "_delta_log").is_file()
+            there.write("_delta_log", b"") if blocked else there.remove("_delta_log")
+            for file in files:
+                if ".." not in file.path and (folder / file.path).exists():
+                    there.write(file.path, (folder / file.path).read_bytes())
+                    (folder / file.path).unlink()
+
+    def _fetch(self, folder: Path, there: Store) -> None:
+        with self.turn:
+            files = {file.name for file in there.files(recursive=True)}
+            found = {name for name in files if not name.startswith((STAGING, "_delta_log"))}
+            here = {str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file()}
+            for name in here - found:
+                if not name.startswith((STAGING, "_delta_log")):
+                    (folder / name).unlink()
+            for name in found:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(there.read(name))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        yield started
+
+
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """The way to commit: by our own log, one by one or prepared; through deltalake as on an object
-    store; by Spark; and to folders without a table format."""
+    store; by Spark; and to folders without a table format, on a disk and in a bucket."""
     return str(request.param)
 
 
@@ -59,14 +125,17 @@ def way(request: pytest.FixtureRequest) -> str:
 def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The format of the tables that a test stages files for."""
     names = request.fixturenames
-    parquet = "way" in names and request.getfixturevalue("way") == "parquet"
+    parquet = "way" in names and request.getfixturevalue("way").startswith("parquet")
     monkeypatch.setattr(staged, "FORMAT", "parquet" if parquet else "delta")
     return staged.FORMAT
 
 
 @pytest.fixture
-def make_publisher(way: str, request: pytest.FixtureRequest) -> MakePublisher:
+def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> MakePublisher:
     """A publisher that remembers nothing of what an earlier one saw, as after a restart."""
+    if way == "parquet-bucket":
+        server: S3Server = request.getfixturevalue("server")
+        return lambda: InBucketPublisher(server, tmp_path)
     if way == "parquet":
         return ParquetPublisher
     if way == "direct-prepared":
@@ -87,7 +156,7 @@ def publisher(make_publisher: MakePublisher) -> Publisher:
 @pytest.fixture
 def read(way: str, request: pytest.FixtureRequest) -> Read:
     """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
-    if way == "parquet":
+    if way.startswith("parquet"):
         return read_folder
     if way != "spark":
         return read_everywhere
@@ -123,7 +192,7 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if way in ("direct", "direct-prepared"):
         lose(log, "create_commit")
         lose(log, "name_commit")
-    elif way == "parquet":
+    elif way.startswith("parquet"):
         lose(parquet, "create_commit")
     elif way == "direct-store":
         lose(log, "create_table_with_add_actions")

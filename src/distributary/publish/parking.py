@@ -35,7 +35,7 @@ from distributary.model.manifest import (
     entry_to_dict,
 )
 from distributary.publish.base import Outcome, Published, Publisher
-from distributary.publish.parquet import HOME, ParquetTable, app_key
+from distributary.publish.parquet import HOME, ParquetTable, app_key, open_parquet
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 
 ENTRY = "entry.json"
@@ -352,6 +352,9 @@ def _held(folder: str | None, expected: Expected, options: Mapping[str, str] | N
     try:
         table = DeltaTable(expected.path, storage_options=dict(options or {}))
     except TableNotFoundError:
+        if folder is None and (found := open_parquet(expected.path)) is not None:
+            log = found[0].log()
+            return Held(True, log.version, log.newest(expected.app_id))
         return Held(False)
     mark = table.transaction_version(expected.app_id)
     if mark is None and _FORGETS_MARKS in table.metadata().configuration:

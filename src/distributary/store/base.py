@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,8 +94,11 @@ class Store(ABC):
         """Remove it, or a folder in it, with all that is inside, if it is there."""
 
     @abstractmethod
-    def copy(self, name: str, *, to: Store) -> None:
-        """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+    def copy(self, name: str, *, to: Store, named: str = "") -> None:
+        """Copy a file to the same name elsewhere, or to another one.
+
+        A copy that is cut short never gets the name. Raises FileNotFoundError.
+        """
 
     @abstractmethod
     def open(
@@ -109,6 +112,11 @@ class Store(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Make everything that was written below it survive a crash of the machine."""
+
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files, those that are there; in a bucket with one request for many."""
+        for name in names:
+            self.remove(name)
 
     def size(self, name: str) -> int | None:
         """The size of a file, or None if there is no such file."""

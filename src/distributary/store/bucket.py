@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -115,6 +115,12 @@ class Bucket(Store):
             listed = obstore.list_with_delimiter(self.connection, self.key(folder) or None)
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
+    def exists(self, folder: str = "") -> bool:
+        """Whether it, or a folder in it, is there."""
+        with self._asked("list"):
+            listed = obstore.list_with_delimiter(self.connection, self.key(folder) or None)
+        return bool(listed["objects"] or listed["common_prefixes"])
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with self._asked("remove"):
@@ -125,18 +131,24 @@ class Bucket(Store):
 
     def remove_folder(self, folder: str = "") -> None:
         """Remove it, or a folder in it, with all that is inside, if it is there."""
-        names = [self.key(found.name) for found in self.files(folder, recursive=True)]
-        if names:
-            with self._asked("remove"):
-                obstore.delete(self.connection, names)
+        self.remove_files([found.name for found in self.files(folder, recursive=True)])
 
-    def copy(self, name: str, *, to: Store) -> None:
-        """Copy a file to the same name elsewhere."""
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files, those that are there, with one request for many."""
+        if len(names) == 1:
+            # not every store has a request for many
+            self.remove(names[0])
+        elif names:
+            with self._asked("remove"):
+                obstore.delete(self.connection, [self.key(name) for name in names])
+
+    def copy(self, name: str, *, to: Store, named: str = "") -> None:
+        """Copy a file to the same name elsewhere, or to another one; the store itself does it."""
         if isinstance(to, Bucket) and to.connection is self.connection:
             with self._asked("copy"):
-                obstore.copy(self.connection, self.key(name), to.key(name))
+                obstore.copy(self.connection, self.key(name), to.key(named or name))
         else:
-            to.write(name, self.read(name))
+            to.write(named or name, self.read(name))
 
     def open(
         self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
