@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from distributary.delta import log
 from distributary.model.manifest import Mark, StagedFile, TableEntry
-from distributary.publish import parquet
 from distributary.model.table import STAGING, Column
+from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher

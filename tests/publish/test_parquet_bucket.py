@@ -136,7 +136,7 @@ def test_a_kill_between_any_two_requests_is_harmless(
 def test_two_pipelines_do_not_take_each_others_rows_back(killer: Killer, lake: str) -> None:
     folder, other = f"{lake}/chess", app_id("other", "life")
     mine = batch_of(folder, 1)
-    for step in range(0, 6):
+    for step in range(6):
         killer.publish(mine, 1, changes=step)
         ParquetPublisher().publish(batch_of(folder, 10 + step), mark(step, app=other))
     ParquetPublisher().publish(mine, mark(1))

@@ -75,8 +75,12 @@ def test_rows_are_read_commit_by_commit(server: S3Server, address: str) -> None:
     one = source(server, address)
     end = one.advance(middle, one.newest())
     assert end is not None
-    assert [row["value"] for row in read(one, middle, end)] == [b"2.0", b"2.1", b"2.2", b"2.3"] + [
-        b"last"
+    assert [row["value"] for row in read(one, middle, end)] == [
+        b"2.0",
+        b"2.1",
+        b"2.2",
+        b"2.3",
+        b"last",
     ]
     assert one.advance(end, one.newest()) is None
     assert [len(batch) for batch in one.peek(first)] == [4, 4, 4, 1]

@@ -314,8 +314,6 @@ def unspreadable(config: PipelineConfig) -> Iterator[Conflict]:
         yield ("tables", "each"), f"needs {{{wanted}}}, so that no table has two writers"
     if tables.unified and config.expectations:
         yield ("expectations",), "cannot hold back rows from a unified table of another job"
-    if not config.lake.is_local:
-        yield ("lake", "path"), "must be on a file system that all jobs see"
 
 
 def shard_conflicts(config: PipelineConfig, shard: Shard) -> Iterator[Conflict]:

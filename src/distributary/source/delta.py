@@ -197,9 +197,7 @@ class DeltaLog:
                 "`reset` the pipeline",
             )
 
-    def _added(
-        self, path: str, rows: int | None, modified_ms: int, size: int | None
-    ) -> AddedFile:
+    def _added(self, path: str, rows: int | None, modified_ms: int, size: int | None) -> AddedFile:
         name = unquote(path)
         full = f"{self.root}/{name}"
         named_elsewhere = ".." in name.split("/") or _ELSEWHERE.match(name) is not None
@@ -355,7 +353,7 @@ class DeltaSource:
         self, config: DeltaSourceConfig, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self._config = config
-        self._topic = config.topic_name
+        self.topic = config.topic_name
         self._log = DeltaLog(config.path, value=config.value, storage_options=storage_options)
         self._opened: _Place | None = None
         """Where the batch ends that was opened last."""
@@ -420,7 +418,7 @@ class DeltaSource:
         most = parallelism(spark)
         tasks = spread(files, most, weight=lambda f: f.rows, order=lambda f: f.offset)
         rows = ended.rows - begun.rows
-        read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
+        read = SourceRange(self.topic, 0, begun.rows, ended.rows, rows)
         lag = self._lag(ended) if there else None
         return BatchInput(
             frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
@@ -430,8 +428,8 @@ class DeltaSource:
             counted=there,
             newest_us=max((f.modified_us for f in files), default=None),
             lag=lag,
-            lag_by_partition={} if lag is None else {f"{self._topic}/0": lag},
-            identities={self._topic: ended.table} if ended.table else {},
+            lag_by_partition={} if lag is None else {f"{self.topic}/0": lag},
+            identities={self.topic: ended.table} if ended.table else {},
             verify=unverified if there else partial(self._refuse, ended),
         )
 
@@ -539,7 +537,7 @@ class DeltaSource:
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(
-            topic=self._topic,
+            topic=self.topic,
             value=self._config.value,
             key=self._config.key,
             headers=self._config.headers,

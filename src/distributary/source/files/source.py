@@ -365,4 +365,3 @@ def _same(file: FoundFile, now: FoundFile | None) -> bool:
 
 def _by_path(file: FoundFile) -> str:
     return file.path
-
