@@ -45,6 +45,8 @@ class Bucket(Store):
         self._said = dict(options_of(self.address) if options is None else options)
         parts = urlsplit(self.address)
         self._prefix = parts.path.strip("/")
+        # Google tells versions by a number and takes no other word for it, the others by a hash
+        self._told_by = "version" if parts.scheme == "gs" else "e_tag"
         self.connection = connected(parts.scheme, parts.netloc, tuple(sorted(self._said.items())))
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
@@ -71,7 +73,7 @@ class Bucket(Store):
         """Put a file in place of this very version of it; None where it is another by now."""
         with self._asked("swap"):
             try:
-                return self._put(name, data, {"e_tag": unchanged})
+                return self._put(name, data, {self._told_by: unchanged})
             except (PreconditionError, AlreadyExistsError, FileNotFoundError):
                 pass
         try:
@@ -167,18 +169,20 @@ class Bucket(Store):
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere
         done = obstore.put(self.connection, self.key(name), data, mode=mode, use_multipart=False)
-        return str(done["e_tag"])
+        return str(done[self._told_by])
 
     def _is(self, name: str, data: bytes) -> str | None:
         """The version of a file, if these are its bytes."""
         with self._asked("read"):
             found = obstore.get(self.connection, self.key(name))
-            return str(found.meta["e_tag"]) if bytes(found.bytes()) == data else None
+            return str(found.meta[self._told_by]) if bytes(found.bytes()) == data else None
 
     def _info(self, found: Any) -> Info:
         cut = len(self._prefix) + 1 if self._prefix else 0
         modified = found["last_modified"].timestamp()
-        return Info(found["path"][cut:], found["size"], modified, str(found["e_tag"]))
+        # a listing of Google's has the hash only
+        version = found[self._told_by] or found["e_tag"]
+        return Info(found["path"][cut:], found["size"], modified, str(version))
 
     def key(self, name: str) -> str:
         """The name of a file in the bucket."""
@@ -258,7 +262,8 @@ def connected(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> A
                 evidence=f"{scheme}://{host}",
                 next_step="s3://, gs:// and abfss:// are known, and folders",
             )
-    client = {"allow_http": True} if endpoint.startswith("http://") else {}
+    allowed = any(known.pop(name, "").lower() == "true" for name in _ALLOW_HTTP)
+    client = {"allow_http": True} if allowed or endpoint.startswith("http://") else {}
     while True:
         try:
             return kind(bucket, config=known, client_options=client, retry_config=_RETRIES)
@@ -276,6 +281,7 @@ def connected(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> A
             ) from None
 
 
+_ALLOW_HTTP = ("allow_http", "aws_allow_http", "azure_allow_http")
 _S3_ENDPOINTS = (
     "aws_endpoint_url_s3",
     "aws_endpoint_url",
