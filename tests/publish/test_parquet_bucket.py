@@ -24,8 +24,8 @@ from distributary.publish.parquet import (
     open_parquet,
 )
 from distributary.store import base
-from distributary.store.base import at, introduce
-from distributary.store.bucket import REQUESTS, Bucket
+from distributary.store.base import REQUESTS, at, introduce
+from distributary.store.bucket import Bucket
 from tests.publish.staged import columns_like, mark, numbers, statistics
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server

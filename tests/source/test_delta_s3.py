@@ -21,7 +21,7 @@ from distributary.engine.parts import make_source
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
 from distributary.source.delta import DeltaReader, DeltaSource
 from distributary.store import base
-from distributary.store.bucket import REQUESTS
+from distributary.store.base import REQUESTS
 from tests.engine.shard_jobs import SPARK
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server

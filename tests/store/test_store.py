@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.store import base
-from distributary.store.base import Store, at, introduce
-from distributary.store.bucket import REQUESTS, Bucket
+from distributary.store.base import REQUESTS, Store, at, introduce
+from distributary.store.bucket import Bucket
 from distributary.store.disk import Disk
 from tests.services.stores import SERVERS, StoreServer
 from tests.source.s3_server import BUCKET, S3Server, s3_server

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,6 +21,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from distributary.errors import LakeUnavailableError, OutsideLakeError, clean
+
+REQUESTS: Counter[str] = Counter()
+"""What this process has asked of buckets, by kind: it costs money."""
 
 
 @dataclass(frozen=True, slots=True)

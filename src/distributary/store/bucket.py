@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import obstore
@@ -25,12 +24,10 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from distributary.errors import ConfigError
-from distributary.store.base import Info, Store, hidden, options_of
+from distributary.store.base import REQUESTS, Info, Store, hidden, options_of
 
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 """Of one request; whoever asks has patience of its own."""
-REQUESTS: Counter[str] = Counter()
-"""What this process has asked of buckets, by kind: it costs money."""
 
 
 class Bucket(Store):
@@ -46,7 +43,7 @@ class Bucket(Store):
         parts = urlsplit(self.address)
         self._prefix = parts.path.strip("/")
         # Google tells versions by a number and takes no other word for it, the others by a hash
-        self._told_by = "version" if parts.scheme == "gs" else "e_tag"
+        self._told_by: Literal["version", "e_tag"] = "version" if parts.scheme == "gs" else "e_tag"
         self.connection = connected(parts.scheme, parts.netloc, tuple(sorted(self._said.items())))
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
