@@ -7,16 +7,22 @@ the same run meets the same faults, in whatever order its threads come.
 from __future__ import annotations
 
 import http.client
+import json
 import random
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 _HOP_BY_HOP = ("connection", "transfer-encoding", "content-length", "keep-alive")
+_MET = "/-/met"
 _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>a fault</Message></Error>"
 
 
@@ -33,7 +39,7 @@ class Faults:
     """Done, and answered with 500."""
     own_412: float = 0.0
     """A conditional put that is done, and answered with 412: somebody on the way tried twice."""
-    expired: tuple[int, int] = (0, 0)
+    expired: Sequence[int] = (0, 0)
     """The requests between these numbers are refused with 403, as with an old token."""
     met: Counter[str] = field(default_factory=Counter)
     """What has happened."""
@@ -64,20 +70,34 @@ class Faults:
 
 @dataclass(frozen=True)
 class FaultyStore:
-    """Where the proxy is; its faults may be changed at any time."""
+    """Where the proxy is."""
 
     port: int
-    faults: Faults
 
     def before(self, options: dict[str, str]) -> dict[str, str]:
         """The options of the server, by way of the proxy."""
         return options | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
 
+    def met(self) -> Counter[str]:
+        """What has happened so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{_MET}", timeout=30) as answer:
+            return Counter(json.load(answer))
+
 
 @contextmanager
-def faulty_store(upstream: int, faults: Faults) -> Iterator[FaultyStore]:
-    """A proxy before the server at a port of this machine."""
+def faulty_store(upstream: int, **faults: Any) -> Iterator[FaultyStore]:
+    """A proxy before the server at a port of this machine; the faults are those of `Faults`."""
+    # a process of its own: deltalake waits for some answers without letting other threads run
+    command = [sys.executable, __file__, str(upstream), json.dumps(faults)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield FaultyStore(int(process.stdout.readline()))
+        finally:
+            process.terminate()
 
+
+def _serve(upstream: int, faults: Faults) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -86,6 +106,8 @@ def faulty_store(upstream: int, faults: Faults) -> Iterator[FaultyStore]:
             return
 
         def _pass(self) -> None:
+            if self.path == _MET:
+                return self._answer(200, json.dumps(faults.met).encode())
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             conditional = any(self.headers.get(name) for name in ("If-None-Match", "If-Match"))
             conditional = conditional and self.command == "PUT"
@@ -123,6 +145,9 @@ def faulty_store(upstream: int, faults: Faults) -> Iterator[FaultyStore]:
 
         def _refuse(self, status: int, code: str) -> None:
             content = _ERROR.format(code).encode() if self.command != "HEAD" else b""
+            self._answer(status, content)
+
+        def _answer(self, status: int, content: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "application/xml")
             self.send_header("Content-Length", str(len(content)))
@@ -133,10 +158,9 @@ def faulty_store(upstream: int, faults: Faults) -> Iterator[FaultyStore]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield FaultyStore(server.server_address[1], faults)
-    finally:
-        server.shutdown()
-        server.server_close()
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), Faults(**json.loads(sys.argv[2])))

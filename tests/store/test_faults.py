@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from distributary.store.bucket import Bucket
-from tests.services.faulty_store import Faults, faulty_store
+from tests.services.faulty_store import faulty_store
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
@@ -30,10 +30,10 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_store_with_faults_is_a_store(server: S3Server, kind: str, seed: int) -> None:
-    faults, dice = Faults(seed, **KINDS[kind]), random.Random(seed)
+    dice = random.Random(seed)
     place = f"s3://{BUCKET}/{unique('faults')}"
     other = Bucket(place, server.options)
-    with faulty_store(server.port, faults) as proxy:
+    with faulty_store(server.port, seed=seed, **KINDS[kind]) as proxy:
         store = Bucket(place, proxy.before(server.options))
         model: dict[str, bytes] = {}
         versions: dict[str, str] = {}
@@ -68,11 +68,12 @@ def test_a_store_with_faults_is_a_store(server: S3Server, kind: str, seed: int) 
                     assert store.read("copied") == model[name]
                     store.remove_files(["copied", "none"])
         assert {f.name: other.read(f.name) for f in other.files()} == model
-    assert faults.met.total() > faults.met["good"], faults.met
+        met = proxy.met()
+        assert met.total() > met["good"], met
 
 
 def test_an_old_token_is_an_error_that_may_pass(server: S3Server) -> None:
-    with faulty_store(server.port, Faults(expired=(0, 2))) as proxy:
+    with faulty_store(server.port, expired=(0, 2)) as proxy:
         store = Bucket(f"s3://{BUCKET}/{unique('expired')}", proxy.before(server.options))
         for _ in range(2):
             with pytest.raises(PermissionError) as told:
