@@ -31,7 +31,7 @@ KINDS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_a_store_with_faults_is_a_store(server: S3Server, kind: str, seed: int) -> None:
     dice = random.Random(seed)
-    place = f"s3://{BUCKET}/{unique('faults')}"
+    place = f"s3://{BUCKET}/{kind}/{seed}"
     other = Bucket(place, server.options)
     with faulty_store(server.port, seed=seed, **KINDS[kind]) as proxy:
         store = Bucket(place, proxy.before(server.options))
