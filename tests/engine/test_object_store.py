@@ -28,7 +28,8 @@ from distributary.operations.mending import plan_clean, remove, resume, waiting
 from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
-from distributary.store.bucket import REQUESTS
+from distributary.publish.parquet import open_parquet
+from distributary.store.base import REQUESTS
 from tests.engine.lakes import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
@@ -50,16 +51,21 @@ class Store:
     server: S3Server
     address: str
 
-    def pipeline(self, *, tables: str = TABLES, extra: str = "", **options: str) -> Pipeline:
+    def pipeline(
+        self, *, tables: str = TABLES, extra: str = "", batch: int = 250_000, **options: str
+    ) -> Pipeline:
         known = self.server.options | options
         spelled = ", ".join(f'{name}: "{value}"' for name, value in known.items())
-        path = self.games.write_file(tables=tables, extra=extra)
+        path = self.games.write_file(tables=tables, extra=extra, batch=batch)
         place = f"lake: {{path: {self.games.lake}}}"
         told = f"lake: {{path: {self.address}, storage_options: {{{spelled}}}}}"
         path.write_text(path.read_text().replace(place, told))
         return Pipeline.load(path)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
+        plain = open_parquet(f"{self.address}/{table}")
+        if plain is not None:
+            return plain[0].dataset(plain[1]).to_table().to_pylist()
         place = DeltaTable(f"{self.address}/{table}", storage_options=self.server.options)
         return place.to_pyarrow_table().to_pylist()
 

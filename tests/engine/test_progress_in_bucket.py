@@ -11,8 +11,7 @@ from distributary.engine.checkpoint import Checkpoint, Manifests
 from distributary.engine.claim import Claim, Owner, claim_name, state_of
 from distributary.errors import FencedError, LakeUnavailableError, OwnedError
 from distributary.store import base
-from distributary.store.base import Store, at, introduce
-from distributary.store.bucket import REQUESTS
+from distributary.store.base import REQUESTS, Store, at, introduce
 from tests.engine.test_checkpoint import manifest
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from distributary.delta import commit as writing
-from distributary.model.manifest import Mark, TableEntry
-from distributary.model.table import Column
+from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.table import STAGING, Column
 from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
 from distributary.store import base
-from distributary.store.base import at
+from distributary.store.base import Store, at, introduce
 from distributary.store.bucket import Bucket
 from distributary.store.disk import Disk
 from tests.publish import staged
@@ -35,6 +35,7 @@ WAYS = [
     "direct-prepared",
     "bucket",
     "parquet",
+    "parquet-bucket",
     pytest.param("spark", marks=pytest.mark.spark),
 ]
 
@@ -90,6 +91,61 @@ class InBucket:
         return f"{self._root}/{path.strip('/')}"
 
 
+class InBucketPublisher(ParquetPublisher):
+    """Tables in a bucket, whose files a test stages, harms and reads in a folder of the same name.
+
+    What is staged there moves into the bucket before a commit; afterwards the folder shows what
+    the bucket has.
+    """
+
+    turn = threading.Lock()
+
+    def __init__(self, server: S3Server, lake: Path) -> None:
+        self._lake, self._address = lake, f"s3://{server.bucket}/{lake.name}"
+        introduce(self._address, server.options)
+
+    def columns(self, path: str) -> tuple[Column, ...] | None:
+        return super().columns(self._there(path))
+
+    def partition_columns(self, path: str) -> tuple[str, ...]:
+        return super().partition_columns(self._there(path))
+
+    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
+        return super().committed(self._there(path), mark)
+
+    def publish(self, entry: TableEntry, mark: Mark) -> Published:
+        folder, path = Path(entry.table.path), self._there(entry.table.path)
+        self._send(entry.files, folder, at(path))
+        try:
+            return super().publish(replace(entry, table=replace(entry.table, path=path)), mark)
+        finally:
+            self._fetch(folder, at(path))
+
+    def _there(self, path: str) -> str:
+        return f"{self._address}{path.removeprefix(str(self._lake))}"
+
+    def _send(self, files: Sequence[StagedFile], folder: Path, there: Store) -> None:
+        with self.turn:
+            blocked = (folder / "_delta_log").is_file()
+            there.write("_delta_log", b"") if blocked else there.remove("_delta_log")
+            for file in files:
+                if ".." not in file.path and (folder / file.path).exists():
+                    there.write(file.path, (folder / file.path).read_bytes())
+                    (folder / file.path).unlink()
+
+    def _fetch(self, folder: Path, there: Store) -> None:
+        with self.turn:
+            files = {file.name for file in there.files(recursive=True)}
+            found = {name for name in files if not name.startswith((STAGING, "_delta_log"))}
+            here = {str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file()}
+            for name in here - found:
+                if not name.startswith((STAGING, "_delta_log")):
+                    (folder / name).unlink()
+            for name in found:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(there.read(name))
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     with s3_server() as started:
@@ -99,7 +155,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """The way to commit: by our own log, in a folder one by one or prepared, or in a bucket; by
-    Spark; and to folders without a table format."""
+    Spark; and to folders without a table format, on a disk and in a bucket."""
     return str(request.param)
 
 
@@ -107,14 +163,17 @@ def way(request: pytest.FixtureRequest) -> str:
 def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The format of the tables that a test stages files for."""
     names = request.fixturenames
-    parquet = "way" in names and request.getfixturevalue("way") == "parquet"
+    parquet = "way" in names and request.getfixturevalue("way").startswith("parquet")
     monkeypatch.setattr(staged, "FORMAT", "parquet" if parquet else "delta")
     return staged.FORMAT
 
 
 @pytest.fixture
-def make_publisher(way: str, request: pytest.FixtureRequest) -> MakePublisher:
+def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> MakePublisher:
     """A publisher that remembers nothing of what an earlier one saw, as after a restart."""
+    if way == "parquet-bucket":
+        server: S3Server = request.getfixturevalue("server")
+        return lambda: InBucketPublisher(server, tmp_path)
     if way == "parquet":
         return ParquetPublisher
     if way == "direct-prepared":
@@ -142,7 +201,7 @@ def publisher(make_publisher: MakePublisher) -> Publisher:
 @pytest.fixture
 def read(way: str, request: pytest.FixtureRequest) -> Read:
     """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
-    if way == "parquet":
+    if way.startswith("parquet"):
         return read_folder
     if way != "spark":
         return read_everywhere
@@ -180,7 +239,7 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lose(writing, "give_name")
     elif way == "bucket":
         lose(Bucket, "create")
-    elif way == "parquet":
+    elif way.startswith("parquet"):
         lose(parquet, "create_commit")
     else:
         from pyspark.sql import DataFrameWriter

@@ -254,12 +254,6 @@ def test_a_column_named_like_a_folder_is_refused(folder: Path) -> None:
     assert refused.value.context["reason"] == "columns"
 
 
-def test_an_object_store_is_refused() -> None:
-    with pytest.raises(PublishError) as refused:
-        ParquetPublisher().columns("s3://bucket/lake/chess")
-    assert refused.value.code is ErrorCode.COMMIT_FAILED
-
-
 def test_a_damaged_record_is_named(folder: Path) -> None:
     ParquetPublisher().publish(batch_of(folder, 0, numbers(1)), mark(0))
     (folder / HOME / "table.json").write_text("{")

@@ -205,14 +205,14 @@ def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
     """The types that have tables in the lake, where it is to be seen."""
     from distributary.config.source import job_name
     from distributary.deploy.shards import numbers_in, shards_folder
+    from distributary.engine.shards.progress import is_seen
     from distributary.observe.ledger import Ledger
 
-    lake = config.lake.local_path
-    if lake is None or not lake.is_dir():
+    if not is_seen(config):
         return []
     numbers = numbers_in(shards_folder(pipeline), config.name)
     names = {config.name, *(job_name(config.name, number) for number in numbers)}
-    ledger = Ledger(str(lake), storage_options=config.lake.options or None)
+    ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
     known = ledger.tables(schema_ids=False)
     return sorted({t.type for t in known if t.type and t.pipeline in names})
 

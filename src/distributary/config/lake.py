@@ -27,6 +27,7 @@ from distributary.config.base import (
     split,
 )
 from distributary.config.catalog import Catalog, SparkCatalog
+from distributary.model import layout
 
 
 class Lake(Section):
@@ -82,6 +83,13 @@ class Lake(Section):
     def checkpoint_of(self, pipeline: str) -> str:
         """The folder of one pipeline's progress."""
         return below(self.checkpoint, pipeline)
+
+    def parking_of(self, pipeline: str) -> str:
+        """Where batches of a pipeline wait whose tables cannot be written."""
+        if self.is_local:
+            return layout.parked(self.address, pipeline)
+        # a store that does not take a table's files may not take copies of them either
+        return f"{absolute(self.checkpoint_of(pipeline))}/parked"
 
 
 def below(folder: str, name: str) -> str:

@@ -112,8 +112,6 @@ class PipelineConfig(Section):
         # tables would be older than they may be before the next batch even begins
         if limit is not None and interval is not None and limit <= interval:
             yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
-        if not self.lake.is_local and self.tables.format == "parquet":
-            yield ("tables", "format"), "must be delta where the lake is in a bucket"
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -25,7 +26,7 @@ from distributary.config.base import (
     placeholders,
 )
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import local_path
+from distributary.config.lake import Lake, local_path
 from distributary.model.names import casefold_key
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class DeltaSource(Section):
     beginning; what was not read of the old one is lost."""
     tombstones: Literal["dead_letter", "skip"] = "dead_letter"
     """What becomes of a record with a key and without a value."""
+    storage_options: Mapping[str, SecretStr] = Field(
+        default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
+    )
+    """Credentials and settings of the bucket, where they differ from those of the lake."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """One way to say where to start."""
@@ -128,11 +133,6 @@ class FilesSource(Section):
             yield ("bucket",), "must be an address such as gs://my-bucket"
 
     @property
-    def options(self) -> dict[str, str]:
-        """The storage options in clear; holds secrets."""
-        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
-
-    @property
     def root(self) -> str:
         """The folder under which each table has its own."""
         if self.discovery == "local-directory":
@@ -143,6 +143,31 @@ class FilesSource(Section):
 
 
 Source = Annotated[KafkaSource | DeltaSource | FilesSource, Field(discriminator="type")]
+
+_CREDENTIAL = re.compile(
+    "key|secret|token|password|credential|account|client|tenant|sas|identity|role|profile|signature"
+)
+
+
+def storage_options_of(source: DeltaSource | FilesSource, lake: Lake) -> dict[str, str]:
+    """How the bucket of a source is reached, in clear; holds secrets.
+
+    What the source does not say is as it is for the lake. Credentials are one thing: a token of the
+    lake beside a key of the source's own would let nobody in.
+    """
+    address = source.path if isinstance(source, DeltaSource) else source.root
+    own = {name: value.get_secret_value() for name, value in source.storage_options.items()}
+    # s3 and s3a, gs, abfs and az: the first letter tells the kinds of stores apart
+    if not lake.is_local and urlsplit(lake.path).scheme[:1] != urlsplit(address).scheme[:1]:
+        return own
+    said = {name.lower() for name in own}
+    own_login = any(_CREDENTIAL.search(name) for name in said)
+    inherited = {
+        name: value
+        for name, value in lake.options.items()
+        if name.lower() not in said and not (own_login and _CREDENTIAL.search(name.lower()))
+    }
+    return inherited | own
 
 
 # Records that are changes of rows in a database.
@@ -289,8 +314,6 @@ def unspreadable(config: PipelineConfig) -> Iterator[Conflict]:
         yield ("tables", "each"), f"needs {{{wanted}}}, so that no table has two writers"
     if tables.unified and config.expectations:
         yield ("expectations",), "cannot hold back rows from a unified table of another job"
-    if not config.lake.is_local:
-        yield ("lake", "path"), "must be on a file system that all jobs see"
 
 
 def shard_conflicts(config: PipelineConfig, shard: Shard) -> Iterator[Conflict]:

@@ -202,7 +202,7 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     if vacuum:
         gone = map(unquote, pc.struct_field(rows["remove"].filter(old), "path").to_pylist())
         # whoever can write a commit must not have anything deleted
-        store.remove_all([path for path in gone if is_below(path)])
+        store.remove_files([path for path in gone if is_below(path)])
     rows["remove"] = rows["remove"].filter(pc.invert(old))
     _write(store, version, rows)
 

@@ -114,7 +114,7 @@ def _is_orphan(file: Info, folder: str, before: float, kept: Keepers) -> bool:
 
 def _deleted(store: Store, gone: list[Info], orphans: list[Info], *, dry_run: bool) -> Vacuumed:
     if not dry_run:
-        store.remove_all([file.name for file in (*gone, *orphans)])
+        store.remove_files([file.name for file in (*gone, *orphans)])
     size = sum(file.size for file in (*gone, *orphans))
     return Vacuumed(len(gone), len(orphans), size)
 

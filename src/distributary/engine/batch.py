@@ -47,6 +47,7 @@ from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
 from distributary.spark.jobs import cancel
+from distributary.store.base import REQUESTS
 from distributary.store.disk import sync_file_system
 
 # While a batch is decided and committed, the records of the next one are read and sorted.
@@ -268,6 +269,7 @@ def _settle(
         lag_records=source.lag,
         lag_seconds=source.age_seconds(manifest.newest_us),
         stages=clock.stages,
+        requests=clock.requests or None,
     )
     context.manifests.settle(manifest.batch)
     context.manifests.prune(keep=context.config.run.keep_manifests)
@@ -325,6 +327,7 @@ def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: 
             lag_by_partition=source.lag_by_partition,
             life=manifest.life,
             bytes_read=manifest.bytes_read,
+            requests=clock.requests,
             topics=tuple(dict.fromkeys(r.topic for r in manifest.ranges)),
             parked_tables=tuple(dict.fromkeys(p.table for p in parked(context.parking))),
         )
@@ -403,6 +406,7 @@ class _Clock:
         self.began = self._last = time.monotonic()
         self.started_at = datetime.now(UTC)
         self.stages = 0
+        self._asked = REQUESTS.total()
         self._context, self._batch = context, batch
         self.seconds: dict[str, float] = {}
         context.bus.publish(
@@ -424,6 +428,11 @@ class _Clock:
                 seconds=self.seconds[name],
             )
         )
+
+    @property
+    def requests(self) -> int:
+        """What was asked of buckets since the batch began, also for what is read ahead."""
+        return REQUESTS.total() - self._asked
 
     def times(self) -> BatchTimes:
         """For the ledger."""

@@ -20,6 +20,7 @@ from distributary.config.lake import absolute
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
+from distributary.config.source import storage_options_of
 from distributary.engine.catalog import Registrar
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.claim import Claim
@@ -116,14 +117,16 @@ def make_source(config: PipelineConfig) -> Source:
     if config.shard is not None and not config.shard.lands:
         return shard_source(config, config.shard)
     if isinstance(config.source, DeltaSourceConfig):
-        return DeltaSource(config.source, storage_options=config.lake.options)
+        return DeltaSource(
+            config.source, storage_options=storage_options_of(config.source, config.lake)
+        )
     if isinstance(config.source, KafkaSourceConfig):
         return KafkaSource(config.source)
     return FilesSource(
         config.source,
         folder=f"{_checkpoint(config)}/files",
         schemas=file_schemas(config),
-        storage_options={**config.lake.options, **config.source.options},
+        storage_options=storage_options_of(config.source, config.lake),
         max_payload_bytes=config.limits.max_payload_bytes,
     )
 

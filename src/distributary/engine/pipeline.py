@@ -37,7 +37,6 @@ from distributary.engine.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
-from distributary.model import layout
 from distributary.observe.events import EventBus
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, pin, register, write_failure
@@ -88,10 +87,7 @@ class Pipeline:
     @property
     def parking(self) -> str:
         """Where batches of tables that cannot be written wait, and where the owner is asked."""
-        if self.config.lake.is_local:
-            return layout.parked(self.lake, self.config.name)
-        # a store that does not take a table's files may not take copies of them either
-        return f"{self.checkpoint.address}/parked"
+        return self.config.lake.parking_of(self.config.name)
 
     def ledger(self) -> Ledger:
         """The lake's ledger."""

@@ -168,7 +168,7 @@ def _forget(path: str, log: str, lane: str, settled: int, kept: set[int]) -> Non
         # nobody reads this log at an older version
         store = at(path)
         files = [file.name for file in store.files(recursive=True)]
-        store.remove_all([name for name in files if is_done(name)])
+        store.remove_files([name for name in files if is_done(name)])
 
 
 # Tables that are made of a log catch up with it, many at once, each as one small task.

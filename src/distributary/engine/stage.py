@@ -499,6 +499,7 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
         if context.exchange == "spark"
         else str(context.checkpoint.runs(context.lane) / attempt),
         lake=context.config.lake.address,
+        checkpoint=context.config.lake.checkpoint,
         storage_options=context.config.lake.options,
         life=context.checkpoint.life,
         identities=source.identities,

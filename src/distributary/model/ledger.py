@@ -65,6 +65,7 @@ BATCHES = _schema(
     ("ranges", pa.list_(RANGE), "offsets it covers"),
     ("dead_letters", pa.map_(pa.string(), pa.int64()), "dead-lettered records by error code"),
     ("batches", pa.int64(), "1; more in a sum of old batches"),
+    ("requests", pa.int64(), "what the driver asked of buckets; null without one"),
 )
 
 TABLES = _schema(

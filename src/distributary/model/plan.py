@@ -84,6 +84,8 @@ class StageOrder:
     """Where sorted runs lie between the two hops; every worker sees it."""
     lake: str = ""
     """Where tables are; given where it takes a login to reach them."""
+    checkpoint: str = ""
+    """Where progress is, into which tasks write schemas that files bring; likewise."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The login; secrets, and the reason why they are not in any address."""
     guarded: bool = False

@@ -174,6 +174,8 @@ class BatchSettled(Event):
     """Life of the checkpoint: a batch number means something only within one."""
     bytes_read: int | None = None
     """Bytes of the values of its records, as they came."""
+    requests: int = 0
+    """What the driver asked of buckets."""
     topics: tuple[str, ...] = ()
     """Where its records came from."""
     parked_tables: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ from distributary.model.table import Role
 from distributary.observe.rows import TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import open_parquet
-from distributary.store.base import local_folder, stay_inside
+from distributary.store.base import introduce, local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -206,6 +206,8 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
     folder = local_folder(path)
     if folder:
         stay_inside(os.path.dirname(folder), folder)
+    if storage_options:
+        introduce(path, storage_options)
     found = open_parquet(path)
     if found is not None:
         table, record = found
@@ -214,7 +216,8 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
             for c in record.columns
         ]
         rows = table.dataset(record)
-        only_below(table.folder, rows.files)
+        if folder:
+            only_below(table.folder, rows.files)
         return Readable(path, table.log().version, pa.schema(fields), rows)
     delta = open_table(path, storage_options)
     if delta is None:
@@ -231,10 +234,10 @@ def files_of(path: str, row: TableRow) -> tuple[str, ...]:
     if found is None:
         return row.files
     log = found[0].log()
-    version = log.version_of(app_id(row.pipeline, row.life, row.lane), row.batch)
-    if version is None:
+    commit = log.of(app_id(row.pipeline, row.life, row.lane), row.batch)
+    if commit is None:
         return ()
-    return tuple(file["path"] for file in found[0].commit(version, log).get("files", ()))
+    return tuple(file["path"] for file in found[0].commit(commit).get("files", ()))
 
 
 def count_rows(table: Readable, role: str, topic: str | None = None) -> Counter[int] | None:

@@ -333,6 +333,7 @@ class Ledger:
         lag_records: int | None = None,
         lag_seconds: float | None = None,
         stages: int = 1,
+        requests: int | None = None,
     ) -> None:
         """Settles a batch. After a crash anywhere in here, call it again with the same batch."""
         check_balance(manifest, counts)
@@ -349,7 +350,7 @@ class Ledger:
             self._tables.append_once(rows, app_id=app_id, version=number)
         lag = {"lag_records": lag_records, "lag_seconds": lag_seconds}
         row = batch_row(manifest, results, times=times, finished_at=at)
-        row |= asdict(counts) | lag | {"stages": stages}
+        row |= asdict(counts) | lag | {"stages": stages, "requests": requests}
         batch = pa.Table.from_pylist([row], schema=BATCHES)
         self._batches.append_once(batch, app_id=app_id, version=number)
 

@@ -100,6 +100,7 @@ RULE_VIOLATIONS = _counter(
     ("pipeline", "rule", "action"),
 )
 READ_BYTES = _counter("read_bytes_total", "Bytes of the values of records read.", _LANE)
+REQUESTS = _counter("store_requests_total", "What the driver asked of buckets.", _LANE)
 
 BATCHES = _counter("batches_total", "Batches that were settled.", _LANE)
 BATCH_SECONDS = Metric(
@@ -372,7 +373,7 @@ class Metrics(_Series):
         if pipeline in self._known:
             return
         self._known.add(pipeline)
-        for metric in (*_EQUATION, READ_BYTES, BATCHES):
+        for metric in (*_EQUATION, READ_BYTES, REQUESTS, BATCHES):
             self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
             self._add(metric, pipeline)
@@ -414,6 +415,7 @@ class Metrics(_Series):
         for metric, count in zip(_EQUATION, astuple(counts), strict=True):
             self._add(metric, *lane, amount=count)
         self._add(READ_BYTES, *lane, amount=event.bytes_read or 0)
+        self._add(REQUESTS, *lane, amount=event.requests)
         for code, count in event.dead_letters.items():
             self._add(DEAD_LETTERS, *lane, code, amount=count)
         for broken in event.broken_rules:

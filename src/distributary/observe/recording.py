@@ -362,6 +362,7 @@ def _sum_of(batches: list[BatchRow]) -> BatchRow:
         finished_at=max(batch.finished_at for batch in batches),
         ranges=_joined(r for batch in batches for r in batch.ranges),
         dead_letters=dict(dead),
+        requests=sum(batch.requests or 0 for batch in batches) or None,
     )
 
 

@@ -59,6 +59,8 @@ class BatchRow:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     batches: int = 1
     """More than one: the sum of old batches up to this number."""
+    requests: int | None = None
+    """What the driver asked of buckets; None without one, and in rows of before it was counted."""
 
     @property
     def key(self) -> BatchKey:

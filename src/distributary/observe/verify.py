@@ -32,6 +32,7 @@ from distributary.model.table import Role
 from distributary.observe.health import DERIVED
 from distributary.observe.rows import LastCommit
 from distributary.publish.parquet import ParquetTable, TableRecord, open_parquet
+from distributary.store.base import introduce
 
 _SHOWN = 5
 _COPY = "put the table back from a copy that has it"
@@ -216,6 +217,8 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
 
 
 def _open(path: str, options: StorageOptions | None) -> _Delta | _Parquet | None:
+    if options:
+        introduce(path, options)
     if (parquet := open_parquet(path)) is not None:
         return _Parquet(*parquet)
     delta = open_table(path, options)
@@ -541,7 +544,8 @@ class _Parquet:
 
     def files(self) -> tuple[int, list[str], list[str]]:
         named = [file for commit in self._log() for file in commit.get("files", ())]
-        sizes = {file["path"]: (file["size"], self.table.size_of(file["path"])) for file in named}
+        size_of = self.table.sizes()
+        sizes = {file["path"]: (file["size"], size_of(file["path"])) for file in named}
         gone = [path for path, (_, found) in sizes.items() if found is None]
         changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
         return len(named), gone, changed
@@ -553,5 +557,4 @@ class _Parquet:
         return [(c[APP], int(c[BATCH]), int(c["rows"])) for c in self._log() if APP in c]
 
     def _log(self) -> list[dict[str, Any]]:
-        log = self.table.log()
-        return [self.table.commit(version, log) for version in log.names]
+        return [self.table.commit(commit) for commit in self.table.log().commits]

@@ -32,7 +32,7 @@ from distributary.model.manifest import (
     entry_to_dict,
 )
 from distributary.publish.base import Outcome, Published, Publisher
-from distributary.publish.parquet import HOME, ParquetTable, app_key
+from distributary.publish.parquet import HOME, ParquetTable, app_key, open_parquet
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 
 ENTRY = "entry.json"
@@ -346,6 +346,9 @@ def _held(store: Store, expected: Expected) -> Held | None:
         return Held(True, log.version, log.newest(expected.app_id))
     table = load(store, files=False)
     if table is None:
+        if folder is None and (found := open_parquet(expected.path)) is not None:
+            log = found[0].log()
+            return Held(True, log.version, log.newest(expected.app_id))
         return Held(False)
     mark = table.marks.get(expected.app_id)
     if mark is None and _FORGETS_MARKS in table.properties:

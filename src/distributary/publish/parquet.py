@@ -7,9 +7,9 @@
 <table>/_distributary/            passed over by readers of folders
     table.json                    columns, comments, partition columns
     log/                          one file per commit: version, application and batch
-    intent.json                   the commit that is being made
+    intent.json                   the commit that is being made; in a bucket intent-<application>
     staging/                      files that wait for their commit
-    lock
+    lock                          on a file system only
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -41,18 +41,23 @@ from distributary.delta.columns import (
     merge_fields,
 )
 from distributary.delta.commit import SOURCE, check_partitioning, check_staged, facts
-from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
-from distributary.errors import DistributaryError, PublishError
+from distributary.delta.tables import (
+    OvertakenError,
+    Storage,
+    as_publish_error,
+    until_not_overtaken,
+)
+from distributary.errors import DistributaryError, PublishError, StagedFileError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
 from distributary.publish.base import CommittedMark, Outcome, Published
-from distributary.store import disk
-from distributary.store.base import local_folder, stay_inside
+from distributary.store.base import at, is_remote, local_folder, options_of, stay_inside
 from distributary.store.disk import sync
 
 HOME = "_distributary"
 COLUMNS_FILE = "0-columns.parquet"
+_RECORD = f"{HOME}/table.json"
 TABLE_FORMAT = 1
 _COMMIT = re.compile(r"(\d{12})-([0-9a-f]{16})-(\d{12})\.json")
 
@@ -86,27 +91,39 @@ class Intent:
     files: list[str]
 
 
+class Commit(NamedTuple):
+    """A commit, by the name of its file; in a bucket two applications may have the same version."""
+
+    version: int
+    app: str
+    batch: int
+
+    @property
+    def file(self) -> str:
+        """Its file in the table's folder."""
+        return f"{HOME}/log/{self.version:012d}-{self.app}-{self.batch:012d}.json"
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
     """The commits of a table, by the names of their files."""
 
-    names: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Version to application and batch."""
+    commits: tuple[Commit, ...] = ()
 
     @property
     def version(self) -> int:
         """The newest version, or -1."""
-        return max(self.names, default=-1)
+        return max((commit.version for commit in self.commits), default=-1)
 
     def newest(self, app_id: str) -> int | None:
         """The newest batch that the application has committed."""
         app = app_key(app_id)
-        return max((batch for a, batch in self.names.values() if a == app), default=None)
+        return max((commit.batch for commit in self.commits if commit.app == app), default=None)
 
-    def version_of(self, app_id: str, batch: int) -> int | None:
-        """The version that carries this batch, if the log still tells."""
+    def of(self, app_id: str, batch: int) -> Commit | None:
+        """The commit that carries this batch, if the log still tells."""
         wanted = (app_key(app_id), batch)
-        return next((v for v, found in self.names.items() if found == wanted), None)
+        return next((c for c in self.commits if (c.app, c.batch) == wanted), None)
 
 
 def app_key(app_id: str) -> str:
@@ -115,18 +132,26 @@ def app_key(app_id: str) -> str:
 
 
 class ParquetTable:
-    """The folder of one table on this machine's file system."""
+    """The folder of one table, on a file system or in a bucket."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._home = f"{folder}/{HOME}"
+        self.store = at(folder)
+        self.folder = self.store.address
+        self.in_bucket = is_remote(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One publisher at a time; the lock goes with its process. Raises OvertakenError."""
-        stay_inside(self.folder, f"{self._home}/log", f"{self.folder}/{STAGING}")
-        os.makedirs(f"{self._home}/log", exist_ok=True)
-        with open(f"{self._home}/lock", "a") as file:
+        """One publisher at a time; the lock goes with its process. Raises OvertakenError.
+
+        A bucket has no such lock. There each application has an intent of its own, of which the
+        claim of its checkpoint lets one process at a time make use, and columns are swapped.
+        """
+        if self.in_bucket:
+            yield
+            return
+        stay_inside(self.folder, f"{self.folder}/{HOME}/log", f"{self.folder}/{STAGING}")
+        os.makedirs(f"{self.folder}/{HOME}/log", exist_ok=True)
+        with open(f"{self.folder}/{HOME}/lock", "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -135,25 +160,45 @@ class ParquetTable:
 
     def record(self) -> TableRecord | None:
         """What is kept of the table, or None where there is no table."""
-        data = self._read("table.json")
+        data = self._read(_RECORD)
         if data is None:
             return None
         return TableRecord(**{**data, "partition_by": tuple(data["partition_by"])})
 
-    def describe(self, record: TableRecord) -> None:
-        """Keep the columns: first where readers look, so that they never lack one that is told."""
+    def describe(self, record: TableRecord, *, instead_of: str | None = None) -> None:
+        """Keep the columns: first where readers look, so that they never lack one that is told.
+
+        In a bucket in the place of this very version. Raises OvertakenError.
+        """
+        self.show(record)
+        data = json.dumps(asdict(record)).encode()
+        if not self.in_bucket:
+            self.store.write(_RECORD, data)
+        elif instead_of is None:
+            _taken(self.store.create(_RECORD, data), _RECORD)
+        else:
+            _taken(self.store.swap(_RECORD, data, unchanged=instead_of), _RECORD)
+
+    def show(self, record: TableRecord) -> None:
+        """Write the file from which readers take the columns."""
         sink = pa.BufferOutputStream()
         pq.write_table(record.schema().empty_table(), sink, store_schema=False)
-        self._put(f"{self.folder}/{COLUMNS_FILE}", sink.getvalue().to_pybytes())
-        self._put(f"{self._home}/table.json", json.dumps(asdict(record)).encode())
+        self.store.write(COLUMNS_FILE, sink.getvalue().to_pybytes())
 
-    def is_described(self) -> bool:
-        """Whether the file from which readers take the columns is there."""
-        return os.path.exists(f"{self.folder}/{COLUMNS_FILE}")
+    def shows(self, record: TableRecord) -> bool:
+        """Whether the file from which readers take the columns is there; in a bucket, is right."""
+        if not self.in_bucket:
+            return os.path.exists(f"{self.folder}/{COLUMNS_FILE}")
+        try:
+            found = pq.read_schema(pa.BufferReader(self.store.read(COLUMNS_FILE)))
+        except (FileNotFoundError, pa.ArrowInvalid):
+            return False
+        # of two applications that add columns, the slower one may have put an older file there
+        return set(record.schema().names) <= set(found.names)
 
-    def intent(self) -> Intent | None:
-        """The commit that somebody began and did not end."""
-        data = self._read("intent.json")
+    def intent(self, app_id: str) -> Intent | None:
+        """The commit that somebody began and did not end; in a bucket, this application."""
+        data = self._read(self._intent(app_id))
         if data is None:
             return None
         intent = Intent(**data)
@@ -161,101 +206,101 @@ class ParquetTable:
 
     def intend(self, intent: Intent) -> None:
         """Say what is going to be done, in place of what was said before."""
-        self._put(f"{self._home}/intent.json", json.dumps(asdict(intent)).encode())
+        self.store.write(self._intent(intent.app_id), json.dumps(asdict(intent)).encode())
 
-    def forget_intent(self) -> None:
-        """It is done, or undone."""
-        self.remove(f"{HOME}/intent.json")
+    def forget_intent(self, app_id: str) -> None:
+        """It is done, or undone. In a bucket the next one takes its place: a request less."""
+        if not self.in_bucket:
+            self.remove([self._intent(app_id)])
 
     def log(self) -> Log:
         """All commits that are still kept."""
-        try:
-            found = [_COMMIT.fullmatch(name) for name in os.listdir(f"{self._home}/log")]
-        except FileNotFoundError:
-            return Log()
-        return Log({int(m[1]): (m[2], int(m[3])) for m in found if m is not None})
+        if self.in_bucket:
+            names = [file.name.rpartition("/")[2] for file in self.store.files(f"{HOME}/log")]
+        else:
+            try:
+                names = os.listdir(f"{self.folder}/{HOME}/log")
+            except FileNotFoundError:
+                return Log()
+        found = [_COMMIT.fullmatch(name) for name in names]
+        return Log(tuple(Commit(int(m[1]), m[2], int(m[3])) for m in found if m is not None))
 
-    def commit_path(self, version: int, mark: Mark) -> str:
-        """Where the commit of a version is, or will be."""
-        return f"{self._home}/log/{version:012d}-{app_key(mark.app_id)}-{mark.batch:012d}.json"
-
-    def commit(self, version: int, log: Log) -> dict[str, Any]:
+    def commit(self, commit: Commit) -> dict[str, Any]:
         """What a commit says."""
-        app, batch = log.names[version]
-        return self._read(f"log/{version:012d}-{app}-{batch:012d}.json") or {}
+        return self._read(commit.file) or {}
 
-    def forget_commits(self, log: Log, versions: Sequence[int]) -> None:
-        """Remove old commits from the log."""
-        for version in versions:
-            app, batch = log.names[version]
-            self.remove(f"{HOME}/log/{version:012d}-{app}-{batch:012d}.json")
+    def sizes(self, below: str = "") -> Callable[[str], int | None]:
+        """The size of any file below a folder, or None; a bucket is asked once for all of them."""
+        if not self.in_bucket:
+            return self.store.size
+        return {file.name: file.size for file in self.store.files(below, recursive=True)}.get
 
-    def size_of(self, file: str) -> int | None:
-        """The size of a file in the folder, or None if there is no such file."""
-        try:
-            return os.stat(f"{self.folder}/{file}").st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def remove(self, file: str) -> None:
-        """Remove a file in the folder, if it is there."""
-        try:
-            os.unlink(f"{self.folder}/{file}")
-        except (FileNotFoundError, NotADirectoryError):
-            return
+    def remove(self, files: Sequence[str]) -> None:
+        """Remove files in the folder, if they are there."""
+        with suppress(NotADirectoryError):
+            self.store.remove_files(files)
 
     def dataset(self, record: TableRecord) -> ds.Dataset:
         """The rows, by files with paths in the folder; a column that a file lacks is null."""
-        within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
+        within: pafs.FileSystem
+        if self.in_bucket:
+            within = Storage(self.folder, options_of(self.folder)).filesystem()
+        else:
+            within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
         return ds.dataset("", schema=record.schema(), format="parquet", filesystem=within)
 
+    def _intent(self, app_id: str) -> str:
+        return f"{HOME}/intent-{app_key(app_id)}.json" if self.in_bucket else f"{HOME}/intent.json"
+
     def _read(self, name: str) -> Any:
-        path = f"{self._home}/{name}"
         try:
-            with open(path, encoding="utf-8") as file:
-                return json.load(file)
+            return json.loads(self.store.read(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise PublishError(
                 "a table's own record of itself cannot be read",
-                where=path,
+                where=f"{self.folder}/{name}",
                 evidence=type(error).__name__,
                 next_step="put the file back from a copy; the table's rows are not affected",
             ) from error
 
-    def _put(self, path: str, data: bytes) -> None:
-        """Write a file that has all of its content as soon as it has its name, durably."""
-        disk.replace(Path(path), data)
+
+def _taken(version: str | None, name: str) -> None:
+    if version is None:
+        raise OvertakenError(f"{name} is another one by now")
 
 
 def format_of(path: str) -> str | None:
-    """`delta`, `parquet`, or None where there is no table, or not on this machine."""
+    """`delta`, `parquet`, or None where there is no table."""
     folder = local_folder(path)
     if folder is None:
-        return None
+        store = at(path)
+        if store.exists("_delta_log"):
+            return "delta"
+        return "parquet" if store.look(_RECORD) is not None else None
     if os.path.isdir(f"{folder}/_delta_log"):
         return "delta"
-    return "parquet" if os.path.isfile(f"{folder}/{HOME}/table.json") else None
+    return "parquet" if os.path.isfile(f"{folder}/{_RECORD}") else None
 
 
 def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
     """A plain Parquet table to read from, or None where there is none."""
-    folder = local_folder(path)
-    if folder is None or format_of(path) != "parquet":
+    if not is_remote(path) and format_of(path) != "parquet":
         return None
-    table = ParquetTable(folder)
+    table = ParquetTable(path)
     record = table.record()
     return None if record is None else (table, record)
 
 
 # Publishes plain Parquet folders, exactly once, with nothing but files and names.
 #
-# A staged file becomes visible by a hard link: all of it or nothing, and the staged one stays
-# until the commit has landed, so that a table which cannot be written can still be parked. What
-# is going to be linked is written down first. So a process may be killed between any two steps:
-# the next one finds the links of the same batch and goes on, or takes back those of a batch that
-# was staged again. Readers see the files of a batch one after the other, each of them whole.
+# A staged file becomes visible by a hard link, or in a bucket by a copy that the store makes: all
+# of it or nothing, and the staged one stays until the commit has landed, so that a table which
+# cannot be written can still be parked. What is going to be named is written down first. So a
+# process may be killed between any two steps: the next one finds the names of the same batch and
+# goes on, or takes back those of a batch that was staged again. Readers see the files of a batch
+# one after the other, each of them whole.
 
 _log = logging.getLogger(__name__)
 
@@ -264,6 +309,8 @@ KEPT_COMMITS = 1_000
 EXPIRY_SECONDS = 7 * 24 * 3600
 """Staged files that no commit ever took, left by a process that was killed while staging."""
 _TIDY_EVERY = 50
+_COPIES = 8
+"""Files of a table that a bucket copies at the same time."""
 
 
 class ParquetPublisher:
@@ -288,8 +335,8 @@ class ParquetPublisher:
             newest = log.newest(mark.app_id)
             if newest is None:
                 return None
-            version = log.version_of(mark.app_id, mark.batch)
-            told = table.commit(version, log).get(SOURCE) if version is not None else None
+            commit = log.of(mark.app_id, mark.batch)
+            told = table.commit(commit).get(SOURCE) if commit is not None else None
             return CommittedMark(newest, told)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
@@ -300,17 +347,8 @@ class ParquetPublisher:
 
 @contextmanager
 def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
-    folder = local_folder(path)
     try:
-        if folder is None:
-            raise PublishError(
-                f"cannot {doing}",
-                where=path,
-                evidence="plain Parquet tables are kept with links and locks of a file system",
-                next_step="use tables.format: delta on an object store",
-                reason="store",
-            )
-        yield ParquetTable(folder)
+        yield ParquetTable(path)
     except DistributaryError:
         raise
     except Exception as error:
@@ -318,7 +356,34 @@ def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
 
 
 def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
-    if os.path.lexists(f"{table.folder}/_delta_log"):
+    if not table.in_bucket:
+        # before anything is made there, be it a lock
+        _refuse_delta(table, entry)
+    with table.locked():
+        log = table.log()
+        if table.in_bucket and log.version < 0:
+            _refuse_delta(table, entry)
+        newest = log.newest(mark.app_id)
+        if newest is not None and newest >= mark.batch:
+            _clear(table, mark, _committed_of(table, entry, mark, log))
+            return Published(entry.table.name, Outcome.SKIPPED, log.version)
+        finals = {file.path: final_path(file.path, mark) for file in entry.files}
+        _take_back_others(table, mark, log, set(finals.values()))
+        _check_staged(table, entry, mark)
+        _describe(table, entry)
+        version = _commit(table, entry, mark, finals, log.version + 1)
+        _clear(table, mark, [file.path for file in entry.files])
+        if version % _TIDY_EVERY == 0:
+            _tidy(table, table.log())
+        return Published(entry.table.name, Outcome.PUBLISHED, version)
+
+
+def _refuse_delta(table: ParquetTable, entry: TableEntry) -> None:
+    if table.in_bucket:
+        held = table.store.exists("_delta_log") or table.store.look("_delta_log") is not None
+    else:
+        held = os.path.lexists(f"{table.folder}/_delta_log")
+    if held:
         raise PublishError(
             f"the folder of table {entry.table.name} holds a Delta table",
             where=table.folder,
@@ -326,22 +391,16 @@ def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
             next_step="give the tables another prefix, or use tables.format: delta",
             reason="format",
         )
-    with table.locked():
-        log = table.log()
-        newest = log.newest(mark.app_id)
-        if newest is not None and newest >= mark.batch:
-            _clear(table, entry, mark, log)
-            return Published(entry.table.name, Outcome.SKIPPED, log.version)
-        finals = {file.path: final_path(file.path, mark) for file in entry.files}
-        _take_back_others(table, log, set(finals.values()))
-        check_staged(entry, table.size_of)
-        _describe(table, entry)
-        version = _commit(table, entry, mark, finals, log.version + 1)
-        log = table.log()
-        _clear(table, entry, mark, log)
-        if version % _TIDY_EVERY == 0:
-            _tidy(table, log)
-        return Published(entry.table.name, Outcome.PUBLISHED, version)
+
+
+def _check_staged(table: ParquetTable, entry: TableEntry, mark: Mark) -> None:
+    try:
+        check_staged(entry, table.sizes(STAGING) if entry.files else table.store.size)
+    except StagedFileError:
+        # without a lock another process may have committed and cleared them in this moment
+        if table.in_bucket and table.log().of(mark.app_id, mark.batch) is not None:
+            raise OvertakenError("another process has committed the batch") from None
+        raise
 
 
 def final_path(staged: str, mark: Mark) -> str:
@@ -351,20 +410,23 @@ def final_path(staged: str, mark: Mark) -> str:
     return f"{folder}/{own}" if folder else own
 
 
-def _take_back_others(table: ParquetTable, log: Log, mine: set[str]) -> None:
-    """What a killed process has linked of a batch that is not committed; its staged files stay."""
-    intent = table.intent()
-    if intent is None or log.version_of(intent.app_id, intent.batch) is not None:
+def _take_back_others(table: ParquetTable, mark: Mark, log: Log, mine: set[str]) -> None:
+    """What a killed process has named of a batch that is not committed; its staged files stay."""
+    intent = table.intent(mark.app_id)
+    if intent is None or log.of(intent.app_id, intent.batch) is not None:
+        return
+    newest = log.newest(intent.app_id)
+    if newest is not None and newest >= intent.batch:
+        # its commit is so old that the log has forgotten it
         return
     _unlink(table, [path for path in intent.files if path not in mine])
 
 
 def _unlink(table: ParquetTable, files: Iterable[str]) -> None:
-    folders = set()
-    for file in files:
-        table.remove(file)
-        folders.add(os.path.dirname(f"{table.folder}/{file}"))
-    for folder in folders:
+    files = list(files)
+    table.remove(files)
+    folders = {os.path.dirname(f"{table.folder}/{file}") for file in files}
+    for folder in () if table.in_bucket else folders:
         # before the intent that names them may go: else a power failure could bring them back
         if os.path.isdir(folder):
             sync(folder)
@@ -372,6 +434,21 @@ def _unlink(table: ParquetTable, files: Iterable[str]) -> None:
 
 def _describe(table: ParquetTable, entry: TableEntry) -> None:
     known = table.record()
+    wanted = _wanted(entry, known)
+    if wanted is not None and table.in_bucket:
+        # what is replaced must be what was read, and nothing newer
+        found = table.store.look(_RECORD)
+        wanted = _wanted(entry, table.record() if found is not None else None)
+        if wanted is not None:
+            table.describe(wanted, instead_of=None if found is None else found.version)
+    elif wanted is not None:
+        table.describe(wanted)
+    elif known is not None and not table.shows(known):
+        table.show(known)
+
+
+def _wanted(entry: TableEntry, known: TableRecord | None) -> TableRecord | None:
+    """What is to be kept of the table from now on; None where it is kept already."""
     merged = merge_fields(known.fields if known else (), fields_of(entry.table.columns))
     partition_by = entry.table.partition_by
     if known is not None:
@@ -380,17 +457,9 @@ def _describe(table: ParquetTable, entry: TableEntry) -> None:
     clash = next((f for f in merged.fields if f["name"] in labels), None)
     if clash is not None:
         raise ColumnConflictError(clash["name"], "a folder of that name", clash["type"])
-    if known is None or merged.changed or not table.is_described():
-        name, comment = entry.table.name, entry.table.comment
-        if known is not None:
-            name, comment = known.name, known.comment
-        table.describe(TableRecord(name, comment, partition_by, merged.fields))
-
-
-def create_commit(path: str, text: str) -> None:
-    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
-    if disk.create(Path(path), text.encode("utf-8", "replace")) is None:
-        raise OvertakenError(f"{os.path.basename(path)} is taken")
+    if known is None:
+        return TableRecord(entry.table.name, entry.table.comment, partition_by, merged.fields)
+    return replace(known, fields=merged.fields) if merged.changed else None
 
 
 def _commit(
@@ -398,18 +467,50 @@ def _commit(
 ) -> int:
     try:
         table.intend(Intent(mark.app_id, mark.batch, list(finals.values())))
-        _link(table, finals)
-        create_commit(table.commit_path(version, mark), _text(entry, mark, finals))
+        if table.in_bucket:
+            _copy(table, finals)
+        else:
+            _link(table, finals)
+        commit = Commit(version, app_key(mark.app_id), mark.batch)
+        create_commit(table, commit, _text(entry, mark, finals))
+    except OvertakenError:
+        # of the same batch, for it has the same name: what it has made visible stays
+        raise
     except Exception:
         # it may have landed all the same: the log decides
-        landed = table.log().version_of(mark.app_id, mark.batch)
-        if landed is None:
+        landed = table.log().of(mark.app_id, mark.batch)
+        if landed is not None:
+            return landed.version
+        if not table.in_bucket:
             with suppress(OSError):
                 _unlink(table, finals.values())
-                table.forget_intent()
-            raise
-        return landed
+                table.forget_intent(mark.app_id)
+        # in a bucket whoever comes next goes on or takes it back: a process that lost its claim
+        # without knowing must not remove what another one is about to commit
+        raise
     return version
+
+
+def create_commit(table: ParquetTable, commit: Commit, text: str) -> None:
+    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
+    _taken(table.store.create(commit.file, text.encode("utf-8", "replace")), commit.file)
+
+
+def _copy(table: ParquetTable, finals: dict[str, str]) -> None:
+    def named(pair: tuple[str, str]) -> None:
+        try:
+            table.store.copy(pair[0], to=table.store, named=pair[1])
+        except FileNotFoundError:
+            # it was there a moment ago: the next attempt sees who took it
+            raise OvertakenError("a staged file is gone") from None
+
+    if len(finals) <= 1:
+        for pair in finals.items():
+            named(pair)
+        return
+    with ThreadPoolExecutor(min(_COPIES, len(finals))) as pool:
+        for _ in pool.map(named, finals.items()):
+            pass
 
 
 def _link(table: ParquetTable, finals: dict[str, str]) -> None:
@@ -438,30 +539,40 @@ def _text(entry: TableEntry, mark: Mark, finals: dict[str, str]) -> str:
     return json.dumps({**facts(mark), "at": time.time(), "rows": entry.rows, "files": files})
 
 
-def _clear(table: ParquetTable, entry: TableEntry, mark: Mark, log: Log) -> None:
+def _committed_of(table: ParquetTable, entry: TableEntry, mark: Mark, log: Log) -> list[str]:
+    """The staged files of an entry that the commit of its batch has, where the log still tells."""
+    commit = log.of(mark.app_id, mark.batch)
+    told = table.commit(commit).get("files", ()) if commit is not None else ()
+    committed = {file["path"] for file in told}
+    return [file.path for file in entry.files if final_path(file.path, mark) in committed]
+
+
+def _clear(table: ParquetTable, mark: Mark, staged: Sequence[str]) -> None:
     """Remove what a commit that has landed no longer needs."""
-    version = log.version_of(mark.app_id, mark.batch)
-    if version is None:
-        return
     try:
-        committed = {file["path"] for file in table.commit(version, log).get("files", ())}
-        for file in entry.files:
-            if final_path(file.path, mark) in committed:
-                table.remove(file.path)
-        intent = table.intent()
+        table.remove(staged)
+        if table.in_bucket:
+            return
+        intent = table.intent(mark.app_id)
         if intent is not None and (intent.app_id, intent.batch) == (mark.app_id, mark.batch):
-            table.forget_intent()
+            table.forget_intent(mark.app_id)
     except OSError:
         # no reader sees it, and it is looked for again
-        _log.warning("a staged file is left in the folder of table %s", entry.table.name)
+        _log.warning("a staged file is left in %s", table.folder)
 
 
 def _tidy(table: ParquetTable, log: Log) -> None:
     """Old commits, and files that a killed process has left and nobody will ever look for."""
-    newest = {app: version for version, (app, _) in sorted(log.names.items())}
-    old = [v for v in sorted(log.names)[:-KEPT_COMMITS] if v not in newest.values()]
+    commits = sorted(log.commits)
+    newest = {commit.app: commit for commit in commits}
+    old = [c.file for c in commits[:-KEPT_COMMITS] if c not in newest.values()]
     with suppress(OSError):
-        table.forget_commits(log, old)
+        table.remove(old)
+        if table.in_bucket:
+            left = table.store.files(STAGING, recursive=True)
+            since = time.time() - EXPIRY_SECONDS
+            table.remove([file.name for file in left if file.modified < since])
+            return
         for folder, _, names in os.walk(f"{table.folder}/{HOME}", topdown=False):
             staged = folder.startswith(f"{table.folder}/{STAGING}")
             for name in names:

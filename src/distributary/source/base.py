@@ -167,6 +167,11 @@ def files_of(batches: Iterable[pa.RecordBatch], tasks: Sequence[Sequence[File]])
             yield from tasks[number]
 
 
+def line_with(sign: str, text: str) -> str:
+    """The line of a failed job's words that says what a task has met."""
+    return next((line.strip()[:300] for line in text.splitlines() if sign in line), "")
+
+
 class Source(Protocol):
     """Where records come from. Used by one thread."""
 

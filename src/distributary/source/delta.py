@@ -6,7 +6,7 @@ how many files of that version are done, and how many rows that makes in all. `t
 the table that it is about. When another table is in its place, and that is to be read, it begins
 with a snapshot of that one: the batch's end says where under `from`, rows count on, so that no
 offset comes twice, and `before` says how many of them are of tables before. Files are opened by the
-tasks, with Arrow: no record passes through the JVM.
+tasks, with Arrow, on a disk or in a bucket: no record passes through the JVM.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
@@ -37,6 +36,7 @@ from distributary.errors import (
     ErrorCode,
     SourceError,
     SourceUnavailableError,
+    clean,
 )
 from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
@@ -45,12 +45,13 @@ from distributary.source.base import (
     BatchInput,
     Position,
     files_of,
+    line_with,
     parallelism,
     replaced,
     spread,
     unverified,
 )
-from distributary.store.base import leads_outside
+from distributary.store.base import Info, at, introduce, leads_outside, without_secrets
 
 # What the log of a Delta table says, as a source needs it: files in the order of commits.
 
@@ -66,6 +67,7 @@ class AddedFile:
     path: str
     rows: int
     modified_us: int
+    size: int | None = None
 
 
 class DeltaLog:
@@ -76,16 +78,19 @@ class DeltaLog:
     ) -> None:
         self.path = path.rstrip("/")
         self._value = value
-        self._storage_options = dict(storage_options or {})
-        uri = self.path if "://" in self.path else Path(self.path).resolve().as_uri()
-        self._filesystem, self.root = fs.FileSystem.from_uri(uri)
+        self.storage_options = dict(storage_options or {})
+        introduce(self.path, self.storage_options)
+        self._store = at(self.path)
+        self.root = self._store.address
+        self._table: DeltaTable | None = None
+        """At the newest version that is known."""
         self._rows: dict[str, int] = {}
         self._commits: Cache[tuple[AddedFile, ...]] = Cache(1000)
         self._snapshots: Cache[tuple[AddedFile, ...]] = Cache(1)
         self._newest = -1
         self._identity = ""
-        self._newest_file: tuple[object, ...] = ()
-        """What the newest commit's file looked like when the table was read."""
+        self._newest_file: Info | None = None
+        """The newest commit's file when the table was read."""
 
     def known(self) -> tuple[int, str]:
         """The newest version, and the id that the table was given when it was made.
@@ -100,7 +105,7 @@ class DeltaLog:
         """The table, if it is there and this source can read it."""
         try:
             table = DeltaTable(
-                self.path, version=version, storage_options=self._storage_options or None
+                self.path, version=version, storage_options=self.storage_options or None
             )
         except TableNotFoundError as error:
             raise SourceUnavailableError(
@@ -108,30 +113,29 @@ class DeltaLog:
                 where=self.path,
                 next_step="create it (for a trial: `distributary produce games --to delta`), "
                 "or correct source.path",
+                reason="missing",
             ) from error
         except (DeltaError, OSError) as error:
-            raise SourceUnavailableError(
-                "the source table cannot be read", where=self.path, evidence=str(error)[:300]
-            ) from error
+            raise self._unavailable(error) from error
         self._refuse_unreadable(table)
         return table
 
     def newest_version(self) -> int:
         """The table's version now; cheap where nothing has happened, for it is asked often."""
-        if self._newest >= 0:
-            paths = [self._commit_path(self._newest + more) for more in (0, 1)]
-            newest, following = self._filesystem.get_file_info(paths)
-            if following.type == fs.FileType.NotFound and _seen(newest) == self._newest_file:
-                return self._newest
+        if self._newest >= 0 and self._newest_file is not None:
+            with self._reaching():
+                following = self._store.look(_commit(self._newest + 1))
+                if following is None and self._look(self._newest) == self._newest_file:
+                    return self._newest
         table = self.table()
         identity = str(table.metadata().id)
         if identity != self._identity or int(table.version()) <= self._newest:
             # versions of another table, or of a copy, are other versions
             self._commits.clear()
             self._snapshots.clear()
-        self._newest, self._identity = int(table.version()), identity
-        info = self._filesystem.get_file_info(self._commit_path(self._newest))
-        self._newest_file = _seen(info)
+        self._newest, self._identity, self._table = int(table.version()), identity, table
+        with self._reaching():
+            self._newest_file = self._look(self._newest)
         return self._newest
 
     def snapshot(self, version: int) -> tuple[AddedFile, ...]:
@@ -143,27 +147,28 @@ class DeltaLog:
         return self._commits.get(version, lambda: self._read_commit(version))
 
     def count(self) -> int:
-        """Rows of the table now."""
-        return int(self.table().count())
+        """Rows of the table at the newest version that is known."""
+        return int((self._table or self.table()).count())
 
     def _read_snapshot(self, version: int) -> tuple[AddedFile, ...]:
         actions = pa.table(self.table(version).get_add_actions(flatten=True)).to_pylist()
         actions.sort(key=lambda a: (int(a["modification_time"]), a["path"]))
         return tuple(
-            self._added(a["path"], a.get("num_records"), int(a["modification_time"]))
+            self._added(
+                a["path"], a.get("num_records"), int(a["modification_time"]), a.get("size_bytes")
+            )
             for a in actions
         )
 
     def _read_commit(self, version: int) -> tuple[AddedFile, ...]:
-        path = self._commit_path(version)
         try:
-            with self._filesystem.open_input_stream(path) as stream:
-                lines = stream.read().decode().splitlines()
+            with self._reaching():
+                lines = self._store.read(_commit(version)).decode().splitlines()
         except FileNotFoundError as error:
             raise SourceError(
                 f"version {version} of the source table is no longer in its log",
                 code=ErrorCode.SOURCE_DATA_LOST,
-                where=path,
+                where=f"{self.root}/{_commit(version)}",
                 next_step="the pipeline was away for longer than the log's retention: "
                 "`reset` it and read the table again from the start",
             ) from error
@@ -175,6 +180,7 @@ class DeltaLog:
                 add["path"],
                 json.loads(add.get("stats") or "{}").get("numRecords"),
                 int(add["modificationTime"]),
+                add.get("size"),
             )
             for add in adds
             if add.get("dataChange", True)
@@ -191,12 +197,11 @@ class DeltaLog:
                 "`reset` the pipeline",
             )
 
-    def _added(self, path: str, rows: int | None, modified_ms: int) -> AddedFile:
+    def _added(self, path: str, rows: int | None, modified_ms: int, size: int | None) -> AddedFile:
         name = unquote(path)
         full = f"{self.root}/{name}"
-        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
         named_elsewhere = ".." in name.split("/") or _ELSEWHERE.match(name) is not None
-        if named_elsewhere or (is_local and leads_outside(self.root, full)):
+        if named_elsewhere or leads_outside(self.root, full):
             raise SourceError(
                 "the log of the source table names a file outside of the table's folder, or a link",
                 where=self.path,
@@ -207,12 +212,35 @@ class DeltaLog:
         if rows is None:
             rows = self._rows.get(full)
         if rows is None:
-            rows = int(pq.read_metadata(full, filesystem=self._filesystem).num_rows)
+            try:
+                with self._reaching(), self._store.open(name, size=size) as file:
+                    rows = int(pq.read_metadata(file).num_rows)
+            except FileNotFoundError as error:
+                raise vanished(full) from error
             self._rows[full] = rows
-        return AddedFile(full, rows, modified_ms * 1000)
+        return AddedFile(full, rows, modified_ms * 1000, size)
 
-    def _commit_path(self, version: int) -> str:
-        return f"{self.root}/_delta_log/{version:020d}.json"
+    def _look(self, version: int) -> Info | None:
+        return self._store.look(_commit(version))
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """What a store says against it may pass; that a file is gone may not."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> SourceUnavailableError:
+        return SourceUnavailableError(
+            "the source table cannot be read",
+            where=self.path,
+            evidence=without_secrets(clean(str(error)), self.path)[:300],
+            next_step="nothing is half done: it is tried again; check source.path, the network and "
+            "the credentials in source.storage_options",
+        )
 
     def _refuse_unreadable(self, table: DeltaTable) -> None:
         names = {f.name for f in table.schema().fields}
@@ -233,12 +261,14 @@ class DeltaLog:
             )
 
 
-def _seen(file: fs.FileInfo) -> tuple[object, ...]:
-    return file.type, file.size, file.mtime_ns
+def _commit(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
 
 
 _log = logging.getLogger(__name__)
 _ROWS_PER_ARROW_BATCH = 65_536
+_AT_ONCE = 8 * 1024 * 1024
+"""A file of a bucket up to this size is one request: most of it is the column that is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +279,35 @@ class SourceFile:
     rows: int
     offset: int
     modified_us: int
+    size: int | None = None
+
+
+def vanished(where: str) -> SourceError:
+    """What it means that the log names a file that is not there."""
+    return SourceError(
+        "a file of the source table vanished before it was read",
+        code=ErrorCode.SOURCE_DATA_LOST,
+        where=where,
+        next_step="vacuum the source table with a longer retention; to read what is there now, "
+        "`reset` the pipeline",
+    )
+
+
+def read_file(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a file, in a task. Raises FileNotFoundError with its path where it is gone."""
+    folder, _, name = file.path.rpartition("/")
+    try:
+        with (
+            at(folder).open(name, ahead=_AT_ONCE, size=file.size) as opened,
+            pq.ParquetFile(opened) as parquet,
+        ):
+            yield from parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(columns))
+    except FileNotFoundError:
+        raise FileNotFoundError(file.path) from None
+    except OSError as error:
+        raise SourceUnavailableError(
+            "a file of the source table cannot be read", where=file.path, evidence=clean(str(error))
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +353,7 @@ class DeltaSource:
         self, config: DeltaSourceConfig, *, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self._config = config
-        self._topic = config.topic_name
+        self.topic = config.topic_name
         self._log = DeltaLog(config.path, value=config.value, storage_options=storage_options)
         self._opened: _Place | None = None
         """Where the batch ends that was opened last."""
@@ -359,7 +418,7 @@ class DeltaSource:
         most = parallelism(spark)
         tasks = spread(files, most, weight=lambda f: f.rows, order=lambda f: f.offset)
         rows = ended.rows - begun.rows
-        read = SourceRange(self._topic, 0, begun.rows, ended.rows, rows)
+        read = SourceRange(self.topic, 0, begun.rows, ended.rows, rows)
         lag = self._lag(ended) if there else None
         return BatchInput(
             frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
@@ -369,8 +428,8 @@ class DeltaSource:
             counted=there,
             newest_us=max((f.modified_us for f in files), default=None),
             lag=lag,
-            lag_by_partition={} if lag is None else {f"{self._topic}/0": lag},
-            identities={self._topic: ended.table} if ended.table else {},
+            lag_by_partition={} if lag is None else {f"{self.topic}/0": lag},
+            identities={self.topic: ended.table} if ended.table else {},
             verify=unverified if there else partial(self._refuse, ended),
         )
 
@@ -382,17 +441,32 @@ class DeltaSource:
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next rows of the table, at most one batch of them."""
         newest = _Place.of(self.newest())
-        files = [_source_file(*found) for found in self._files(self._begin(start)[0], newest)]
         left = self._config.max_records_per_batch
-        for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
-            yield batch.slice(0, left)
-            left -= batch.num_rows
-            if left <= 0:
-                return
+        files: list[SourceFile] = []
+        for found in self._files(self._begin(start)[0], newest):
+            files.append(_source_file(*found))
+            if sum(file.rows for file in files) >= left:
+                break
+        try:
+            for batch in self._reader([files])(iter([pa.record_batch({"task": [0]})])):
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+                if left <= 0:
+                    return
+        except FileNotFoundError as error:
+            raise vanished(str(error)) from error
 
     def explain(self, error: Exception) -> DistributaryError | None:
         """A file that was there when the batch was planned and is gone now."""
-        missing = [line for line in str(error).splitlines() if "FileNotFoundError" in line]
+        text = str(error)
+        missing = [line for line in text.splitlines() if "FileNotFoundError" in line]
+        if not missing and "SourceUnavailableError" in text:
+            return SourceUnavailableError(
+                "the source table could not be read in the middle of a batch",
+                where=self._log.path,
+                evidence=line_with("seen:", text),
+                next_step="nothing of the batch is half done: it is tried again",
+            )
         if not missing:
             return None
         try:
@@ -403,13 +477,7 @@ class DeltaSource:
             return cause
         if not any(f"{self._log.root}/" in line for line in missing):
             return None
-        return SourceError(
-            "a file of the source table vanished while it was being read",
-            code=ErrorCode.SOURCE_DATA_LOST,
-            where=self._log.path,
-            next_step="vacuum the source table with a longer retention; to read what is there now, "
-            "`reset` the pipeline",
-        )
+        return vanished(self._log.path)
 
     def _begin(self, start: Position) -> tuple[_Place, dict[str, Any]]:
         """Where the batch behind a position begins, and what its end says if that is elsewhere.
@@ -469,12 +537,14 @@ class DeltaSource:
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(
-            topic=self._topic,
+            topic=self.topic,
             value=self._config.value,
             key=self._config.key,
             headers=self._config.headers,
             timestamp=self._config.timestamp,
             tasks=tasks,
+            table=self._log.path,
+            storage_options=self._log.storage_options,
         )
 
     def _lag(self, place: _Place) -> int | None:
@@ -485,7 +555,7 @@ class DeltaSource:
 
 
 def _source_file(file: AddedFile, after: _Place) -> SourceFile:
-    return SourceFile(file.path, file.rows, after.rows - file.rows, file.modified_us)
+    return SourceFile(file.path, file.rows, after.rows - file.rows, file.modified_us, file.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,19 +568,21 @@ class DeltaReader:
     headers: str | None
     timestamp: str | None
     tasks: Sequence[Sequence[SourceFile]]
+    table: str
+    storage_options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
+        introduce(self.table, self.storage_options)
         for file in files_of(batches, self.tasks):
             yield from self._read(file)
 
     def _read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
         columns = [c for c in (self.value, self.key, self.headers, self.timestamp) if c]
         offset = file.offset
-        with pq.ParquetFile(file.path) as parquet:
-            for rows in parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=columns):
-                yield self._as_raw(rows, file, offset)
-                offset += rows.num_rows
+        for rows in read_file(file, columns):
+            yield self._as_raw(rows, file, offset)
+            offset += rows.num_rows
 
     def _as_raw(self, rows: pa.RecordBatch, file: SourceFile, offset: int) -> pa.RecordBatch:
         count = rows.num_rows

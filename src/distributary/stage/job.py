@@ -267,6 +267,7 @@ def _begun(order: StageOrder) -> None:
     """What a worker does before every task."""
     keep_zip_directories()
     introduce(order.lake, order.storage_options)
+    introduce(order.checkpoint, order.storage_options)
     UPLOADS.forget()
     # without a folder that all see, nobody can tell a task that it is not wanted any more
     WRITTEN.begin(ticket(order) if order.folder else "")

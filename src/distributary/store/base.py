@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,6 +21,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from distributary.errors import LakeUnavailableError, OutsideLakeError, clean
+
+REQUESTS: Counter[str] = Counter()
+"""What this process has asked of buckets, by kind: it costs money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +102,34 @@ class Store(ABC):
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
-    def remove_all(self, names: Sequence[str]) -> None:
-        """Remove many files, those that are there."""
-        for name in names:
-            self.remove(name)
-
     @abstractmethod
     def remove_folder(self, folder: str = "") -> None:
         """Remove it, or a folder in it, with all that is inside, if it is there."""
 
     @abstractmethod
-    def copy(self, name: str, *, to: Store) -> None:
-        """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+    def copy(self, name: str, *, to: Store, named: str = "") -> None:
+        """Copy a file to the same name elsewhere, or to another one.
+
+        A copy that is cut short never gets the name. Raises FileNotFoundError.
+        """
 
     @abstractmethod
-    def open(self, name: str, *, ahead: int = 1024 * 1024) -> pa.NativeFile:
-        """A file to be read in parts; from a bucket so many bytes at a time."""
+    def open(
+        self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
+    ) -> pa.NativeFile:
+        """A file to be read in parts; from a bucket so many bytes at a time.
+
+        Whoever knows the size of an object spares the request that asks for it.
+        """
 
     @abstractmethod
     def sync(self) -> None:
         """Make everything that was written below it survive a crash of the machine."""
+
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files, those that are there; in a bucket with one request for many."""
+        for name in names:
+            self.remove(name)
 
     def size(self, name: str) -> int | None:
         """The size of a file, or None if there is no such file."""

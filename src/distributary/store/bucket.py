@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import obstore
@@ -25,12 +24,10 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from distributary.errors import ConfigError
-from distributary.store.base import Info, Store, hidden, options_of
+from distributary.store.base import REQUESTS, Info, Store, hidden, options_of
 
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 """Of one request; whoever asks has patience of its own."""
-REQUESTS: Counter[str] = Counter()
-"""What this process has asked of buckets, by kind: it costs money."""
 
 
 class Bucket(Store):
@@ -45,6 +42,8 @@ class Bucket(Store):
         self._said = dict(options_of(self.address) if options is None else options)
         parts = urlsplit(self.address)
         self._prefix = parts.path.strip("/")
+        # Google tells versions by a number and takes no other word for it, the others by a hash
+        self._told_by: Literal["version", "e_tag"] = "version" if parts.scheme == "gs" else "e_tag"
         self.connection = connected(parts.scheme, parts.netloc, tuple(sorted(self._said.items())))
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
@@ -71,7 +70,7 @@ class Bucket(Store):
         """Put a file in place of this very version of it; None where it is another by now."""
         with self._asked("swap"):
             try:
-                return self._put(name, data, {"e_tag": unchanged})
+                return self._put(name, data, {self._told_by: unchanged})
             except (PreconditionError, AlreadyExistsError, FileNotFoundError):
                 pass
         try:
@@ -87,7 +86,7 @@ class Bucket(Store):
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
         with self._asked("read"):
             found = obstore.get(self.connection, self.key(name))
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), str(found.meta[self._told_by])
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
@@ -126,6 +125,12 @@ class Bucket(Store):
             listed = obstore.list_with_delimiter(self.connection, self.key(folder) or None)
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
+    def exists(self, folder: str = "") -> bool:
+        """Whether it, or a folder in it, is there."""
+        with self._asked("list"):
+            listed = obstore.list_with_delimiter(self.connection, self.key(folder) or None)
+        return bool(listed["objects"] or listed["common_prefixes"])
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with self._asked("remove"):
@@ -134,30 +139,37 @@ class Bucket(Store):
             except FileNotFoundError:
                 return
 
-    def remove_all(self, names: Sequence[str]) -> None:
-        """Remove many files, those that are there: a thousand with one request."""
-        if names:
+    def remove_folder(self, folder: str = "") -> None:
+        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        self.remove_files([found.name for found in self.files(folder, recursive=True)])
+
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files, those that are there, with one request for many."""
+        if len(names) == 1:
+            # not every store has a request for many
+            self.remove(names[0])
+        elif names:
             with self._asked("remove"):
                 obstore.delete(self.connection, [self.key(name) for name in names])
 
-    def remove_folder(self, folder: str = "") -> None:
-        """Remove it, or a folder in it, with all that is inside, if it is there."""
-        self.remove_all([found.name for found in self.files(folder, recursive=True)])
-
-    def copy(self, name: str, *, to: Store) -> None:
-        """Copy a file to the same name elsewhere."""
+    def copy(self, name: str, *, to: Store, named: str = "") -> None:
+        """Copy a file to the same name elsewhere, or to another one; the store itself does it."""
         if isinstance(to, Bucket) and to.connection is self.connection:
             with self._asked("copy"):
-                obstore.copy(self.connection, self.key(name), to.key(name))
+                obstore.copy(self.connection, self.key(name), to.key(named or name))
         else:
-            to.write(name, self.read(name))
+            to.write(named or name, self.read(name))
 
-    def open(self, name: str, *, ahead: int = 1024 * 1024) -> pa.NativeFile:
-        """A file to be read in parts; so many bytes at a time."""
-        found = self.look(name)
-        if found is None:
+    def open(
+        self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
+    ) -> pa.NativeFile:
+        """A file to be read in parts, so many bytes at a time; a small one comes at once."""
+        known = self.size(name) if size is None else size
+        if known is None:
             raise FileNotFoundError(f"{self.address}/{name}")
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, found), ahead), mode="r")
+        if known <= ahead:
+            return pa.BufferReader(self.read(name))
+        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, known), ahead), mode="r")
 
     def sync(self) -> None:
         """What a bucket has taken is safe."""
@@ -165,7 +177,7 @@ class Bucket(Store):
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere
         done = obstore.put(self.connection, self.key(name), data, mode=mode, use_multipart=False)
-        return str(done["e_tag"])
+        return str(done[self._told_by])
 
     def _is(self, name: str, data: bytes) -> str | None:
         """The version of a file, if these are its bytes."""
@@ -175,7 +187,9 @@ class Bucket(Store):
     def _info(self, found: Any) -> Info:
         cut = len(self._prefix) + 1 if self._prefix else 0
         modified = found["last_modified"].timestamp()
-        return Info(found["path"][cut:], found["size"], modified, str(found["e_tag"]))
+        # a listing of Google's has the hash only
+        version = found[self._told_by] or found["e_tag"]
+        return Info(found["path"][cut:], found["size"], modified, str(version))
 
     def key(self, name: str) -> str:
         """The name of a file in the bucket."""
@@ -202,8 +216,8 @@ class Bucket(Store):
 class _Ranges(io.RawIOBase):
     """An object as a file, each read of which is a request."""
 
-    def __init__(self, bucket: Bucket, found: Info) -> None:
-        self._bucket, self._found, self._at = bucket, found, 0
+    def __init__(self, bucket: Bucket, name: str, size: int) -> None:
+        self._bucket, self._name, self._size, self._at = bucket, name, size, 0
 
     def readable(self) -> bool:
         return True
@@ -212,7 +226,7 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._found.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
@@ -220,10 +234,10 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._found.size - self._at)
+        length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        data = self._bucket.read_range(self._found.name, self._at, length)
+        data = self._bucket.read_range(self._name, self._at, length)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
@@ -255,7 +269,8 @@ def connected(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> A
                 evidence=f"{scheme}://{host}",
                 next_step="s3://, gs:// and abfss:// are known, and folders",
             )
-    client = {"allow_http": True} if endpoint.startswith("http://") else {}
+    allowed = any(known.pop(name, "").lower() == "true" for name in _ALLOW_HTTP)
+    client = {"allow_http": True} if allowed or endpoint.startswith("http://") else {}
     while True:
         try:
             return kind(bucket, config=known, client_options=client, retry_config=_RETRIES)
@@ -273,6 +288,7 @@ def connected(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> A
             ) from None
 
 
+_ALLOW_HTTP = ("allow_http", "aws_allow_http", "azure_allow_http")
 _S3_ENDPOINTS = (
     "aws_endpoint_url_s3",
     "aws_endpoint_url",

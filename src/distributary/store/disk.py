@@ -137,22 +137,22 @@ class Disk(Store):
         if path.is_dir():
             shutil.rmtree(path)
 
-    def copy(self, name: str, *, to: Store) -> None:
-        """Copy a file to the same name elsewhere; a copy that is cut short never gets the name."""
+    def copy(self, name: str, *, to: Store, named: str = "") -> None:
+        """Copy a file to the same name elsewhere, or to another one."""
         path = self._path(name)
         if path.is_symlink():
             # whoever can write here could have anything copied
             raise OSError(errno.ELOOP, "a link in place of a file", str(path))
         if isinstance(to, Disk):
-            place = Path(to.address, name)
+            place = Path(to.address, named or name)
             place.parent.mkdir(parents=True, exist_ok=True)
             with _draft(place, path) as draft:
                 os.replace(draft, place)
             sync(place.parent)
         else:
-            to.write(name, path.read_bytes())
+            to.write(named or name, path.read_bytes())
 
-    def open(self, name: str, *, ahead: int = 0) -> pa.NativeFile:
+    def open(self, name: str, *, ahead: int = 0, size: int | None = None) -> pa.NativeFile:
         """A file to be read in parts."""
         return pa.OSFile(str(self._path(name)))
 

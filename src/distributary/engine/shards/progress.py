@@ -17,8 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from distributary.config.pipeline import PipelineConfig
@@ -33,7 +32,7 @@ from distributary.observe.deadletters import DeadLetters
 from distributary.publish.parking import parked
 from distributary.source.base import Position
 from distributary.source.delta import DeltaLog, DeltaSource
-from distributary.store.base import Store, at, reaching
+from distributary.store.base import Store, at, introduce, reaching
 
 _NAME = re.compile(r"[0-9]{6}\.json")
 
@@ -100,6 +99,8 @@ class Cuts:
     """The folder of cuts of one pipeline."""
 
     store: Store
+    _known: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """What was read: it never changes, and in a bucket to look again is a request."""
 
     @classmethod
     def of(cls, lake: str, pipeline: str) -> Cuts:
@@ -108,7 +109,8 @@ class Cuts:
 
     def read(self) -> Division:
         """All stretches so far, the oldest first."""
-        names = {file.name for file in self.store.files()}
+        with reaching(self.store.address):
+            names = {file.name for file in self.store.files()}
         announced = sorted(name for name in names if _NAME.fullmatch(name))
         # a cut is announced when all before it have their places
         placed = [_place(n) for n in range(len(announced))]
@@ -140,7 +142,9 @@ class Cuts:
 
     def _number(self, name: str, key: str) -> int:
         try:
-            return int(json.loads(self.store.read(name))[key])
+            if name not in self._known:
+                self._known[name] = int(json.loads(self.store.read(name))[key])
+            return self._known[name]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 "a cut of the stream cannot be read",
@@ -188,7 +192,7 @@ class Progress:
             begin, end = epoch.begin(position), epoch.end()
             if place(begin) < place(end) and table.advance(begin, end) is not None:
                 return f"has settled what comes before version {place(begin)[0]}"
-        if parked(layout.parked(self._lake, job_name(self.of, part))):
+        if parked(self.config.lake.parking_of(job_name(self.of, part))):
             return "has parked tables: `distributary resume` them"
         return ""
 
@@ -202,10 +206,6 @@ class Progress:
             return manifest.source_state
         return Checkpoint(checkpoint, "").known_first_position()
 
-    @property
-    def _lake(self) -> str:
-        return self.config.lake.address
-
 
 # What the owner of a checkpoint does about shards before its first batch.
 
@@ -215,8 +215,6 @@ def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: 
 
     Called with the claim of the checkpoint, so that nobody else lands records meanwhile.
     """
-    if config.lake.local_path is None:
-        return
     cuts = Cuts.of(lake, config.name)
     shard = config.shard
     if shard is None:
@@ -257,11 +255,15 @@ def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: st
 
 def _newest(config: PipelineConfig) -> int:
     """The newest version of the bronze table; -1 while there is none."""
-    folder = config.lake.local_path
-    table = config.tables.bronze
-    if folder is None or table is None or not (folder / table / "_delta_log").exists():
+    bronze = config.tables.bronze
+    if bronze is None:
         return -1
-    return DeltaLog(table_folder(config, table), value="payload").newest_version()
+    table = table_folder(config, bronze)
+    with reaching(table):
+        if not at(table).exists("_delta_log"):
+            return -1
+    log = DeltaLog(table, value="payload", storage_options=config.lake.options)
+    return log.newest_version()
 
 
 def is_retired(config: PipelineConfig, number: int) -> bool:
@@ -269,10 +271,10 @@ def is_retired(config: PipelineConfig, number: int) -> bool:
 
     `config` is the one of the whole pipeline; where its lake is not to be seen, nobody knows.
     """
-    folder, bronze = config.lake.local_path, config.tables.bronze
-    if folder is None or bronze is None or not folder.is_dir():
+    bronze = config.tables.bronze
+    if bronze is None or not is_seen(config):
         return False
-    division = Cuts.of(str(folder), config.name).read()
+    division = Cuts.of(config.lake.address, config.name).read()
     if division.announced is not None or not division.epochs or division.epochs[-1].takes(number):
         return False
     table = DeltaSource(_whole_table(config, bronze), storage_options=config.lake.options)
@@ -281,11 +283,22 @@ def is_retired(config: PipelineConfig, number: int) -> bool:
 
 def has_letters(config: PipelineConfig, number: int) -> bool:
     """Whether dead letters of a shard are open: its file says how they are sent again."""
-    folder = Path(table_folder(config, config.tables.dead_letters))
-    if not (folder / "_delta_log").is_dir():
+    folder = table_folder(config, config.tables.dead_letters)
+    if not is_seen(config) or not at(folder).exists("_delta_log"):
         return False
-    counts = DeadLetters(str(folder)).count_by_status(pipeline=job_name(config.name, number))
+    letters = DeadLetters(folder, storage_options=config.lake.options or None)
+    counts = letters.count_by_status(pipeline=job_name(config.name, number))
     return counts[DeadLetterStatus.OPEN] > 0
+
+
+def is_seen(config: PipelineConfig) -> bool:
+    """Whether the lake can be looked into from here."""
+    introduce(config.lake.address, config.lake.options)
+    introduce(config.lake.checkpoint, config.lake.options)
+    try:
+        return at(config.lake.address).exists()
+    except OSError:
+        return False
 
 
 def refuse_replay(config: PipelineConfig) -> None:

@@ -9,29 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.config.source import Part, Shard, job_name, shard_of
+from distributary.config.source import Part, Shard, job_name, shard_of, storage_options_of
 from distributary.engine.shards.progress import Cuts, Division, Epoch, Progress, place
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position
-from distributary.source.delta import DeltaReader, DeltaSource, SourceFile
+from distributary.source.delta import DeltaReader, DeltaSource, SourceFile, read_file
 from distributary.stage.bronze import WHOLE
 from distributary.stage.unwrap import MARKED, Share
+from distributary.store.base import Store, at, reaching
 
 # Rows of a bronze table as the records that they once were, each with whether it is ours.
 
-_ROWS_PER_ARROW_BATCH = 65_536
 _COLUMNS = (
     *("type", "payload", WHOLE.name, "key", "headers"),
     *("_topic", "_partition", "_offset", "_timestamp"),
@@ -60,9 +58,8 @@ class BronzeReader:
 
     def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""
-        with pq.ParquetFile(file.path) as parquet:
-            for rows in parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(_COLUMNS)):
-                yield self._marked(rows)
+        for rows in read_file(file, _COLUMNS):
+            yield self._marked(rows)
 
     def _marked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [
@@ -99,13 +96,13 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
         source.model_copy(
             update={"value": "payload", "starting_version": 0, "on_replaced": "stop"}
         ),
-        storage_options=config.lake.options,
+        storage_options=storage_options_of(source, config.lake),
     )
     lake = config.lake.address
     return ShardSource(
         table,
         part=shard.part,
-        folder=Path(source.path.removeprefix("file://")),
+        bronze=at(source.path),
         cuts=Cuts.of(lake, shard.of),
         progress=Progress(config, shard.of),
     )
@@ -115,11 +112,13 @@ class ShardSource:
     """Satisfies `Source`; positions are those of the bronze table."""
 
     def __init__(
-        self, table: DeltaSource, *, part: Part, folder: Path, cuts: Cuts, progress: Progress
+        self, table: DeltaSource, *, part: Part, bronze: Store, cuts: Cuts, progress: Progress
     ) -> None:
         self._table = table
         self._part = part
-        self._folder = folder
+        self._bronze = bronze
+        self._has_begun = False
+        """Whether the bronze table was seen; it does not go away."""
         self._cuts = cuts
         self._progress = progress
         self._passed = 0
@@ -134,7 +133,9 @@ class ShardSource:
 
     def newest(self) -> Position:
         """The end of the bronze table."""
-        if not (self._folder / "_delta_log").exists():
+        with reaching(self._bronze.address):
+            self._has_begun = self._has_begun or self._bronze.exists("_delta_log")
+        if not self._has_begun:
             # the bronze job is there, but has landed nothing yet
             return self._division().epochs[0].begin(None)
         return self._table.newest()
@@ -166,7 +167,7 @@ class ShardSource:
         opened = self._table.open(spark, epoch.begin(start), end)
         tasks = cast(DeltaReader, opened.reader).tasks
         lag = self._lag(end)
-        topic = next((r.topic for r in opened.ranges), self._folder.name)
+        topic = next((r.topic for r in opened.ranges), self._table.topic)
         return replace(
             opened,
             reader=BronzeReader(tasks, self._part, epoch.shards),
@@ -210,7 +211,7 @@ class ShardSource:
                 raise SourceUnavailableError(
                     "another job has not finished what comes before the change of shards",
                     code=ErrorCode.SHARD_WAITING,
-                    where=f"version {division.epochs[number].first} of {self._folder}",
+                    where=f"version {division.epochs[number].first} of {self._bronze.address}",
                     evidence=f"{job_name(self._progress.of, part)}: {behind}",
                     next_step="let it run: it stops there by itself; this one goes on then",
                 )

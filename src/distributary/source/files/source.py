@@ -35,7 +35,7 @@ from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
 from distributary.model.names import printable
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.registry.record_schemas import keep_schema
-from distributary.source.base import BatchInput, Position, files_of, parallelism, spread
+from distributary.source.base import BatchInput, Position, files_of, line_with, parallelism, spread
 from distributary.source.files.avro import read_avro
 from distributary.source.files.bytes import (
     BucketFiles,
@@ -294,14 +294,14 @@ class FilesSource:
             return SourceUnavailableError(
                 "the store of change files stopped answering in the middle of a batch",
                 where=self._config.root,
-                evidence=_line_with("SOURCE_UNAVAILABLE", text),
+                evidence=line_with("SOURCE_UNAVAILABLE", text),
                 next_step="nothing of the batch is half done: it is tried again",
             )
         if "RegistryUnavailableError" in text:
             return LakeUnavailableError(
                 "a task could not keep the schema of a change file",
                 where=str(self._schemas),
-                evidence=_line_with("seen:", text),
+                evidence=line_with("seen:", text),
                 next_step="every worker must be able to write into the checkpoint's folder",
             )
         return None
@@ -365,7 +365,3 @@ def _same(file: FoundFile, now: FoundFile | None) -> bool:
 
 def _by_path(file: FoundFile) -> str:
     return file.path
-
-
-def _line_with(sign: str, text: str) -> str:
-    return next((line.strip()[:300] for line in text.splitlines() if sign in line), "")

@@ -1,0 +1,158 @@
+"""Whole runs on a bucket that are not of Delta tables by one job: plain Parquet, and shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from distributary.engine import batch as batches
+from distributary.engine.parts import Moment
+from distributary.engine.pipeline import Pipeline
+from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
+from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.manifest import Counts
+from distributary.observe.trace import trace_offset
+from distributary.operations.mending import plan_clean, remove, resume, waiting
+from distributary.publish.base import Outcome
+from distributary.publish.parquet import ParquetTable, format_of, open_parquet
+from tests.engine.lakes import TABLES, Games
+from tests.engine.test_object_store import Store, server, store
+from tests.engine.test_shards_running import Spread
+from tests.services.shared import unique
+from tests.source.s3_server import BUCKET, S3Server
+
+__all__ = ["server", "store"]
+pytestmark = pytest.mark.spark
+PARQUET = "{each: 'silver_{type}', bronze: bronze_events, format: parquet}"
+
+
+def offsets(store: Store, table: str, column: str = "_offset") -> list[int]:
+    found = open_parquet(f"{store.address}/{table}")
+    if found is None:
+        return [row[column] for row in store.rows(table)]
+    values: list[int] = found[0].dataset(found[1]).to_table(columns=[column])[column].to_pylist()
+    return values
+
+
+def assert_each_record_once(store: Store) -> None:
+    counted = Counter(n for table in store.tables() for n in offsets(store, table))
+    counted.update(offsets(store, "dead_letters", "offset"))
+    assert counted == Counter(range(sum(sent.messages for sent in store.games.sent)))
+
+
+def test_a_lake_of_plain_parquet(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.games.send_round()
+    store.pipeline(tables=PARQUET).run(spark=spark)
+    assert {format_of(f"{store.address}/{table}") for table in store.tables()} == {"parquet"}
+    assert_each_record_once(store)
+    # cut short, and finished once
+    store.games.send_round()
+
+    def stop(here: Moment, _: int) -> None:
+        if here is Moment.AFTER_FIRST_COMMIT:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "reached", stop)
+        patched.setattr("distributary.engine.publish.reached", stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.pipeline(tables=PARQUET).run(spark=spark)
+    store.pipeline(tables=PARQUET).run(spark=spark)
+    assert_each_record_once(store)
+    # parked, and resumed
+    victim, real = store.tables()[0], ParquetTable.intend
+
+    def fail(self: ParquetTable, intent: object) -> None:
+        if self.folder.endswith(f"/{victim}"):
+            raise OSError("no")
+        real(self, intent)  # type: ignore[arg-type]
+
+    store.games.send_round()
+    with monkeypatch.context() as patched:
+        patched.setattr(ParquetTable, "intend", fail)
+        extra = "run: {publish_attempts: 1}"
+        assert store.pipeline(tables=PARQUET, extra=extra).run(spark=spark).counts.parked == 10
+    done = resume(store.pipeline(tables=PARQUET), victim)
+    assert {each.outcome for each in done} == {Outcome.PUBLISHED}
+    assert waiting(store.pipeline(tables=PARQUET)) == []
+    assert_each_record_once(store)
+    assert store.pipeline(tables=PARQUET).run(spark=spark).counts == Counts()
+    found = trace_offset(
+        store.address,
+        "wrapper",
+        0,
+        offsets(store, victim)[0],
+        storage_options=store.server.options,
+    )
+    assert victim in {place.table for place in found.places}
+    with pytest.raises(ConfigError):
+        store.pipeline().run(spark=spark)
+    pipeline = store.pipeline(tables=PARQUET)
+    remove(pipeline, plan_clean(pipeline))
+    assert not [path for path in store.objects() if "/silver_" in path]
+
+
+def test_two_shards_and_then_three(
+    server: S3Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=5, versions=4, records=4, bad=5), records_per_file=40)
+    lake = f"s3://{BUCKET}/{unique('lake')}"
+    options = []
+    for name, value in server.options.items():
+        # a secret in clear would not be copied into the files of the jobs
+        monkeypatch.setenv(f"LAKE_{name.upper()}", value)
+        options.append(f"{name}: '${{env:LAKE_{name.upper()}}}'")
+    path = games.write_file(tables=TABLES, timed=True)
+    told = f"lake: {{path: {lake}, storage_options: {{{', '.join(options)}}}}}"
+    path.write_text(path.read_text().replace(f"lake: {{path: {games.lake}}}", told))
+    spread = Spread(games, spark)
+
+    def assert_once() -> None:
+        ledger = Pipeline.load(path).ledger()
+        tables = {(t.table, "_offset") for t in ledger.tables() if t.role == "each"}
+        counted: dict[str, Counter[int]] = {}
+        for table, column in [
+            *tables,
+            ("dead_letters", "offset"),
+            ("unified_gold", "_offset"),
+        ]:
+            rows = DeltaTable(f"{lake}/{table}", storage_options=server.options).to_pyarrow_table()
+            kind = "unified" if table == "unified_gold" else "each"
+            counted.setdefault(kind, Counter()).update(rows[column].to_pylist())
+        expected = sum(sent.messages for sent in games.sent)
+        assert counted["each"] == Counter(range(expected))
+        assert set(counted["unified"].values()) == {1}
+        assert all(ledger.totals(name).balanced for name in {b.pipeline for b in ledger.batches()})
+
+    games.send_round()
+    Pipeline.load(path).run(spark=spark)
+    spread.install(2)
+    with pytest.raises(SourceUnavailableError) as caught:
+        spread.run("games-shard-0")
+    assert caught.value.code is ErrorCode.SHARD_WAITING
+    games.send_round()
+    spread.run("games", "games-shard-0", "games-shard-1", "games-unified")
+    assert_once()
+    with pytest.raises(ConfigError):
+        Pipeline.load(path).run(spark=spark)
+    games.send_round()
+    spread.run("games")
+    spread.install(3)
+    games.send_round()
+    spread.run("games")
+    for waiting_one in ("games-shard-2", "games-shard-1"):
+        with pytest.raises(SourceUnavailableError):
+            spread.run(waiting_one)
+    spread.run("games-shard-0", "games-shard-1", "games-shard-2", "games-unified")
+    assert_once()
+    spread.install(1)
+    spread.run("games")
+    spread.run("games-shard-2", "games-shard-1", "games-shard-0", "games-unified")
+    spread.install(1)
+    assert spread.names() == ["games", "games-shard-0", "games-unified"]
