@@ -181,3 +181,11 @@ def test_the_end_of_a_long_folder_is_listed(store: Store) -> None:
     # all ways to look at a file agree on which version of it is there
     assert store.fetch("log/010.json") == (b"10", newest.version)
     assert store.look("log/010.json") == newest
+
+
+def test_a_folder_is_no_file(store: Store) -> None:
+    store.write("a/b/c", b"1")
+    assert store.look("a/b") is None
+    assert store.size("a/b") is None
+    with pytest.raises(FileNotFoundError):
+        store.fetch("a/b")
