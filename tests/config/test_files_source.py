@@ -38,7 +38,7 @@ def test_defaults(loaded: Load) -> None:
     assert (source.include, source.exclude, source.start_date) == ((), (), None)
     assert (source.settle, source.max_bytes_per_batch) == (timedelta(seconds=2), 1 << 30)
     assert source.max_unpacked_bytes == 1 << 30
-    assert source.options == {}
+    assert source.storage_options == {}
 
 
 def test_every_setting(loaded: Load) -> None:
@@ -56,7 +56,8 @@ def test_every_setting(loaded: Load) -> None:
     assert source.start_date == datetime(2024, 1, 31, tzinfo=UTC)
     assert source.settle == timedelta(milliseconds=500)
     assert source.max_bytes_per_batch == 64 << 20
-    assert source.options == {"aws_region": "eu-central-1"}
+    told = {name: value.get_secret_value() for name, value in source.storage_options.items()}
+    assert told == {"aws_region": "eu-central-1"}
     assert "eu-central-1" not in repr(source), "nobody knows which of them are secrets"
 
 

@@ -221,3 +221,11 @@ def test_google_is_asked_by_the_number_of_a_version(monkeypatch: pytest.MonkeyPa
     version = store.write("f", b"1")
     assert store.swap("f", b"2", unchanged=version) == "2"
     assert asked == ["overwrite", {"version": "1"}]
+
+
+def test_a_folder_is_no_file(store: Store) -> None:
+    store.write("a/b/c", b"1")
+    assert store.look("a/b") is None
+    assert store.size("a/b") is None
+    with pytest.raises(FileNotFoundError):
+        store.fetch("a/b")

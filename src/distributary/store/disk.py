@@ -77,8 +77,12 @@ class Disk(Store):
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
         # not `open`, which takes twice as long to find out that there is no such file
         handle = os.open(f"{self.address}/{name}", os.O_RDONLY)
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            os.close(handle)
+            raise FileNotFoundError(errno.ENOENT, "a folder, not a file", name)
         with open(handle, "rb", buffering=0) as file:
-            return file.readall(), _version(os.fstat(handle))
+            return file.readall(), _version(found)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
