@@ -21,7 +21,7 @@ from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.store.base import Store, local_folder
+from distributary.store.base import Store, at, local_folder
 from tests.publish.conftest import read_with_spark
 from tests.publish.staged import (
     COMMENT,
@@ -346,3 +346,17 @@ def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
         # a reader replays at most a twentieth of the log beyond its newest checkpoint
         assert every == 50 or every * 20 <= version
         assert every * 40 > version
+
+
+@pytest.mark.spark
+def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
+    publisher = DirectPublisher()
+    for batch in range(4):
+        publish(publisher, folder, batch)
+    seen = log.load(at(folder))
+    assert seen is not None
+    checkpoint.write_checkpoint(seen)
+    for version in range(4):
+        (folder / "_delta_log" / f"{version:020d}.json").unlink()
+    publish(publisher, folder, 4)
+    assert [row["n"] for row in read_with_spark(spark)(str(folder))] == list(range(5))

@@ -222,7 +222,6 @@ deploy:
         ("bronze: bronze_events, ", ""),
         ("silver_{type}", "silver_{record}"),
         ("silver_{type}", "silver_{topic}"),
-        ("./lake", "s3://bucket/lake"),
         ("bronze: bronze_events", "format: parquet, bronze: bronze_events"),
     ],
 )

@@ -25,7 +25,7 @@ from distributary.model.table import Role
 from distributary.operations.maintain import Wishes, jobs_of, maintain
 from distributary.operations.mending import verify_table
 from distributary.publish.base import Published
-from distributary.store.base import at, is_remote
+from distributary.store.base import at, introduce, is_remote
 from tests.engine.change_lakes import EACH, Feed
 from tests.engine.test_crashes import RUN, gone
 from tests.services.shared import unique
@@ -58,6 +58,9 @@ class BucketFeed(Feed):
         return path
 
     def assert_true(self, **settings: Any) -> None:
+        assert self.server is not None
+        # the pipeline may have run in another process
+        introduce(self.address, self.server.options)
         shutil.rmtree(self.lake, ignore_errors=True)
         there = at(self.address)
         for file in there.files(recursive=True):

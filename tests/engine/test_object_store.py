@@ -246,6 +246,8 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     assert summary.batches == 1
     # start and end of a run are in it, and what a process reads that has not seen the tables before
     assert REQUESTS.total() <= 80, REQUESTS
+    (one,) = status(store.address, storage_options=store.server.options).as_dict()["pipelines"]
+    assert 0 < one["last_batch"]["requests"] <= REQUESTS.total()
 
 
 @pytest.mark.slow

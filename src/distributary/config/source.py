@@ -76,6 +76,11 @@ class DeltaSource(Section):
             yield ("starting_timestamp",), "cannot stand beside starting_version"
 
     @property
+    def options(self) -> dict[str, str]:
+        """The storage options in clear; holds secrets."""
+        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
+
+    @property
     def topic_name(self) -> str:
         """The topic in a record's coordinates."""
         return self.topic or self.path.rstrip("/").rpartition("/")[2] or self.path
@@ -133,6 +138,11 @@ class FilesSource(Section):
             yield ("bucket",), "must be an address such as gs://my-bucket"
 
     @property
+    def options(self) -> dict[str, str]:
+        """The storage options in clear; holds secrets."""
+        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
+
+    @property
     def root(self) -> str:
         """The folder under which each table has its own."""
         if self.discovery == "local-directory":
@@ -156,7 +166,7 @@ def storage_options_of(source: DeltaSource | FilesSource, lake: Lake) -> dict[st
     lake beside a key of the source's own would let nobody in.
     """
     address = source.path if isinstance(source, DeltaSource) else source.root
-    own = {name: value.get_secret_value() for name, value in source.storage_options.items()}
+    own = source.options
     # s3 and s3a, gs, abfs and az: the first letter tells the kinds of stores apart
     if not lake.is_local and urlsplit(lake.path).scheme[:1] != urlsplit(address).scheme[:1]:
         return own

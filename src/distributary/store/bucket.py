@@ -112,7 +112,9 @@ class Bucket(Store):
             if after:
                 pages = obstore.list(self.connection, key or None, offset=f"{key}/{after}")
                 found = [self._info(each) for page in pages for each in page]
-                return [each for each in found if each.name.rpartition("/")[0] == folder]
+                # not every store begins where it is asked to
+                split = ((each, each.name.rpartition("/")) for each in found)
+                return [each for each, name in split if name[0] == folder and name[2] > after]
             if recursive:
                 pages = obstore.list(self.connection, key or None)
                 return [self._info(found) for page in pages for found in page]
