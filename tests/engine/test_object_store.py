@@ -248,7 +248,6 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     assert REQUESTS.total() <= 60, REQUESTS
     (one,) = status(store.address, storage_options=store.server.options).as_dict()["pipelines"]
     assert 0 < one["last_batch"]["requests"] <= REQUESTS.total()
-    print("requests of a batch:", one["last_batch"]["requests"])
 
 
 @pytest.mark.slow
