@@ -169,6 +169,50 @@ Catalog = Annotated[
 ]
 
 
+class IcebergCatalog(Section):
+    """The catalog that Iceberg tables are in: no table of that format is without one."""
+
+    type: Literal["sql", "rest"] = "sql"
+    """Kind of catalog: sql is a database, rest a server that speaks Iceberg's REST protocol."""
+    uri: SecretText | None = Field(default=None, examples=["https://catalog.example.com"])
+    """Address of the server, or of the database as SQLAlchemy spells it; for sql a SQLite file
+    below `_distributary` in the lake when left out."""
+    warehouse: Text | None = Field(default=None, examples=["main"])
+    """Warehouse by the name that the server has for it; the lake's path when left out."""
+    namespace: NamePart = "default"
+    """Namespace that the tables are in; it is made where it is missing."""
+    token: SecretText | None = Field(default=None, examples=["${env:ICEBERG_TOKEN}"])
+    """Bearer token for rest; none when left out."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A server has an address."""
+        if self.type == "rest" and self.uri is None:
+            yield (), "needs uri for type rest, such as uri: https://catalog.example.com"
+        if self.type == "sql" and self.token is not None:
+            yield ("token",), "means nothing for type sql: a password is part of uri"
+
+
+def iceberg_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
+    """What tables of Iceberg's format do not do."""
+    if config.tables.format != "iceberg":
+        if config.lake.iceberg is not None:
+            yield ("lake", "iceberg"), "means nothing unless tables.format is iceberg"
+        return
+    here = ("tables", "format")
+    if not config.lake.is_local:
+        yield here, "can be iceberg only where the lake is on a file system; use delta in a bucket"
+    if config.lake.registered_in is not None:
+        name = "database" if config.lake.database is not None else "catalog"
+        yield ("lake", name), "cannot stand beside iceberg tables: they are in lake.iceberg"
+    if config.tables.partition_by:
+        yield ("tables", "partition_by"), "must be left out for iceberg tables"
+    if config.maintain.every is not None:
+        yield (
+            ("maintain", "every"),
+            "must be left out for iceberg tables: expire their snapshots with Spark or Trino",
+        )
+
+
 def catalog_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
     """What a catalog needs of the other sections."""
     catalog = config.lake.registered_in

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
@@ -26,7 +26,7 @@ from distributary.config.base import (
     required,
     split,
 )
-from distributary.config.catalog import Catalog, SparkCatalog
+from distributary.config.catalog import Catalog, IcebergCatalog, SparkCatalog
 from distributary.model import layout
 
 
@@ -43,6 +43,8 @@ class Lake(Section):
     """Short for `catalog: {type: spark, schema: ...}`."""
     catalog: Catalog | None = None
     """Catalog in which tables are registered by name; none when left out."""
+    iceberg: IcebergCatalog | None = None
+    """Catalog of the tables where `tables.format` is iceberg; one in the lake when left out."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
@@ -59,6 +61,11 @@ class Lake(Section):
         if self.database is None:
             return self.catalog
         return SparkCatalog.model_validate({"type": "spark", "schema": self.database})
+
+    @property
+    def iceberg_catalog(self) -> IcebergCatalog:
+        """The catalog of Iceberg tables, if there are any."""
+        return self.iceberg or IcebergCatalog()
 
     @property
     def is_local(self) -> bool:
@@ -153,9 +160,10 @@ class Tables(Section):
     """Table of records that could not be ingested, whole, with the reason."""
     prefix: TablePrefix = ""
     """Text before the names of the tables per type."""
-    format: Literal["delta", "parquet"] = "delta"
-    """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files, on a file
-    system. The dead letters are a Delta table either way."""
+    format: Literal["delta", "parquet", "iceberg"] = "delta"
+    """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files; iceberg is
+    Apache Iceberg, for dozens of tables on a file system. The dead letters are a Delta table
+    either way."""
     publisher: Literal["direct", "spark"] = "direct"
     """Who commits to Delta tables: direct is the driver itself, fast with many tables; spark is
     Delta's own writer, for tables with features that direct does not support."""
@@ -177,7 +185,7 @@ class Tables(Section):
         """Something to write, under names that differ."""
         if not (self.bronze or self.each or self.unified):
             yield (), "needs at least one of bronze, each and unified"
-        if self.format == "parquet" and self.publisher == "spark":
+        if self.format != "delta" and self.publisher == "spark":
             yield ("publisher",), "can be spark for delta tables only"
         for name in ("partition_by", "metadata"):
             values = getattr(self, name)
@@ -226,6 +234,9 @@ class Tables(Section):
 class Evolution(Section):
     """What happens to a table when the schema of its records changes."""
 
+    same_kind: ClassVar[bool] = False
+    """Whether a type becomes wider only within its kind: int to bigint, and not to double."""
+
     new_field: Literal["add", "ignore", "dead_letter", "fail"] = "add"
     """A field that the table has no column for."""
     wider_type: Literal["widen", "side_column", "dead_letter", "fail"] = "widen"
@@ -238,6 +249,12 @@ class Evolution(Section):
     """A type of record that has no table yet."""
     max_new_tables_per_batch: int = Field(default=2000, ge=0)
     """More new types than this in one batch: the rest are dead-lettered as TOO_MANY_TYPES."""
+
+
+class IcebergEvolution(Evolution):
+    """The same for a format that makes fewer types wider: all other changes are `type_change`."""
+
+    same_kind: ClassVar[bool] = True
 
 
 # What is done to tables so that they stay small and quick to read.

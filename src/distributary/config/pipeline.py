@@ -8,12 +8,19 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from distributary.config.alerts import Alerts, Lineage, Metrics
 from distributary.config.base import Conflict, PipelineName, Section, placeholders
-from distributary.config.catalog import catalog_conflicts
+from distributary.config.catalog import catalog_conflicts, iceberg_conflicts
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.expectations import Expectation, expectation_conflicts
 from distributary.config.kafka import KafkaSource, Registry
-from distributary.config.lake import Evolution, Grant, Lake, Maintain, Tables
+from distributary.config.lake import (
+    Evolution,
+    Grant,
+    IcebergEvolution,
+    Lake,
+    Maintain,
+    Tables,
+)
 from distributary.config.source import (
     Cdc,
     DeltaSource,
@@ -57,7 +64,7 @@ class PipelineConfig(Section):
         default=AVAILABLE_NOW, examples=["available_now", "continuous", "every 10s"]
     )
     """When batches run: available_now, continuous, or `every` with a duration."""
-    evolution: Evolution = Field(default_factory=Evolution)
+    evolution: Evolution = Field(default_factory=Evolution, validate_default=True)
     """What happens when a schema changes."""
     expectations: tuple[Expectation, ...] = ()
     """Rules that rows are expected to keep, and what becomes of those that break them."""
@@ -97,6 +104,14 @@ class PipelineConfig(Section):
             framing = "auto" if info.data.get("registry") is not None else "none"
         return payload.model_copy(update={"framing": framing})
 
+    @field_validator("evolution")
+    @classmethod
+    def _as_the_format_allows(cls, evolution: Evolution, info: ValidationInfo) -> Evolution:
+        tables = info.data.get("tables")
+        if tables is None or tables.format != "iceberg":
+            return evolution
+        return IcebergEvolution.model_construct(evolution.model_fields_set, **dict(evolution))
+
     def conflicts(self) -> Iterator[Conflict]:
         """Sections that need or exclude each other."""
         if isinstance(self.source, FilesSource):
@@ -116,6 +131,7 @@ class PipelineConfig(Section):
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"
         yield from catalog_conflicts(self)
+        yield from iceberg_conflicts(self)
         if self.shard is not None:
             yield from shard_conflicts(self, self.shard)
         if self.cdc is not None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -50,6 +51,9 @@ from distributary.source.kafka import KafkaSource
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
 from distributary.store.base import Store, at, introduce, reaching
+
+if TYPE_CHECKING:
+    from distributary.publish.iceberg import IcebergPublisher
 
 
 def make_registry(
@@ -138,11 +142,28 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
     if config.tables.format == "parquet":
         letters = table_folder(config, config.tables.dead_letters)
         return MixedPublisher(ParquetPublisher(), special={letters: direct})
+    if config.tables.format == "iceberg":
+        letters = table_folder(config, config.tables.dead_letters)
+        return MixedPublisher(iceberg_publisher(config), special={letters: direct})
     # a log that is emptied again is nobody's but ours: it needs no features of Spark's
     hidden = config.cdc is not None and not config.cdc.log
     if config.tables.publisher == "spark" and spark is not None and not hidden:
         return SparkPublisher(spark)
     return direct
+
+
+def iceberg_publisher(config: PipelineConfig) -> IcebergPublisher:
+    """Who commits to Iceberg tables. Raises ConfigError where what it needs is not installed."""
+    try:
+        from distributary.publish.iceberg import IcebergPublisher
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "iceberg tables need a package that is not installed",
+            where="tables.format",
+            evidence=str(error),
+            next_step="pip install 'distributary[iceberg]'",
+        ) from error
+    return IcebergPublisher(config.lake)
 
 
 # Everything a batch works with, gathered once per run.

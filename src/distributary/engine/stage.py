@@ -466,7 +466,7 @@ def _attempted(
 def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
     """Remove from these tables all files whose names begin like this."""
     for table in tables:
-        plain = table.format != "delta"
+        plain = table.format == "parquet"
         folder = at(f"{table.path}/{STAGING}" if plain else table.path)
         with suppress(OSError):
             for file in folder.files(recursive=plain or bool(table.partition_by)):

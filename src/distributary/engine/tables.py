@@ -409,7 +409,13 @@ class TableBook:
         table = self.tables[unified.name]
         system = {c.name for c in (TYPE, DATE, *self.metadata)}
         own = tuple(c for c in table.columns if c.name not in system)
-        plan = plan_unified(own, types, mode=unified.mode, max_columns=unified.max_columns)
+        plan = plan_unified(
+            own,
+            types,
+            mode=unified.mode,
+            max_columns=unified.max_columns,
+            policy=type(self._config.evolution),
+        )
         if self.origins is not None:
             for type_name, share in plan.shares.items():
                 rest = (Fill(source, REST, pa.string()) for source in share.rest)

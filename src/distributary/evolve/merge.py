@@ -23,6 +23,7 @@ from distributary.evolve.types import (
     is_map,
     is_nested,
     is_struct,
+    of_one_kind,
     ordinary_comment,
     same,
     settled,
@@ -257,6 +258,8 @@ def merge_type(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str
         return Clash(wider=False)
     if same(joined, have):
         return Step(have)
+    if policy.same_kind and not of_one_kind(have, joined):
+        return Clash(wider=False)
     if policy.wider_type != "widen":
         return Clash(wider=True)
     names = sql_name(have), sql_name(joined)
@@ -281,6 +284,9 @@ def _merge_map(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str
         key: Step | Clash = Step(have.key_type) if equal else Clash(wider=False)
     else:
         key = merge_type(have.key_type, got.key_type, policy, f"{path}.key")
+        if policy.same_kind and isinstance(key, Step) and key.changes:
+            # formats that are strict about kinds leave the types of keys alone
+            key = Clash(wider=False)
     value = merge_type(have.item_type, got.item_type, policy, f"{path}.value")
     if isinstance(key, Clash) or isinstance(value, Clash):
         clashes = [step for step in (key, value) if isinstance(step, Clash)]

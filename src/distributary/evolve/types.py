@@ -116,6 +116,14 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.decimal128(digits, scale) if digits <= _MAX_DECIMAL_DIGITS else None
 
 
+def of_one_kind(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether two numbers differ in their size only: digits after the point are another kind."""
+    if kinds.is_decimal(one) and kinds.is_decimal(other):
+        return bool(one.scale == other.scale)
+    both = (one, other)
+    return all(map(kinds.is_integer, both)) or all(map(kinds.is_floating, both))
+
+
 def _decimal_digits(type_: pa.DataType) -> tuple[int, int] | None:
     """Digits before and after the point that hold every value of the type."""
     if kinds.is_decimal(type_) and type_.scale >= 0:

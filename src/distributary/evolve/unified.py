@@ -37,7 +37,6 @@ REST = "_rest"
 
 _Columns = tuple[Column, ...]
 
-_STRICT = Evolution(type_change="dead_letter")
 _ASIDE = Evolution(wider_type="side_column")
 
 
@@ -65,10 +64,12 @@ def plan_unified(
     mode: Literal["shared", "wide"] = "shared",
     max_columns: int = 500,
     reserved: frozenset[str] = frozenset(),
+    policy: type[Evolution] = Evolution,
 ) -> Unified:
     """Bring the unified table up to date with all types that it holds, not only those of a batch.
 
-    `reserved` names the system columns in `current`, which no type fills.
+    `reserved` names the system columns in `current`, which no type fills. `policy` is for what the
+    table's format allows: what a pipeline wants of its tables per type means nothing here.
     """
     closed = reserved | {REST}
     # field numbers and comments of one type mean nothing in another
@@ -76,7 +77,7 @@ def plan_unified(
     has_rest = any(fold(column.name) == fold(REST) for column in current)
     room = max(0, max_columns - len(current) - (0 if has_rest else 1))
     grow = _grow_shared if mode == "shared" else _grow_wide
-    columns = grow(current, tuple(writers.values()), room, closed)
+    columns = grow(current, tuple(writers.values()), room, closed, policy)
     shares = {name: share_of(columns, writer, closed) for name, writer in writers.items()}
     needed = mode == "shared" or any(share.rest for share in shares.values())
     if needed and not has_rest:
@@ -102,17 +103,26 @@ def share_of(
 
 
 def _grow_wide(
-    current: _Columns, writers: Sequence[_Columns], room: int, closed: frozenset[str]
+    current: _Columns,
+    writers: Sequence[_Columns],
+    room: int,
+    closed: frozenset[str],
+    policy: type[Evolution],
 ) -> _Columns:
     limit, columns = len(current) + room, current
     for writer in writers:
-        columns = merge(columns, writer, Evolution(), reserved=closed).columns[:limit]
+        columns = merge(columns, writer, policy(), reserved=closed).columns[:limit]
     return columns
 
 
 def _grow_shared(
-    current: _Columns, writers: Sequence[_Columns], room: int, closed: frozenset[str]
+    current: _Columns,
+    writers: Sequence[_Columns],
+    room: int,
+    closed: frozenset[str],
+    policy: type[Evolution],
 ) -> _Columns:
+    strict = policy(type_change="dead_letter")
     names = {fold(column.name): column.name for column in current}
     grouped: dict[str, list[Column]] = {}
     for writer in writers:
@@ -122,11 +132,15 @@ def _grow_shared(
     columns = [
         column
         if side_base(column.comment) or fold(column.name) in blocked
-        else reduce(lambda a, b: _joined(a, b) or a, grouped.get(fold(column.name), ()), column)
+        else reduce(
+            lambda a, b: _joined(a, b, strict) or a, grouped.get(fold(column.name), ()), column
+        )
         for column in current
     ]
     candidates = [
-        _most_common(group) for key, group in grouped.items() if key not in names.keys() | blocked
+        _most_common(group, strict)
+        for key, group in grouped.items()
+        if key not in names.keys() | blocked
     ]
     promoted = [(column, types) for column, types in candidates if types > 1 or len(writers) == 1]
     promoted.sort(key=lambda candidate: -candidate[1])
@@ -143,12 +157,12 @@ def _one_per_key(writer: tuple[Column, ...], names: Mapping[str, str]) -> dict[s
     return {fold(c.name): c for c in writer if chosen[fold(c.name)] is c}
 
 
-def _most_common(group: Iterable[Column]) -> tuple[Column, int]:
+def _most_common(group: Iterable[Column], strict: Evolution) -> tuple[Column, int]:
     """The column that most types agree on, the first of these by type name, and how many do."""
     clusters: list[tuple[Column, int]] = []
     for column in group:
         for i, (known, types) in enumerate(clusters):
-            if (joined := _joined(known, column)) is not None:
+            if (joined := _joined(known, column, strict)) is not None:
                 clusters[i] = (joined, types + 1)
                 break
         else:
@@ -156,11 +170,11 @@ def _most_common(group: Iterable[Column]) -> tuple[Column, int]:
     return max(clusters, key=lambda cluster: cluster[1])
 
 
-def _joined(one: Column, other: Column) -> Column | None:
+def _joined(one: Column, other: Column, strict: Evolution) -> Column | None:
     """One column for the values of both; None when their types have nothing in common."""
     if same(one.type, other.type):
         return one
-    merged = merge((one,), (Column(one.name, other.type),), _STRICT)
+    merged = merge((one,), (Column(one.name, other.type),), strict)
     return None if merged.refused else merged.columns[0]
 
 

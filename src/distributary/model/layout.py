@@ -8,6 +8,7 @@
 <lake>/_distributary/pipelines/<name>/catalog.json           what the catalog has of its tables
 <lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
+<lake>/_distributary/iceberg.db                   which metadata is a table's, for Iceberg
 <lake>/_distributary/names/<table>.json           which type has the name; in a bucket <table>/
 <lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
 """
@@ -73,6 +74,11 @@ def tombstones(lake: str, table: str) -> str:
 def hidden_log(lake: str, table: str) -> str:
     """Where the changes of a table are until they are merged, if no log of them is kept."""
     return join(lake, HOME, "changes", table)
+
+
+def iceberg_catalog(lake: str) -> str:
+    """The catalog of Iceberg tables that are in no other one."""
+    return join(lake, HOME, "iceberg.db")
 
 
 def names(lake: str) -> str:

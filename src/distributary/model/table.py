@@ -162,11 +162,12 @@ class TablePlan:
     partition_by: tuple[str, ...] = field(default=())
     comment: str = ""
     format: str = "delta"
-    """`delta` or `parquet`."""
+    """`delta`, `parquet` or `iceberg`."""
 
     def staged(self, name: str) -> str:
         """Where a file waits for its commit, as a path in the table's folder.
 
-        A Delta reader sees only what a commit names: the file can be in its place already.
+        A reader of Delta or Iceberg sees only what a commit names: the file can be in its place
+        already.
         """
-        return name if self.format == "delta" else f"{STAGING}/{name}{STAGED}"
+        return f"{STAGING}/{name}{STAGED}" if self.format == "parquet" else name

@@ -272,7 +272,7 @@ def _taken(version: str | None, name: str) -> None:
 
 
 def format_of(path: str) -> str | None:
-    """`delta`, `parquet`, or None where there is no table."""
+    """`delta`, `parquet`, `iceberg`, or None where there is no table."""
     folder = local_folder(path)
     if folder is None:
         store = at(path)
@@ -281,7 +281,12 @@ def format_of(path: str) -> str | None:
         return "parquet" if store.look(_RECORD) is not None else None
     if os.path.isdir(f"{folder}/_delta_log"):
         return "delta"
-    return "parquet" if os.path.isfile(f"{folder}/{_RECORD}") else None
+    if os.path.isfile(f"{folder}/{_RECORD}"):
+        return "parquet"
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if any(name.endswith(".metadata.json") for name in os.listdir(f"{folder}/metadata")):
+            return "iceberg"
+    return None
 
 
 def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
