@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
+from distributary.config.lake import Lake
 from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import STAGING, Column
 from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Published, Publisher
 from distributary.publish.direct import DirectPublisher
+from distributary.publish.iceberg import IcebergPublisher
 from distributary.publish.parquet import ParquetPublisher
 from distributary.store import base
 from distributary.store.base import Store, at, introduce
 from distributary.store.bucket import Bucket
 from distributary.store.disk import Disk
 from tests.publish import staged
-from tests.publish.staged import Read, in_order, read_everywhere, read_folder
+from tests.publish.staged import Read, in_order, read_everywhere, read_folder, read_iceberg
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ WAYS = [
     "bucket",
     "parquet",
     "parquet-bucket",
+    "iceberg",
     pytest.param("spark", marks=pytest.mark.spark),
 ]
 
@@ -155,7 +159,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """The way to commit: by our own log, in a folder one by one or prepared, or in a bucket; by
-    Spark; and to folders without a table format, on a disk and in a bucket."""
+    Spark; to folders without a table format, on a disk and in a bucket; and by pyiceberg."""
     return str(request.param)
 
 
@@ -163,8 +167,12 @@ def way(request: pytest.FixtureRequest) -> str:
 def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The format of the tables that a test stages files for."""
     names = request.fixturenames
-    parquet = "way" in names and request.getfixturevalue("way").startswith("parquet")
-    monkeypatch.setattr(staged, "FORMAT", "parquet" if parquet else "delta")
+    way = request.getfixturevalue("way") if "way" in names else ""
+    found = way.partition("-")[0]
+    known = found if found in ("parquet", "iceberg") else "delta"
+    monkeypatch.setattr(staged, "FORMAT", known)
+    # Polars warns of a quicker planner that is not installed
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     return staged.FORMAT
 
 
@@ -176,6 +184,8 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
         return lambda: InBucketPublisher(server, tmp_path)
     if way == "parquet":
         return ParquetPublisher
+    if way == "iceberg":
+        return lambda: IcebergPublisher(Lake(path=str(tmp_path)))
     if way == "direct-prepared":
         return PreparedPublisher
     if way == "direct":
@@ -203,6 +213,8 @@ def read(way: str, request: pytest.FixtureRequest) -> Read:
     """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
     if way.startswith("parquet"):
         return read_folder
+    if way == "iceberg":
+        return read_iceberg
     if way != "spark":
         return read_everywhere
     return read_with_spark(request.getfixturevalue("spark"))
@@ -241,6 +253,8 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lose(Bucket, "create")
     elif way.startswith("parquet"):
         lose(parquet, "create_commit")
+    elif way == "iceberg":
+        lose(SqlCatalog, "commit_table")
     else:
         from pyspark.sql import DataFrameWriter
 

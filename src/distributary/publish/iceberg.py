@@ -77,6 +77,7 @@ from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.retries import attempts_on
 from distributary.store.base import at
 from distributary.store.disk import sync
 
@@ -278,12 +279,17 @@ class IcebergPublisher:
         except Exception as error:
             raise as_publish_error(error, doing=doing, path=path) from error
 
+    def _ready(self) -> Catalog:
+        catalog = open_catalog(self._lake)
+        catalog.create_namespace_if_not_exists(self._namespace)
+        return catalog
+
     def _known(self, path: str) -> _Table:
         with self._lock:
             if self._catalog is None:
-                catalog = open_catalog(self._lake)
-                catalog.create_namespace_if_not_exists(self._namespace)
-                self._catalog = catalog
+                # of two that make the catalog at the same time, one is told that it is there
+                again = attempts_on(Exception, most=4, pause=0.05, longest=1.0, jitter=0.1)
+                self._catalog = again(self._ready)
             if path not in self._tables:
                 self._tables[path] = _Table(self._catalog, self._namespace, path)
             return self._tables[path]
@@ -434,9 +440,10 @@ class _Growing(Transaction):
     def grow(self, columns: StructType) -> None:
         """Give the table these columns. Those of `update_schema` cannot have a dot in a name."""
         before = self.table_metadata
+        number = 1 + max(schema.schema_id for schema in before.schemas)
         self._apply(
             (
-                AddSchemaUpdate(schema_=Schema(*columns.fields)),
+                AddSchemaUpdate(schema_=Schema(*columns.fields, schema_id=number)),
                 SetCurrentSchemaUpdate(schema_id=-1),
             ),
             (
