@@ -12,10 +12,12 @@ import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from distributary.config.lake import Lake
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.base import DeltaSink, Round, Sent
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
+from distributary.publish.iceberg import open_catalog
 from distributary.publish.parquet import format_of
 from distributary.registry.folder import FileRegistry
 
@@ -115,8 +117,12 @@ def column(path: Path, name: str) -> list[Any]:
 
 
 def read(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A table of either format, by the readers that people use."""
+    """A table of any format, by the readers that people use."""
     if format_of(str(path)) == "parquet":
         frame = pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
         return pa.Table.from_pandas(frame, preserve_index=False)
+    if format_of(str(path)) == "iceberg":
+        with open_catalog(Lake(path=str(path.parent))) as catalog:
+            table = catalog.load_table(("default", path.name))
+            return table.scan(selected_fields=tuple(columns or ("*",))).to_arrow()
     return DeltaTable(str(path)).to_pyarrow_table(columns=columns)

@@ -211,7 +211,7 @@ def test_comments_are_stored(publisher: Publisher, folder: Path, format: str) ->
     if format == "iceberg":
         table = open_iceberg(str(folder))
         assert table is not None
-        assert table.properties["comment"] == COMMENT
+        assert table.table.properties["comment"] == COMMENT
         return
     log = sorted((folder / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]

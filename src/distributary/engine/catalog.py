@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from distributary.engine.pipeline import Pipeline
+    from distributary.publish.iceberg import IcebergPublisher
 
 _log = logging.getLogger(__name__)
 
@@ -394,6 +395,20 @@ def _format(config: PipelineConfig, role: str) -> str:
     return "delta" if role == Role.DEAD_LETTERS else config.tables.format
 
 
+def iceberg_publisher(config: PipelineConfig) -> IcebergPublisher:
+    """Who commits to Iceberg tables. Raises ConfigError where what it needs is not installed."""
+    try:
+        from distributary.publish.iceberg import IcebergPublisher
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "iceberg tables need a package that is not installed",
+            where="tables.format",
+            evidence=str(error),
+            next_step="pip install 'distributary[iceberg]'",
+        ) from error
+    return IcebergPublisher(config.lake)
+
+
 # `reset` and `clean`: entries go before the tables do, so that nobody finds an entry without one.
 
 
@@ -405,6 +420,9 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
     """
     tables = {each.table: each.path for each in removals if each.kind == "table"}
     config = pipeline.config
+    if config.tables.format == "iceberg" and tables:
+        places = [layout.place(pipeline.lake, path) for path in tables.values()]
+        return iceberg_publisher(config).drop(places)
     settings = config.lake.registered_in
     if settings is None or not tables or not _outlives_session(config):
         return []

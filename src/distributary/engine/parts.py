@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +21,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
 from distributary.config.source import storage_options_of
-from distributary.engine.catalog import Registrar
+from distributary.engine.catalog import Registrar, iceberg_publisher
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.claim import Claim
 from distributary.engine.plan import Planner
@@ -51,9 +50,6 @@ from distributary.source.kafka import KafkaSource
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
 from distributary.store.base import Store, at, introduce, reaching
-
-if TYPE_CHECKING:
-    from distributary.publish.iceberg import IcebergPublisher
 
 
 def make_registry(
@@ -150,20 +146,6 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
     if config.tables.publisher == "spark" and spark is not None and not hidden:
         return SparkPublisher(spark)
     return direct
-
-
-def iceberg_publisher(config: PipelineConfig) -> IcebergPublisher:
-    """Who commits to Iceberg tables. Raises ConfigError where what it needs is not installed."""
-    try:
-        from distributary.publish.iceberg import IcebergPublisher
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "iceberg tables need a package that is not installed",
-            where="tables.format",
-            evidence=str(error),
-            next_step="pip install 'distributary[iceberg]'",
-        ) from error
-    return IcebergPublisher(config.lake)
 
 
 # Everything a batch works with, gathered once per run.

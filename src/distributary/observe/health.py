@@ -32,7 +32,7 @@ from distributary.model.manifest import app_id
 from distributary.model.table import Role
 from distributary.observe.rows import TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
-from distributary.publish.parquet import open_parquet
+from distributary.publish.parquet import format_of, open_parquet
 from distributary.store.base import introduce, local_folder, stay_inside
 
 SHOWN = 15
@@ -219,6 +219,14 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
         if folder:
             only_below(table.folder, rows.files)
         return Readable(path, table.log().version, pa.schema(fields), rows)
+    if folder and format_of(folder) == "iceberg":
+        from distributary.publish.iceberg import open_iceberg
+
+        iceberg = open_iceberg(folder)
+        if iceberg is not None:
+            live = iceberg.dataset()
+            only_below(folder, live.files)
+            return Readable(path, iceberg.version, iceberg.schema(), live)
     delta = open_table(path, storage_options)
     if delta is None:
         return None

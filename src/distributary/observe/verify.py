@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,8 +31,11 @@ from distributary.model import layout
 from distributary.model.table import Role
 from distributary.observe.health import DERIVED
 from distributary.observe.rows import LastCommit
-from distributary.publish.parquet import ParquetTable, TableRecord, open_parquet
-from distributary.store.base import introduce
+from distributary.publish.parquet import ParquetTable, TableRecord, format_of, open_parquet
+from distributary.store.base import at, introduce, is_remote
+
+if TYPE_CHECKING:
+    from distributary.publish.iceberg import IcebergTable
 
 _SHOWN = 5
 _COPY = "put the table back from a copy that has it"
@@ -216,16 +219,21 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
     return check.with_more(findings=[gone])
 
 
-def _open(path: str, options: StorageOptions | None) -> _Delta | _Parquet | None:
+def _open(path: str, options: StorageOptions | None) -> _Opened | None:
     if options:
         introduce(path, options)
     if (parquet := open_parquet(path)) is not None:
         return _Parquet(*parquet)
+    if not is_remote(path) and format_of(path) == "iceberg":
+        from distributary.publish.iceberg import open_iceberg
+
+        iceberg = open_iceberg(path)
+        return None if iceberg is None else _Iceberg(iceberg)
     delta = open_table(path, options)
     return None if delta is None else _Delta(delta, path, options)
 
 
-def _examined(check: TableCheck, known: WrittenTable, table: _Delta | _Parquet) -> TableCheck:
+def _examined(check: TableCheck, known: WrittenTable, table: _Opened) -> TableCheck:
     rows, why = table.rows()
     count, gone, changed = table.files()
     check = replace(check, version=table.version(), rows=rows, files=count)
@@ -239,7 +247,7 @@ def _examined(check: TableCheck, known: WrittenTable, table: _Delta | _Parquet) 
     return check.with_more(compared=["files"], findings=_files(known, gone, changed))
 
 
-def _behind(known: WrittenTable, table: _Delta | _Parquet) -> list[Finding]:
+def _behind(known: WrittenTable, table: _Opened) -> list[Finding]:
     """Lanes whose newest batch the table does not carry."""
     lacking = []
     for commit in known.commits:
@@ -558,3 +566,38 @@ class _Parquet:
 
     def _log(self) -> list[dict[str, Any]]:
         return [self.table.commit(commit) for commit in self.table.log().commits]
+
+
+@dataclass(frozen=True, slots=True)
+class _Iceberg:
+    """The same of an Iceberg table, whose snapshots may have expired."""
+
+    table: IcebergTable
+
+    def version(self) -> int:
+        return self.table.version
+
+    def mark(self, app_id: str) -> int | None:
+        return self.table.mark(app_id)
+
+    def rows(self) -> tuple[int | None, str]:
+        files = self.table.files()
+        if files is None:
+            return None, "it has delete files"
+        return sum(file.record_count for file in files.values()), ""
+
+    def files(self) -> tuple[int, list[str], list[str]]:
+        files, size_of = self.table.files() or {}, at(self.table.folder).size
+        sizes = {path: (file.file_size_in_bytes, size_of(path)) for path, file in files.items()}
+        gone = [path for path, (_, found) in sizes.items() if found is None]
+        changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
+        return len(files), gone, changed
+
+    def past(self) -> None:
+        return None
+
+    def commits(self) -> list[tuple[str, int, int]]:
+        return self.table.commits()
+
+
+_Opened = _Delta | _Parquet | _Iceberg

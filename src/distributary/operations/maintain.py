@@ -400,6 +400,8 @@ class Care:
             return _without(report, wishes.steps, "there is no table")
         if kind == "parquet":
             return self._plain(job, report)
+        if kind == "iceberg":
+            return _without(report, wishes.steps, "an Iceberg table is for Iceberg's own tools")
         state = load(at(job.folder))
         if state is None:
             return _without(report, wishes.steps, "there is no table")

@@ -16,11 +16,14 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import (
@@ -72,7 +75,7 @@ from distributary.delta.columns import (
 )
 from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
-from distributary.errors import DistributaryError, PublishError
+from distributary.errors import DistributaryError, LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column
@@ -163,7 +166,7 @@ class _SyncedStream:
         self.close()
 
 
-def open_iceberg(path: str) -> StaticTable | None:
+def open_iceberg(path: str) -> IcebergTable | None:
     """A table to read from, without asking anybody but the lake; None where there is none.
 
     The lake's own catalog knows which metadata is the table's. Of one elsewhere the newest file is
@@ -180,7 +183,67 @@ def open_iceberg(path: str) -> StaticTable | None:
         with suppress(FileNotFoundError, NotADirectoryError):
             names = [name for name in os.listdir(folder) if name.endswith(".metadata.json")]
             found = sorted(f"{folder}/{name}" for name in names)
-    return StaticTable.from_metadata(found[-1]) if found else None
+    if not found:
+        return None
+    try:
+        return IcebergTable(path, StaticTable.from_metadata(found[-1]))
+    except Exception as error:
+        raise as_publish_error(error, doing="read a table", path=path) from error
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """The folder of one table, as its newest metadata has it."""
+
+    folder: str
+    table: StaticTable
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each commit."""
+        return version_of(self.table.metadata)
+
+    def mark(self, app_id: str) -> int | None:
+        """The newest batch of an application."""
+        return newest_batch(self.table.metadata, app_id)
+
+    def commits(self) -> list[tuple[str, int, int]]:
+        """Application, batch and rows of the commits of pipelines that are still kept."""
+        known = summaries(self.table.metadata)
+        return [(f[APP], int(f[BATCH]), int(f.get("added-records", 0))) for f in known]
+
+    def files(self) -> dict[str, DataFile] | None:
+        """The live files by their paths in the folder; None where rows of them are deleted."""
+        try:
+            tasks = list(self.table.scan().plan_files())
+        except Exception as error:
+            raise as_publish_error(error, doing="read a table", path=self.folder) from error
+        if any(task.delete_files for task in tasks):
+            return None
+        below = f"{self.folder}/"
+        return {task.file.file_path.removeprefix(below): task.file for task in tasks}
+
+    def schema(self) -> pa.Schema:
+        """The columns, with their comments as metadata."""
+        return pa.schema(
+            [
+                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
+                for c in columns_in(self.table.metadata)
+            ]
+        )
+
+    def dataset(self) -> ds.Dataset:
+        """The rows; a column that a file lacks is null. Raises LakeUnavailableError."""
+        files = self.files()
+        if files is None:
+            raise LakeUnavailableError(
+                "a table cannot be looked into in which somebody has deleted rows",
+                where=self.folder,
+                evidence="it has delete files",
+                next_step="read it with an engine for Iceberg, or have one rewrite its files",
+            )
+        within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
+        return ds.dataset(list(files), schema=self.schema(), format="parquet", filesystem=within)
 
 
 # What a table says of itself.
@@ -258,7 +321,7 @@ class IcebergPublisher:
         gone = []
         for path in paths:
             with self._open(path, doing="take a table out of its catalog") as table:
-                if table.load() is not None:
+                if table.is_ours():
                     table.catalog.drop_table(table.name)
                     table.seen = None
                     gone.append(table.name[-1])
@@ -321,6 +384,15 @@ class _Table:
             )
         self.seen = found
         return found
+
+    def is_ours(self) -> bool:
+        """Whether the catalog has the table of this folder, be it there or not."""
+        try:
+            return self.load() is not None
+        except FileNotFoundError:
+            return True
+        except PublishError:
+            return False
 
     def load_and_publish(self, entry: TableEntry, mark: Mark) -> Published:
         """One try, on the table as it is now. Raises OvertakenError."""
