@@ -32,7 +32,7 @@ from distributary.model.manifest import (
     entry_to_dict,
 )
 from distributary.publish.base import Outcome, Published, Publisher
-from distributary.publish.parquet import HOME, ParquetTable, app_key, open_parquet
+from distributary.publish.parquet import HOME, ParquetTable, app_key, format_of, open_parquet
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 
 ENTRY = "entry.json"
@@ -303,7 +303,7 @@ def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
     except OSError:
         return None
     if not os.path.isdir(log):
-        return None if os.path.isfile(f"{folder}/{HOME}/table.json") else Loss.MISSING
+        return None if format_of(folder) is not None else Loss.MISSING
     # a log that was cleaned up goes on behind the version; one that was put back ends before it
     names = filter(None, map(_COMMIT.fullmatch, os.listdir(log)))
     newest = max((int(name[1]) for name in names), default=-1)
@@ -344,6 +344,8 @@ def _held(store: Store, expected: Expected) -> Held | None:
     if folder is not None and os.path.isfile(f"{folder}/{HOME}/table.json"):
         log = ParquetTable(folder).log()
         return Held(True, log.version, log.newest(expected.app_id))
+    if folder is not None and format_of(folder) == "iceberg":
+        return _held_by_iceberg(folder, expected)
     table = load(store, files=False)
     if table is None:
         if folder is None and (found := open_parquet(expected.path)) is not None:
@@ -355,6 +357,19 @@ def _held(store: Store, expected: Expected) -> Held | None:
         # its owner lets it forget marks: nobody can tell
         return None
     return Held(True, table.version, mark)
+
+
+def _held_by_iceberg(folder: str, expected: Expected) -> Held | None:
+    # a package that not everybody has
+    from distributary.publish.iceberg import open_iceberg
+
+    try:
+        table = open_iceberg(folder)
+    except PublishError:
+        return None
+    if table is None:
+        return Held(False)
+    return Held(True, table.version, table.mark(expected.app_id))
 
 
 def _is_blank(store: Store, version: int) -> bool:
