@@ -1,0 +1,58 @@
+"""What a pipeline file may say about Iceberg tables."""
+
+from pathlib import Path
+
+import pytest
+
+from distributary.config.lake import IcebergEvolution
+from distributary.config.load import load
+from distributary.errors import ConfigError
+
+FILE = """
+name: games
+source: {type: kafka, bootstrap_servers: "127.0.0.1:9092", topics: [wrapper]}
+registry: {url: "http://127.0.0.1:8081"}
+envelope: {format: protobuf, subject: wrapper-value, type: game, schema_id: id, payload: payload}
+payload: {format: protobuf}
+tables: {bronze: bronze_events, each: "silver_{type}", format: iceberg}
+lake: {path: /data/lake}
+"""
+
+
+def loaded(tmp_path: Path, text: str = FILE, **overrides: object):  # type: ignore[no-untyped-def]
+    path = tmp_path / "games.yaml"
+    path.write_text(text)
+    return load(path, overrides=overrides).config
+
+
+def test_types_become_wider_as_iceberg_allows(tmp_path: Path) -> None:
+    assert isinstance(loaded(tmp_path).evolution, IcebergEvolution)
+    config = loaded(tmp_path, FILE + "evolution: {new_field: ignore}\n")
+    assert isinstance(config.evolution, IcebergEvolution)
+    assert config.evolution.new_field == "ignore"
+    delta = loaded(tmp_path, FILE.replace("iceberg", "delta"))
+    assert not isinstance(delta.evolution, IcebergEvolution)
+
+
+def test_a_catalog_in_the_lake_is_the_default(tmp_path: Path) -> None:
+    catalog = loaded(tmp_path).lake.iceberg_catalog
+    assert (catalog.type, catalog.uri, catalog.namespace) == ("sql", None, "default")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("format: iceberg", "format: iceberg, publisher: spark"),
+        ("format: iceberg", "format: iceberg, partition_by: [_date]"),
+        ("path: /data/lake", "path: 's3://bucket/lake'"),
+        ("path: /data/lake", "path: /data/lake, database: games"),
+        ("path: /data/lake", "path: /data/lake, iceberg: {type: rest}"),
+        ("path: /data/lake", "path: /data/lake, iceberg: {token: x}"),
+        ("lake:", "maintain: {every: 1h}\nlake:"),
+        ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {}, "),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
+    assert change[0] in FILE
+    with pytest.raises(ConfigError):
+        loaded(tmp_path, FILE.replace(*change))
