@@ -679,8 +679,10 @@ def _level(fields: Sequence[NestedField], before: Sequence[MappedField]) -> list
     level = []
     for field in fields:
         old = known.pop(field.field_id, None)
-        names = list(dict.fromkeys([*(old.names if old else ()), field.name]))
-        inner = _level(_inner(field.field_type), old.fields if old else ())
+        # one without fields inside counts as false
+        former, below = ((), ()) if old is None else (old.names, old.fields)
+        names = list(dict.fromkeys([*former, field.name]))
+        inner = _level(_inner(field.field_type), below)
         level.append(MappedField(**{"field-id": field.field_id}, names=names, fields=inner))
     level += known.values()
     taken: set[str] = set()

@@ -1,0 +1,115 @@
+"""What is special about Iceberg tables: marks that outlive snapshots, names, bounds, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from distributary.config.lake import Lake
+from distributary.errors import PublishError
+from distributary.publish.base import Outcome
+from distributary.publish.iceberg import IcebergPublisher, open_catalog, open_iceberg
+from tests.publish.staged import batch_of, mark, numbers, read_iceberg
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with open_catalog(Lake(path=str(tmp_path))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> IcebergPublisher:
+    return IcebergPublisher(Lake(path=str(tmp_path)))
+
+
+def table_in(catalog: Catalog) -> Table:
+    return catalog.load_table(("default", "chess"))
+
+
+def test_who_knows_an_older_table_does_not_commit_what_it_has(
+    tmp_path: Path, folder: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    for batch in range(2):
+        publisher.publish(batch_of(folder, batch, numbers(batch)), mark(batch))
+    entry = batch_of(folder, 2, numbers(2))
+    assert IcebergPublisher(Lake(path=str(tmp_path))).publish(entry, mark(2)).version == 3
+    # pyiceberg's own tries would put the files there once more
+    assert publisher.publish(entry, mark(2)).outcome is Outcome.SKIPPED
+    assert read_iceberg(str(folder)) == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert "commit.retry.num-retries" not in table_in(catalog).properties
+
+
+def test_a_mark_outlives_its_snapshot(
+    tmp_path: Path, folder: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    entry = batch_of(folder, 0, numbers(0))
+    publisher.publish(entry, mark(0))
+    publisher.publish(batch_of(folder, 1, numbers(1)), mark(0, app="somebody/else"))
+    table = table_in(catalog)
+    first = table.metadata.snapshots[0].snapshot_id
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    fresh = IcebergPublisher(Lake(path=str(tmp_path)))
+    assert fresh.publish(entry, mark(0)).outcome is Outcome.SKIPPED
+    assert read_iceberg(str(folder)) == [{"n": 0}, {"n": 1}]
+
+
+@pytest.mark.parametrize("harm", ["renamed", "dropped"])
+def test_the_name_of_a_column_that_is_gone_is_not_given_away(
+    folder: Path, publisher: IcebergPublisher, catalog: Catalog, harm: str
+) -> None:
+    both = pa.table({"n": pa.array([1], pa.int32()), "name": ["old"]})
+    publisher.publish(batch_of(folder, 0, both), mark(0))
+    with table_in(catalog).update_schema() as update:
+        if harm == "renamed":
+            update.rename_column("name", "title")
+        else:
+            update.delete_column("name")
+    with pytest.raises(PublishError) as refused:
+        publisher.publish(batch_of(folder, 1, both), mark(1))
+    assert refused.value.context["reason"] == "columns"
+    assert publisher.publish(batch_of(folder, 2, numbers(2)), mark(2)).outcome is Outcome.PUBLISHED
+    known = {"title": "old"} if harm == "renamed" else {}
+    assert {"n": 1, **known} in read_iceberg(str(folder))
+
+
+def test_files_are_passed_over_by_their_bounds(
+    folder: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    publisher.publish(batch_of(folder, 0, numbers(1, 5)), mark(0))
+    publisher.publish(batch_of(folder, 1, numbers(2**40, type=pa.int64())), mark(1))
+    table = table_in(catalog)
+    for condition, files in (("n > 5", 1), ("n <= 5", 1), ("n >= 5", 2), ("n < 1", 0)):
+        assert len(list(table.scan(row_filter=condition).plan_files())) == files
+    assert table.scan(row_filter="n = 5").to_arrow().to_pylist() == [{"n": 5}]
+
+
+def test_a_table_of_that_name_elsewhere_is_refused(
+    tmp_path: Path, folder: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    catalog.create_namespace_if_not_exists("default")
+    elsewhere = tmp_path / "elsewhere"
+    catalog.create_table(("default", "chess"), numbers().schema, location=str(elsewhere))
+    with pytest.raises(PublishError) as refused:
+        publisher.publish(batch_of(folder, 0, numbers(0)), mark(0))
+    assert refused.value.context["reason"] == "format"
+    assert publisher.drop([str(folder)]) == []
+
+
+def test_a_table_is_read_as_the_catalog_has_it(
+    folder: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    publisher.publish(batch_of(folder, 0, numbers(0)), mark(0))
+    left = folder / "metadata" / "00009-left-over.metadata.json"
+    left.write_text("{}")
+    found = open_iceberg(str(folder))
+    assert found is not None
+    assert found.version == 1
+    assert found.dataset().to_table().to_pylist() == [{"n": 0}]
+    (folder / "batch-0.parquet").rename(folder / "gone")
+    assert list(found.files() or ()) == ["batch-0.parquet"]
