@@ -113,13 +113,10 @@ def open_catalog(lake: Lake) -> Catalog:
     if settings.uri is not None:
         given["uri"] = settings.uri.get_secret_value()
     elif settings.type == "sql":
-        from sqlalchemy.engine import URL
-
         home = layout.iceberg_catalog(lake.address)
         os.makedirs(os.path.dirname(home), exist_ok=True)
         # others may be writing: wait for them
-        own = URL.create("sqlite", database=home, query={"timeout": "60"})
-        given["uri"] = own.render_as_string(hide_password=False)
+        given["uri"] = f"sqlite:///{home}?timeout=60"
     if settings.token is not None:
         given["token"] = settings.token.get_secret_value()
     return load_catalog(NAME, **given, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
