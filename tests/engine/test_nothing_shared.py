@@ -39,7 +39,7 @@ _CONF = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
 }
-_PATIENCE_SECONDS = 240
+_PATIENCE_SECONDS = 600
 
 
 @dataclass
