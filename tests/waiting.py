@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,15 @@ def eventually(happened: Callable[[], bool], *, seconds: float) -> None:
     while not happened():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
+
+
+def is_listening(port: int) -> bool:
+    """Whether a server of this machine takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def until_read(events: Sequence[Event], records: int, *, seconds: float = 300) -> None:

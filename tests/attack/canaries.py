@@ -101,7 +101,7 @@ registry: {registry}
 payload: {{format: protobuf}}
 tables: {{each: "{{topic}}"}}
 lake:
-  path: {lake}
+  path: {lake}{catalog}
   storage_options:
     aws_access_key_id: {aws_id}
     aws_secret_access_key: {aws_key}
@@ -148,11 +148,17 @@ def pipeline_file(
     secrets["java_options"] = _within(canaries, "java_options", options)
     server = "sc://127.0.0.1:1/;token={}"
     remote = f"\n  remote: {_within(canaries, 'remote', server)}" if kind == "stores" else ""
+    # every value that may be secret, in one file or another
+    entries = (
+        f"{{type: unity, url: '{url}', name: main, schema: games, token: {canaries('unity')}}}"
+    )
+    catalog = f"\n  catalog: {entries}" if kind == "sasl" else ""
     known = {"url": url, "port": port, "lake": lake}
     return FILE.format(
         **secrets,
         **known,
         remote=remote,
+        catalog=catalog,
         source=SOURCES[kind].format(**secrets),
         registry=REGISTRIES[kind].format(**secrets, **known),
     )

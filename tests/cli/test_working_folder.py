@@ -8,10 +8,14 @@ from pathlib import Path
 
 SHOWN = """
 import subprocess, sys
-from distributary.cli import main
-main(["--version"])
-# as PySpark starts its workers
-sys.exit(subprocess.call([sys.executable, "-m", "calendar", "2026", "1"]))
+from distributary.cli import app, main
+
+def shown(*_, **__):
+    # as PySpark starts its workers
+    return subprocess.call([sys.executable, "-m", "calendar", "2026", "1"])
+
+app.app = shown
+sys.exit(main(["--version"]))
 """
 
 

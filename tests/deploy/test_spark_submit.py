@@ -119,6 +119,8 @@ def test_executors_without_any_package_run_a_pipeline(
         extra=f"""
 spark: {{master: "{master}"}}
 deploy:
+  # the executors are processes of this machine
+  shared: ["{games.root}"]
   spark_submit:
     conf:
       spark.driver.memory: 1g

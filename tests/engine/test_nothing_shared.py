@@ -20,15 +20,18 @@ from deltalake import DeltaTable
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.model.table import Role
+from distributary.spark.jars import ensure_connectors
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
-from tests.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
+from tests.services.spark_cluster import (
+    DRIVER_CONF,
+    DRIVER_ENVIRONMENT,
+    connect_server,
+    spark_cluster,
+)
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process its own mounts"),
-]
+pytestmark = pytest.mark.slow
 
 _CONF = {
     **DRIVER_CONF,
@@ -36,7 +39,7 @@ _CONF = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
 }
-_PATIENCE_SECONDS = 240
+_PATIENCE_SECONDS = 600
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Ground:
     services: SecuredServices
     address: str
 
-    def write_file(self, master: str) -> Path:
+    def write_file(self, spark: str) -> Path:
         self.topic = unique("wrapper")
         path = self.folder / "games.yaml"
         path.write_text(
@@ -65,7 +68,7 @@ payload: {{format: protobuf}}
 tables: {{bronze: bronze_events, each: "silver_{{type}}", unified: unified_gold}}
 lake: {{path: {self.address}, storage_options: {json.dumps(self.server.options)}}}
 run: {{lease: 5s}}
-spark: {{master: "{master}", driver_memory: 1g, conf: {json.dumps(_CONF)}}}
+spark: {{{spark}}}
 """
         )
         return path
@@ -116,12 +119,13 @@ def ground(tmp_path: Path, services: SecuredServices) -> Iterator[Ground]:
         yield Ground(tmp_path, server, services, f"s3://{BUCKET}/{unique('lake')}")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process its own mounts")
 def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
     ground: Ground, tmp_path: Path
 ) -> None:
     # in the place of all files of this test, the pipeline's among them, workers see nothing
     with spark_cluster(tmp_path / "work", hidden=tmp_path) as master:
-        ground.write_file(master)
+        ground.write_file(f'master: "{master}", driver_memory: 1g, conf: {json.dumps(_CONF)}')
         flags = ("--games", 4, "--versions", 3, "--records", 40, "--bad", 6)
         messages = ground.send(*flags)
         code, _ = ground.run(**{KILL: f"{Moment.AFTER_MANIFEST}:0"})
@@ -133,6 +137,15 @@ def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
         code, told = ground.run(**{KILL: f"{Moment.BEFORE_SETTLE}:0"})
         assert code == 0, told
         ground.assert_each_record_once(messages)
+
+
+def test_records_of_kafka_through_spark_connect(ground: Ground) -> None:
+    with connect_server(ensure_connectors()) as address:
+        ground.write_file(f'remote: "{address}"')
+        messages = ground.send("--games", 2, "--versions", 2, "--records", 20, "--bad", 3)
+        code, told = ground.run()
+        assert code == 0, told
+    ground.assert_each_record_once(messages)
 
 
 def _kill_an_executor(driver: subprocess.Popen[str]) -> None:

@@ -245,9 +245,9 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     summary = store.pipeline(tables="{each: 'silver_{type}'}").run(spark=spark)
     assert summary.batches == 1
     # start and end of a run are in it, and what a process reads that has not seen the tables before
-    assert REQUESTS.total() <= 80, REQUESTS
+    assert REQUESTS.total() <= 100, REQUESTS
     (one,) = status(store.address, storage_options=store.server.options).as_dict()["pipelines"]
-    assert 0 < one["last_batch"]["requests"] <= REQUESTS.total()
+    assert 0 < one["last_batch"]["requests"] < REQUESTS.total()
 
 
 @pytest.mark.slow

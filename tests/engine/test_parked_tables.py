@@ -92,6 +92,7 @@ class _Lake:
             publishing=threading.Lock(),
             settled_ranges=lambda batch: None,
             tell_registry_calls=lambda: None,
+            end_registering=lambda: None,
         )
         source: Any = self.source
         return StreamRun(context, source, stop=self.stop).run(Trigger.parse(trigger))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ def _context(tmp_path: Path, publisher: MemoryPublisher, *, attempts: int = 3) -
             publish_threads=2,
             cdc=None,
             lake=None,
+            tables=SimpleNamespace(publisher="direct"),
         ),
         publisher=publisher,
         parking=str(tmp_path / "parked"),
@@ -143,6 +145,7 @@ def test_a_merge_that_fails_and_then_does_not_parks_nothing(
         return [_merged(merge.order.table, tries) for merge in merges]
 
     monkeypatch.setattr(deriving, "merge_all", merge_all)
+    monkeypatch.setattr(deriving, "named", lambda *_, **__: nullcontext())
     merges: list[Any] = [
         SimpleNamespace(order=SimpleNamespace(table=name)) for name in ("chess", "go", "poker")
     ]

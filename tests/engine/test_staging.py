@@ -62,7 +62,7 @@ def test_a_job_that_fails_leaves_nothing_and_touches_nothing_else(
         raise ValueError("a defect")
 
     with pytest.raises(ValueError, match="a defect"):
-        stage._hop(fail, order, tables)
+        stage._attempted_safely(fail, order, tables)
     assert _files(lake) == before
     assert not Path(ticket(order)).exists()
 
@@ -91,7 +91,7 @@ def test_a_job_that_kills_its_worker_is_done_again_as_another_attempt(
             raise RuntimeError(death)
         return Staged()
 
-    stage._hop(kill, order, tables)
+    stage._attempted_safely(kill, order, tables)
     assert [one.guarded for one in seen] == [False, True]
     assert len(_files(lake)) == 3
     # a task of the first attempt that is still at work finds that nobody waits for it
@@ -106,7 +106,7 @@ def test_a_jvm_without_memory_is_not_asked_again(tmp_path: Path, order: StageOrd
         raise RuntimeError("java.lang.OutOfMemoryError: Java heap space")
 
     with pytest.raises(RuntimeError):
-        stage._hop(fail, order, _tables(tmp_path / "lake"))
+        stage._attempted_safely(fail, order, _tables(tmp_path / "lake"))
     assert len(seen) == 1
 
 

@@ -2,8 +2,9 @@
 
 For Google there is none: fake-gcs-server (1.56) refuses the uploads of `obstore`, which speaks XML.
 
-Each is a program that a machine may have on its PATH. Where it does not, and has Go or npm, it is
-fetched once into `build/tools`; where it has none of them, the tests that need it are skipped.
+Each is a program that a machine may have on its PATH. Where it does not, the tests that need it are
+skipped, unless `FETCH_STORES=1` says that Go and npm may fetch it into `build/tools`: no lock names
+what they bring along, so nobody gets it unasked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import eventually
+from distributary.lab.services.processes import free_port
+from tests.waiting import eventually, is_listening
 
 BUCKET = "changes"
 _TOOLS = Path(__file__).parents[2] / "build" / "tools"
@@ -49,7 +50,7 @@ def versitygw(folder: Path) -> Iterator[StoreServer]:
     program = _by_go("versitygw", _VERSITYGW)
     (folder / "root" / BUCKET).mkdir(parents=True)
     (folder / "sidecar").mkdir()
-    port, keys = free_port(), ("canary-key", "canary-secret")
+    port, keys = free_port(but=set()), ("canary-key", "canary-secret")
     command = [str(program), "--quiet", "--port", f"127.0.0.1:{port}", "--keep-alive"]
     # not every file system of a test machine has extended attributes
     command += ["posix", "--sidecar", str(folder / "sidecar"), str(folder / "root")]
@@ -68,7 +69,7 @@ def versitygw(folder: Path) -> Iterator[StoreServer]:
 def azurite(folder: Path) -> Iterator[StoreServer]:
     """Azure's own emulator of its blobs."""
     program = _by_npm("azurite-blob", _AZURITE)
-    port = free_port()
+    port = free_port(but=set())
     command = [str(program), "--silent", "--skipApiVersionCheck", "--location", str(folder)]
     command += ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--disableTelemetry"]
     endpoint = f"http://127.0.0.1:{port}/{_ACCOUNT}"
@@ -80,13 +81,6 @@ def azurite(folder: Path) -> Iterator[StoreServer]:
             "azure_storage_endpoint": endpoint,
         }
         yield StoreServer(f"az://{BUCKET}", options, port)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _by_go(name: str, package: str) -> Path:
@@ -107,6 +101,8 @@ def _fetched(
     if found is not None:
         return Path(found)
     if not place.exists():
+        if not os.environ.get("FETCH_STORES"):
+            pytest.skip(f"{name} is not installed; FETCH_STORES=1 fetches it with {tool}")
         if shutil.which(tool) is None:
             pytest.skip(f"{name} is not installed, and there is no {tool} to fetch it with")
         _TOOLS.mkdir(parents=True, exist_ok=True)
@@ -129,20 +125,12 @@ def _running(command: Sequence[str], port: int, environ: dict[str, str]) -> Iter
         env={**os.environ, **environ},
     )
     try:
-        eventually(lambda: process.poll() is not None or _answers(port), seconds=60)
+        eventually(lambda: process.poll() is not None or is_listening(port), seconds=60)
         assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
         yield
     finally:
         process.terminate()
         process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _make_container(port: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.fs as pa_fs
 
-from tests.waiting import eventually
+from tests.waiting import eventually, is_listening
 
 KEYS = {"aws_access_key_id": "canary-key", "aws_secret_access_key": "canary-secret"}
 BUCKET = "changes"
@@ -82,18 +82,10 @@ def s3_server(
         env={**os.environ, "SERVED_KEY": keys["aws_access_key_id"]},
     )
     try:
-        eventually(lambda: _answers(port), seconds=60)
+        eventually(lambda: is_listening(port), seconds=60)
         server = S3Server(port, keys, bucket)
         server.files.create_dir(bucket)
         yield server
     finally:
         process.terminate()
         process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True

@@ -1,5 +1,5 @@
 """The command line: a file for each verb, or group of verbs, with what it takes, does and draws."""
 
-from distributary.cli.app import main
+from distributary.cli.app import main, program
 
-__all__ = ["main"]
+__all__ = ["main", "program"]

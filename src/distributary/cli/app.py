@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -109,6 +111,24 @@ def _root(
     Begin with: distributary demo games
     """
     show_help(ctx)
+
+
+def program() -> NoReturn:
+    """The process of one command, to its end.
+
+    Arrow's own threads let go of files of a bucket after they were read. Where Python is being
+    taken down, a thread of theirs that asks for it kills the process (`terminate called`): so it is
+    not taken down, once everything that wants to be told of the end has been.
+    """
+    code = main()
+    if "pyarrow" not in sys.modules:
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

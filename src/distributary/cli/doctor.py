@@ -86,10 +86,12 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
     def draw(paper: Paper) -> None:
         paper.table(
             ("CHECK", "", "FOUND", "NEEDED"),
-            ((c.name, styled(c.state, _COLOURS[c.state]), _said(c), c.needed) for c in checks),
+            ((c.name, styled(c.state, _COLOURS[c.state]), c.found, c.needed) for c in checks),
             indent=0,
         )
         for check in checks:
+            if check.tried and (call.out.verbosity > 0 or check.state is not State.PASS):
+                paper.line(styled(f"{check.name}: ", "bold"), check.tried)
             if check.mend and check.state is not State.PASS:
                 paper.line(styled(f"{check.name}: ", "bold"), check.mend)
         if failed:
@@ -99,10 +101,6 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
 
     call.out.show({"ok": not failed, "checks": checks}, draw)
     return 1 if failed else 0
-
-
-def _said(check: Check) -> str:
-    return f"{check.found} ({check.tried})" if check.tried else check.found
 
 
 def checks_of_machine() -> Iterator[Check]:

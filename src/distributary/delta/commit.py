@@ -7,6 +7,7 @@ answer that was lost is no failure: the file that is there says whose it is.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -336,6 +337,9 @@ def _created(store: Store, version: int, data: bytes, create: Callable[[], str |
             raise
         identity = found[1]
     if identity is None:
+        if store.look(name) is None:
+            # no commit of anybody's, so looking at the table again would not help
+            raise IsADirectoryError(errno.EISDIR, "no file is in the place of a commit", name)
         raise OvertakenError(f"{name} is taken")
     return identity
 

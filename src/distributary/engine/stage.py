@@ -431,19 +431,26 @@ def _hop(
     spark: SparkSession,
     step: str,
 ) -> Staged:
-    """Run a job that writes to these tables; one that fails leaves nothing.
+    """Run a job that writes to these tables, under its name."""
+    with named(spark, pipeline=order.pipeline, batch=order.batch, step=step, attempt=order.attempt):
+        return _attempted_safely(job, order, tables)
+
+
+def _attempted_safely(
+    job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
+) -> Staged:
+    """Run a job; one that fails leaves nothing.
 
     Where a record kills its worker, or takes all of its memory, once more with every decoder in a
     child process.
     """
-    with named(spark, pipeline=order.pipeline, batch=order.batch, step=step, attempt=order.attempt):
-        try:
-            return _attempted(job, order, tables)
-        except Exception as error:
-            if not _killed_its_worker(error):
-                raise
-        again = replace(order, guarded=True, attempt=_new_attempt())
-        return _attempted(job, again, tables)
+    try:
+        return _attempted(job, order, tables)
+    except Exception as error:
+        if not _killed_its_worker(error):
+            raise
+    again = replace(order, guarded=True, attempt=_new_attempt())
+    return _attempted(job, again, tables)
 
 
 def _attempted(

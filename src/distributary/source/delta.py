@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
 from distributary.config.source import DeltaSource as DeltaSourceConfig
+from distributary.delta.log import Action, actions_in, commit_name
 from distributary.errors import (
     DistributaryError,
     DivergedError,
@@ -71,7 +72,10 @@ class AddedFile:
 
 
 class DeltaLog:
-    """Reads a table's log: whole versions through deltalake, single commits by itself."""
+    """Reads a table's log: commit after commit, and whole versions through deltalake.
+
+    A source is often another engine's table, with more features than we write ourselves.
+    """
 
     def __init__(
         self, path: str, *, value: str, storage_options: Mapping[str, str] | None = None
@@ -124,7 +128,7 @@ class DeltaLog:
         """The table's version now; cheap where nothing has happened, for it is asked often."""
         if self._newest >= 0 and self._newest_file is not None:
             with self._reaching():
-                following = self._store.look(_commit(self._newest + 1))
+                following = self._store.look(commit_name(self._newest + 1))
                 if following is None and self._look(self._newest) == self._newest_file:
                     return self._newest
         table = self.table()
@@ -163,16 +167,15 @@ class DeltaLog:
     def _read_commit(self, version: int) -> tuple[AddedFile, ...]:
         try:
             with self._reaching():
-                lines = self._store.read(_commit(version)).decode().splitlines()
+                actions = actions_in(self._store.read(commit_name(version)))
         except FileNotFoundError as error:
             raise SourceError(
                 f"version {version} of the source table is no longer in its log",
                 code=ErrorCode.SOURCE_DATA_LOST,
-                where=f"{self.root}/{_commit(version)}",
+                where=f"{self.root}/{commit_name(version)}",
                 next_step="the pipeline was away for longer than the log's retention: "
                 "`reset` it and read the table again from the start",
             ) from error
-        actions = [json.loads(line) for line in lines if line.strip()]
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(
@@ -186,7 +189,7 @@ class DeltaLog:
             if add.get("dataChange", True)
         )
 
-    def _refuse_changes(self, version: int, actions: list[dict[str, dict[str, object]]]) -> None:
+    def _refuse_changes(self, version: int, actions: Sequence[Action]) -> None:
         removed = [a["remove"] for a in actions if "remove" in a]
         if any(action.get("dataChange", True) for action in removed):
             raise SourceError(
@@ -221,7 +224,7 @@ class DeltaLog:
         return AddedFile(full, rows, modified_ms * 1000, size)
 
     def _look(self, version: int) -> Info | None:
-        return self._store.look(_commit(version))
+        return self._store.look(commit_name(version))
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -259,10 +262,6 @@ class DeltaLog:
                 where=self.path,
                 next_step="point source.path at an append-only table without these features",
             )
-
-
-def _commit(version: int) -> str:
-    return f"_delta_log/{version:020d}.json"
 
 
 _log = logging.getLogger(__name__)

@@ -86,7 +86,7 @@ class Bucket(Store):
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
         with self._asked("read"):
             found = obstore.get(self.connection, self.key(name))
-            return bytes(found.bytes()), str(found.meta[self._told_by])
+            return bytes(found.bytes()), self._version(found.meta)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
@@ -179,7 +179,7 @@ class Bucket(Store):
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere
         done = obstore.put(self.connection, self.key(name), data, mode=mode, use_multipart=False)
-        return str(done[self._told_by])
+        return self._version(done)
 
     def _is(self, name: str, data: bytes) -> str | None:
         """The version of a file, if these are its bytes."""
@@ -189,9 +189,12 @@ class Bucket(Store):
     def _info(self, found: Any) -> Info:
         cut = len(self._prefix) + 1 if self._prefix else 0
         modified = found["last_modified"].timestamp()
-        # a listing of Google's has the hash only
-        version = found[self._told_by] or found["e_tag"]
-        return Info(found["path"][cut:], found["size"], modified, str(version))
+        return Info(found["path"][cut:], found["size"], modified, self._version(found))
+
+    def _version(self, found: Any) -> str:
+        # a listing of Google's has the hash only, and one of Azure's leaves its quotes out
+        version = str(found[self._told_by] or found["e_tag"])
+        return version if self._told_by == "version" or '"' in version else f'"{version}"'
 
     def key(self, name: str) -> str:
         """The name of a file in the bucket."""
