@@ -113,3 +113,10 @@ def test_a_table_is_read_as_the_catalog_has_it(
     assert found.dataset().to_table().to_pylist() == [{"n": 0}]
     (folder / "batch-0.parquet").rename(folder / "gone")
     assert list(found.files() or ()) == ["batch-0.parquet"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a#b", "a?b"])
+def test_a_lake_may_have_any_name(tmp_path: Path, name: str) -> None:
+    with open_catalog(Lake(path=str(tmp_path / name))) as opened:
+        opened.create_namespace_if_not_exists("default")
+    assert (tmp_path / name / "_distributary" / "iceberg.db").is_file()

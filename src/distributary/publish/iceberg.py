@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -116,7 +117,7 @@ def open_catalog(lake: Lake) -> Catalog:
         home = layout.iceberg_catalog(lake.address)
         os.makedirs(os.path.dirname(home), exist_ok=True)
         # others may be writing: wait for them
-        given["uri"] = f"sqlite:///{home}?timeout=60"
+        given["uri"] = f"sqlite:///{quote(home)}?timeout=60"
     if settings.token is not None:
         given["token"] = settings.token.get_secret_value()
     return load_catalog(NAME, **given, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
