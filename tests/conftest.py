@@ -20,7 +20,7 @@ _SHARED = "services"
 """What is started once for a whole run of the tests, and so by one of its processes."""
 
 # the same examples on every machine, and no failure because a machine is busy
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("ci")
 
 

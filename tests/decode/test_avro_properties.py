@@ -26,7 +26,7 @@ from tests.decode.avro_samples import (
     without_logical,
 )
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decoder_of(schema: Any, **limits: Any) -> AvroDecoder:

@@ -229,7 +229,7 @@ def test_a_schema_that_cannot_be_used_is_an_error_at_once(sample: Sample) -> Non
 
 @given(payloads=st.lists(st.binary(max_size=60), max_size=20), seed=st.integers(0, 99))
 @settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -21,7 +21,7 @@ from distributary.model.deadletter import Decoded
 from distributary.registry.compile.json import compile_json
 
 QUICK = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -241,7 +241,7 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(schema=SCHEMAS, value=ANYTHING, draft=st.sampled_from(["draft-04", "draft-07", ""]))
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=50)
 def test_no_schema_breaks_more_than_itself(schema: Any, value: Any, draft: str) -> None:
     if isinstance(schema, dict):
         schema = {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -147,7 +147,7 @@ def test_one_among_thousands_is_found(compiled: Compile, odd: int) -> None:
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_payloads_of_another_schema_fail_as_the_official_runtime_does_not_know_them(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -159,7 +159,7 @@ def test_payloads_of_another_schema_fail_as_the_official_runtime_does_not_know_t
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_damaged_payloads_fail_as_the_official_runtime_does_not_know_them(
     file: FileDescriptorProto, seed: int
 ) -> None:

@@ -259,7 +259,7 @@ def allowed(type_: pa.DataType) -> bool:
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_rows_are_what_the_official_runtime_reads(file: FileDescriptorProto, seed: int) -> None:
     this = case(file, seed)
     payloads = [populate(this.cls(), this.rnd, 0).SerializePartialToString() for _ in range(12)]
@@ -267,7 +267,7 @@ def test_rows_are_what_the_official_runtime_reads(file: FileDescriptorProto, see
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_joined_payloads_merge_as_the_specification_says(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -277,7 +277,7 @@ def test_joined_payloads_merge_as_the_specification_says(
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_damaged_payloads_fail_when_the_official_parser_refuses_them(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -287,7 +287,7 @@ def test_damaged_payloads_fail_when_the_official_parser_refuses_them(
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_both_ways_give_the_same(file: FileDescriptorProto, seed: int) -> None:
     this = case(file, seed)
     good = [populate(this.cls(), this.rnd, 1).SerializePartialToString() for _ in range(6)]
@@ -322,7 +322,7 @@ def test_columns_have_types_that_a_lake_can_hold(file: FileDescriptorProto) -> N
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_versions_decoded_together_give_what_each_gives_alone(
     file: FileDescriptorProto, seed: int
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_long_text_is_cut(compiled: Compile) -> None:
 
 @given(payload=st.binary(max_size=80), known=st.booleans())
 @settings(
-    max_examples=150,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -219,7 +219,7 @@ TYPES = st.one_of(
 ).filter(lambda name: refused_type_name(name, strict=False) is None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(TYPES, min_size=1, max_size=12, unique=True),
     st.sampled_from(["silver_{type}", "{type}"]),

@@ -185,7 +185,7 @@ def used(template: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if f"{{{key}}}" in template}
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(TEMPLATES), FIELDS, FIELDS)
 def test_two_different_inputs_never_share_a_table(
     template: str, one: dict[str, Any], other: dict[str, Any]
@@ -201,7 +201,7 @@ def test_all_short_values_have_tables_of_their_own(template: str) -> None:
     assert len(names) == len(values) ** 2
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(TEMPLATES), FIELDS)
 def test_a_name_is_always_safe(template: str, fields: dict[str, Any]) -> None:
     found = propose(template, **fields, reserved=frozenset(["silver_a"]), endings=("_log",))

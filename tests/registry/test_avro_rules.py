@@ -206,7 +206,7 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any, Any]:
 
 
 @given(sample=pairs())
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_called_readable_is_read_by_fastavro(sample: tuple[Any, Any, Any]) -> None:
     writer, reader, datum = sample
     found = reasons(writer, reader)

@@ -201,7 +201,7 @@ SCHEMAS = st.recursive(LEAVES, grown, max_leaves=5)
 
 @given(old=SCHEMAS, new=SCHEMAS, values=st.lists(VALUES, min_size=5, max_size=20))
 @settings(
-    max_examples=300,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
@@ -213,6 +213,6 @@ def test_what_is_called_compatible_is(old: Any, new: Any, values: list[Any]) -> 
 
 
 @given(schema=SCHEMAS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_schema_is_compatible_with_itself(schema: Any) -> None:
     assert judged(schema, json.loads(json.dumps(schema))) == []

@@ -64,7 +64,7 @@ def assert_like_parse(split: SplitFrames, values: list[bytes | None], protobuf: 
 @pytest.mark.parametrize("type", TYPES, ids=str)
 @pytest.mark.parametrize("protobuf", [True, False])
 @given(st.lists(VALUES, max_size=30), st.integers(0, 5), st.integers(0, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_column_is_read_as_its_values_are(
     type: pa.DataType, protobuf: bool, values: list[bytes | None], skip: int, drop: int
 ) -> None:

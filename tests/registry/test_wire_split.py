@@ -86,7 +86,7 @@ def assert_like_parse(found: SplitFrames, records: list[Record], *, protobuf: bo
 @pytest.mark.parametrize("type", TYPES, ids=str)
 @pytest.mark.parametrize("protobuf", [True, False])
 @given(RECORDS, st.integers(0, 4), st.integers(0, 4))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_a_column_is_read_as_its_records_are(
     type: pa.DataType, protobuf: bool, records: list[Record], skip: int, drop: int
 ) -> None:
