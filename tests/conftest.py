@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["debezium", "postgres", "pytest_collection_modifyitems", "services", "spark"]
 
 _STARTED = {"spark": "spark", "services": "services", "postgres": "services"}
-_SHARED = "services"
-"""What is started once for a whole run of the tests, and so by one of its processes."""
 
 # the same examples on every machine, and no failure because a machine is busy
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
@@ -64,5 +62,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
         # tests of a file stay together: they share what its fixtures make
-        together = _SHARED in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group(_SHARED if together else item.path.as_posix()))
+        item.add_marker(pytest.mark.xdist_group(item.path.as_posix()))

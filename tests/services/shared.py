@@ -1,4 +1,4 @@
-"""One of every server for the whole test run, on free ports and in folders of the tests.
+"""One of every server for each process of a test run, on free ports and in folders of the tests.
 
 They end with the process, also when it is interrupted or killed. Tests share them: a topic, a
 subject, a schema or a connector needs a name of its own, and whoever kills a server must start it
