@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from distributary.config.base import is_loopback
 from distributary.web.access import (
     LINK_SECONDS,
     SESSION_SECONDS,
     WRONG_ALLOWED,
     Access,
     Hosts,
-    is_loopback,
     name_of,
     same_origin,
 )

@@ -474,7 +474,7 @@ def registry_check(settings: Registry) -> Check:
 
 
 def _start_broker(servers: str) -> str:
-    from distributary.web.access import is_loopback
+    from distributary.config.base import is_loopback
 
     addresses = [urlsplit(f"//{each.rpartition('://')[2]}") for each in servers.split(",")]
     host, port = addresses[0].hostname or "", addresses[0].port or _KAFKA_PORT
@@ -485,7 +485,7 @@ def _start_broker(servers: str) -> str:
 
 
 def _start_registry(settings: Registry) -> str:
-    from distributary.web.access import is_loopback
+    from distributary.config.base import is_loopback
 
     address = urlsplit(settings.addresses[0])
     host = address.hostname or ""

@@ -159,7 +159,7 @@ def ui(
 
 def _token(host: str, file: Path | None) -> str | None:
     """What everybody has to know, who is not on this machine."""
-    from distributary.web.access import is_loopback
+    from distributary.config.base import is_loopback
     from distributary.web.jobs import TOKEN_VARIABLE
 
     where = str(file) if file else f"variable {TOKEN_VARIABLE}"

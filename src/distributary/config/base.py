@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -279,6 +280,20 @@ def unpaired_login(username: object, password: object) -> Iterator[Conflict]:
     if (username is None) != (password is None):
         given, other = ("username", "password") if username else ("password", "username")
         yield (given,), f"goes together with {other}"
+
+
+LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own, which no other one reaches."""
+    name = host.lower().strip("[]")
+    if name in LOOPBACK_NAMES or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def is_http_url(value: str) -> bool:

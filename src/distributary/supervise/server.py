@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hmac
-import ipaddress
 import json
 import logging
 import socket
@@ -18,6 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Generic, TypeVar
 
+from distributary.config.base import is_loopback
 from distributary.config.document import printable
 from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.observe.log_format import plain
@@ -127,7 +127,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return _is_loopback(self.host)
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         host = self.headers.get("Host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        return _is_loopback(name.removeprefix("[").removesuffix("]") or "localhost")
+        return is_loopback(name or "localhost")
 
     def _json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
         body = json.dumps({"version": 1} | plain(document)).encode()
@@ -283,10 +283,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _ok(well: bool) -> HTTPStatus:
     return HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from distributary.config.base import LOOPBACK_NAMES, is_loopback
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.answers import refuse
 
@@ -127,16 +128,6 @@ def _digest(text: str) -> bytes:
 
 # By which names the page may be asked for: a foreign name that points here is an attack.
 
-_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
-    if host.lower() in _LOOPBACK_NAMES:
-        return True
-    address = _address(host)
-    return address is not None and address.is_loopback
-
 
 class Hosts:
     """The names of one dashboard.
@@ -148,7 +139,7 @@ class Hosts:
     def __init__(self, host: str, names: tuple[str, ...] = ()) -> None:
         self._only_here = is_loopback(host)
         own = () if self._only_here else (socket.gethostname(), socket.getfqdn(), host)
-        self._names = {name.lower().rstrip(".") for name in (*_LOOPBACK_NAMES, *own, *names)}
+        self._names = {name.lower().rstrip(".") for name in (*LOOPBACK_NAMES, *own, *names)}
 
     def knows(self, header: str) -> bool:
         """Whether a `Host` header names this dashboard."""

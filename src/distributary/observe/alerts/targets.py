@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import smtplib
@@ -30,6 +29,7 @@ from distributary.config.alerts import (
     SlackTarget,
     WebhookTarget,
 )
+from distributary.config.base import is_loopback
 from distributary.observe.alerts.notice import Notice, Severity, State
 
 # What a target does, and how an attempt to deliver can end.
@@ -137,7 +137,7 @@ class HttpTarget(Target):
 
     def _client(self, url: str) -> httpx2.Client:
         address = httpx2.URL(url)
-        loopback, secure = _is_loopback(address.host), address.scheme == "https"
+        loopback, secure = is_loopback(address.host), address.scheme == "https"
         if (loopback, secure) not in self._clients:
             self._clients[loopback, secure] = httpx2.Client(
                 timeout=self._seconds,
@@ -187,15 +187,6 @@ def _kind(error: Exception) -> str:
             return "no secure connection: check the certificate and ca_location"
         cause = cause.__cause__ or cause.__context__
     return f"no connection ({type(error).__name__})"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # Mail by SMTP. What is said about one occasion of an alert is one thread.

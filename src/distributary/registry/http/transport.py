@@ -7,7 +7,6 @@ what is not the registry's JSON in full. The HTTP client below it is used direct
 from __future__ import annotations
 
 import base64
-import ipaddress
 import logging
 import socket
 import ssl
@@ -25,6 +24,7 @@ from urllib.parse import quote_plus, urlencode
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from distributary.config.base import is_loopback
 from distributary.config.kafka import OAuth, Registry
 from distributary.config.load import secret_values
 from distributary.errors import ConfigError, ErrorCode, RegistryError
@@ -84,7 +84,7 @@ def _client(
             verify=context,
             follow_redirects=False,
             # proxies come from the environment, and have no business on the way to this machine
-            trust_env=not _is_loopback(url.host),
+            trust_env=not is_loopback(url.host),
         )
     except (ImportError, ValueError, httpx2.InvalidURL):
         # said without the proxy's address, which may hold a password
@@ -102,15 +102,6 @@ def _bare(address: str, *, where: str = "registry.url") -> httpx2.URL:
     except httpx2.InvalidURL:
         step = "write it like http://host:8081"
         raise ConfigError("this is not an address", where=where, next_step=step) from None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def trust(config: Registry) -> ssl.SSLContext:
