@@ -23,7 +23,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs lock sbom bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom bench bench-check clean
 
 ##@ Start
 
@@ -99,6 +99,9 @@ typecheck: $(STAMP) ## Types only
 
 docs: $(STAMP) ## Build the documentation site into build/site; any warning fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+pictures: connectors ## Draw the README's pictures again, from a run of the demo
+	$(BIN)/python -m tools.pictures
 
 ##@ Supply
 
