@@ -101,6 +101,7 @@ TARGET_FILE_SIZE = 4 << 20
 _WHOLE = "arrow_cast(NULL, 'Int64')"
 _NULLS = {
     pa.int64(): _WHOLE,
+    pa.float64(): "arrow_cast(NULL, 'Float64')",
     TIMESTAMP: """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')""",
     pa.list_(RULE): "CASE WHEN false THEN make_array(named_struct("
     f"'rule', '', 'action', '', 'checked', {_WHOLE}, 'violated', {_WHOLE}, "
@@ -332,6 +333,7 @@ class Ledger:
         counts: Counts,
         lag_records: int | None = None,
         lag_seconds: float | None = None,
+        event_seconds: float | None = None,
         stages: int = 1,
         requests: int | None = None,
     ) -> None:
@@ -348,7 +350,11 @@ class Ledger:
                 batch_key(app_id, number), results, at=at, counted=manifest.primary_role
             )
             self._tables.append_once(rows, app_id=app_id, version=number)
-        lag = {"lag_records": lag_records, "lag_seconds": lag_seconds}
+        lag = {
+            "lag_records": lag_records,
+            "lag_seconds": lag_seconds,
+            "event_seconds": event_seconds,
+        }
         row = batch_row(manifest, results, times=times, finished_at=at)
         row |= asdict(counts) | lag | {"stages": stages, "requests": requests}
         batch = pa.Table.from_pylist([row], schema=BATCHES)

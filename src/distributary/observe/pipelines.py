@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from distributary.config.document import printable, read
 from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load_text
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
-from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
+from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
 from distributary.observe.log_format import plain
 from distributary.store import disk
-from distributary.store.base import Store, at
+from distributary.store.base import at
 
 FORMAT = 1
 
@@ -108,37 +108,6 @@ def _read(text: bytes, where: str) -> Registration:
         evidence=evidence,
         next_step="run the pipeline, which writes it anew; if there is no such pipeline, remove it",
     )
-
-
-# Why a pipeline's last run failed, kept beside its checkpoint for those who ask later.
-
-_NAME = "failure.json"
-
-
-def write_failure(checkpoint: Store, error: DistributaryError) -> None:
-    """Remember an error; a folder that is not there is not made for it.
-
-    Where the error is that nothing can be written, neither can this: the error is what counts.
-    """
-    content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
-    with suppress(OSError):
-        if checkpoint.exists():
-            checkpoint.write(_NAME, json.dumps(content).encode(), durable=False)
-
-
-def clear_failure(checkpoint: Store) -> None:
-    """The pipeline has done something since."""
-    with suppress(OSError):
-        checkpoint.remove(_NAME)
-
-
-def read_failure(checkpoint: str) -> dict[str, Any] | None:
-    """The last run's error, if that is how it ended."""
-    try:
-        content = json.loads(at(checkpoint).read(_NAME))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 # What the catalog has of a pipeline's tables, kept in the lake for those who ask.
