@@ -16,7 +16,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
-from distributary.config.lake import absolute
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
@@ -50,7 +49,7 @@ from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaEnds, KafkaSource
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
-from distributary.store.base import Store, at, introduce, reaching
+from distributary.store.base import Store, absolute, at, introduce, reaching
 
 
 def make_registry(

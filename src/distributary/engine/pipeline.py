@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger, TriggerKind
-from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
@@ -47,7 +46,7 @@ from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
-from distributary.store.base import Store, at, introduce
+from distributary.store.base import Store, absolute, at, introduce, local_path
 
 
 @dataclass(slots=True)

@@ -375,7 +375,7 @@ def status(
     """How the pipelines of a lake stand; an empty lake has none."""
     if storage_options:
         introduce(lake, storage_options)
-    ledger = Ledger(lake, storage_options=storage_options)
+    ledger = Ledger(lake, storage_options=storage_options).hold()
     known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
     parked = _by_pipeline(ledger.parked(pipeline))
@@ -498,8 +498,9 @@ def _dead_letters(
     reasons: list[Reason] = []
     for path in sorted({t.path for t in tables if t.role == Role.DEAD_LETTERS}):
         letters = DeadLetters(layout.place(lake, path), storage_options=storage_options)
-        by_status.update(letters.count_by_status(pipeline=pipeline))
-        reasons += letters.reasons(pipeline=pipeline)
+        counts, found = letters.summary(pipeline=pipeline)
+        by_status.update(counts)
+        reasons += found
     return DeadLetterStatistics(dict(by_status), tuple(reasons))
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
 from distributary.delta.tables import StorageOptions, open_table
 from distributary.engine.claim import liveness
@@ -32,6 +31,7 @@ from distributary.observe.status import (
     status,
 )
 from distributary.publish.parking import Loss
+from distributary.store.base import local_path
 from distributary.web.answers import not_found
 
 # Remembered answers: computed once for each state of the lake, however many people look.
