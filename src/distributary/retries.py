@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+import time
 from collections.abc import Callable
 
 from tenacity import (
@@ -11,6 +13,7 @@ from tenacity import (
     Retrying,
     retry_if_exception,
     retry_if_exception_type,
+    sleep_using_event,
     stop_after_attempt,
     stop_after_delay,
     stop_never,
@@ -29,6 +32,7 @@ def attempts_on(
     pause: float = 0.1,
     longest: float = 5.0,
     jitter: float = 1.0,
+    stop: threading.Event | None = None,
 ) -> Retrying:
     """Attempts to be entered one by one, or a call that makes them; the last error is raised.
 
@@ -39,6 +43,7 @@ def attempts_on(
         pause: Seconds before the second attempt; each pause is twice the one before.
         longest: Seconds that pauses grow to.
         jitter: Seconds of which a random part is added to each pause.
+        stop: Ends a pause at once when it is set.
     """
     if isinstance(errors, type | tuple):
         errors = retry_if_exception_type(errors).predicate
@@ -48,6 +53,7 @@ def attempts_on(
         stop=few | stop_after_delay(seconds),
         wait=wait_exponential(multiplier=pause, max=longest) + wait_random(0, jitter),
         before_sleep=_tell,
+        sleep=time.sleep if stop is None else sleep_using_event(stop),
         reraise=True,
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pipelines import write_failure
+from distributary.observe.pulse import write_failure
 from distributary.registry.folder import FileRegistry
 from distributary.store.base import at as store_at
 from tests.cli.conftest import Cli

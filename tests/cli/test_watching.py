@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from rich.console import Console
@@ -14,9 +15,11 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    Beat,
     Event,
     Failed,
     Idle,
+    Recovered,
     SchemaSeen,
     StepFinished,
     TableParked,
@@ -92,9 +95,34 @@ def test_steps_failures_and_silence_are_told() -> None:
         Idle(pipeline="games", batch=42),
     )
     assert steps == ["batch 1  stage 1.2 s"]
-    assert "SOURCE_UNAVAILABLE" in notes[0] and "again in 2.0 s" in notes[0]
+    assert "SOURCE_UNAVAILABLE" in notes[0] and "next try in 2.0 s" in notes[0]
     assert "silver_go" in notes[1]
     assert said[0].startswith("idle at ") and "42" in said[0]
+
+
+def test_a_long_batch_gives_signs_of_life() -> None:
+    begun = BatchStarted(pipeline="games", batch=7)
+    steps = StepFinished(pipeline="games", batch=7, step="plan", seconds=0.1)
+
+    def beat(seconds: int, lag: int | None = None) -> Beat:
+        return Beat(pipeline="games", at=begun.at + timedelta(seconds=seconds), lag_records=lag)
+
+    said, _, _ = told(begun, steps, *(beat(n, 5_000) for n in range(3, 70, 3)))
+    assert [line.split("  ")[0] for line in said] == ["batch 7", "batch 7"]
+    assert "stage" in said[0] and "lag 5,000" in said[0]
+    # nothing is under way: an idle run has lines of its own
+    said, _, _ = told(begun, replace(SETTLED, at=begun.at), *(beat(n) for n in range(3, 70, 3)))
+    assert len(said) == 1
+
+
+def test_what_is_tried_again_and_again_is_not_told_each_time() -> None:
+    error, start = SourceUnavailableError("the broker does not answer"), SETTLED.at
+    tries = [
+        Failed(pipeline="games", at=start + timedelta(seconds=n), error=error, retry_in=5.0)
+        for n in range(0, 60, 5)
+    ]
+    _, notes, _ = told(*tries, Recovered(pipeline="games", seconds=60.0), tries[0])
+    assert [note.split()[0] for note in notes] == ["retrying:"] * 3 + ["works", "retrying:"]
 
 
 def drawn(view: LiveView) -> str:
@@ -119,8 +147,17 @@ def test_the_view_shows_steps_batches_and_news() -> None:
     assert "stage 75%" in done
     assert "schema evil\\x1b[31m v3" in done
     assert "\x1b" not in done
+
+
+def test_the_view_says_what_is_tried_again_and_that_it_works() -> None:
+    view = LiveView("games", trigger="continuous")
+    view(SETTLED)
     view(Failed(pipeline="games", error=SourceUnavailableError("no answer"), retry_in=1.0))
-    assert "SOURCE_UNAVAILABLE" in drawn(view)
+    view(Failed(pipeline="games", error=SourceUnavailableError("no answer"), retry_in=2.0))
+    assert drawn(view).count("SOURCE_UNAVAILABLE") == 1 and "retrying" in drawn(view)
+    view(Recovered(pipeline="games", seconds=9.0))
+    view(Beat(pipeline="games", lag_records=70, lag_at=SETTLED.at))
+    assert "works again after 9.0 s" in drawn(view) and "70 not read yet" in drawn(view)
 
 
 def test_work_is_done_elsewhere_and_its_error_comes_back() -> None:

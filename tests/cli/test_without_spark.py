@@ -1,10 +1,14 @@
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from distributary.engine.claim import Claim
+from distributary.engine.pipeline import Pipeline
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
 
@@ -218,3 +222,30 @@ def test_a_file_with_a_long_path_is_found_again(file: Path, cli: Cli) -> None:
     long = file.rename(folder / "games.yaml")
     line = ("dlq", "replay", "--reason", "BAD_MAGIC", "--file", long)
     assert cli(*line).out == "0 to replay\n"
+
+
+def imported(*arguments: object) -> tuple[str, set[str]]:
+    """What a command says in a process of its own, and which of the slow packages it imported."""
+    code = (
+        "import sys; from distributary.cli.app import main; main(sys.argv[1:]); "
+        "print('imported', *sys.modules.keys() & {'pyspark', 'pandas'}, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stderr, set(done.stderr.splitlines()[-1].split()[1:])
+
+
+def test_what_cannot_run_is_said_before_spark_is_imported(file: Path) -> None:
+    said, slow = imported("run", "missing.yaml")
+    assert "CONFIG_UNREADABLE" in said and slow == set()
+    claim = Claim.take(Pipeline.load(file).checkpoint, lease=60)
+    try:
+        said, slow = imported("run", file)
+    finally:
+        claim.release()
+    assert "CHECKPOINT_OWNED" in said and slow == set()
+
+
+def test_status_imports_neither_spark_nor_pandas(own_folder: Path) -> None:
+    make_lake(own_folder / "lake")
+    assert imported("status", "--lake", own_folder / "lake")[1] == set()

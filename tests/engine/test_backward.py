@@ -19,6 +19,7 @@ from distributary.errors import CheckpointError, DivergedError, ErrorCode, Fence
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
+from distributary.observe.pipelines import unfinished_removal
 from distributary.operations.mending import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, replay
 from distributary.store.base import at
@@ -226,7 +227,7 @@ def test_a_reset_that_was_killed_is_finished_by_the_next_run(
         games.rows(table)
     games.pipeline().run(spark=spark)
     games.assert_each_record_once()
-    assert not removal_module.unfinished_removal(pipeline.lake, "games")
+    assert not unfinished_removal(pipeline.lake, "games")
     assert not Path(layout.removed(pipeline.lake)).exists()
 
 

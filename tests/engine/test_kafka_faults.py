@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger
+from distributary.engine.claim import liveness
 from distributary.engine.loop import RunSummary
 from distributary.errors import ErrorCode, RegistryUnavailableError, SourceUnavailableError
 from distributary.lab.services.services import Services
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
+from distributary.observe.alerts.rules import Rules
 from distributary.observe.events import BatchSettled, Event, Failed
+from distributary.observe.metrics import Metrics
+from distributary.observe.status import PipelineStatus, status
 from distributary.registry.wire import frame
 from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
@@ -25,8 +30,8 @@ from tests.waiting import eventually
 class Going:
     """A continuous run in a thread of its own."""
 
-    def __init__(self, stream: Stream, spark: SparkSession) -> None:
-        self.pipeline = stream.pipeline()
+    def __init__(self, stream: Stream, spark: SparkSession, trigger: str = "continuous") -> None:
+        self.pipeline, self._trigger = stream.pipeline(), trigger
         self.events: list[Event] = []
         self.pipeline.bus.subscribe(self.events.append)
         self.summary: RunSummary | None = None
@@ -42,7 +47,7 @@ class Going:
         assert not self._thread.is_alive()
 
     def _run(self, spark: SparkSession) -> None:
-        self.summary = self.pipeline.run(trigger=Trigger.parse("continuous"), spark=spark)
+        self.summary = self.pipeline.run(trigger=Trigger.parse(self._trigger), spark=spark)
 
     def read(self) -> int:
         return sum(e.counts.read for e in self.events if isinstance(e, BatchSettled))
@@ -52,6 +57,11 @@ class Going:
 
     def wait_for(self, records: int) -> None:
         eventually(lambda: self.read() >= records, seconds=180)
+
+    def status(self) -> PipelineStatus:
+        """As another process sees it."""
+        (found,) = status(self.pipeline.lake, liveness=liveness).pipelines
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +111,57 @@ def test_one_of_them_dies_in_the_middle_and_comes_back(
     expected = {"kafka": ErrorCode.SOURCE_UNAVAILABLE, "registry": ErrorCode.REGISTRY_UNAVAILABLE}
     assert set(run.failures()) == {expected[victim]}
     assert not stream.letters()
+
+
+def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
+    own: Services, tmp_path: Path, spark: SparkSession
+) -> None:
+    stream = make(own, tmp_path)
+    send(stream, 20, version=1)
+    with Going(stream, spark) as run:
+        metrics, rules = Metrics(process=False), Rules(run.pipeline.config, now=datetime.now(UTC))
+        metrics.attach(run.pipeline.bus)
+        run.pipeline.bus.subscribe(rules.hear)
+
+        def retrying() -> float | None:
+            labels = {"pipeline": stream.topic, "code": "SOURCE_UNAVAILABLE"}
+            return metrics.registry.get_sample_value("distributary_pipeline_retrying", labels)
+
+        run.wait_for(20)
+        eventually(lambda: run.status().state == "running", seconds=60)
+        own.kill_kafka()
+        try:
+            eventually(lambda: run.status().state == "retrying", seconds=60)
+            failure = run.status().failure
+            assert failure is not None and failure["code"] == "SOURCE_UNAVAILABLE"
+            assert failure["since"] and failure["next_try"]
+            assert retrying() == 1
+            assert [notice.code for notice in rules.open.values()] == ["SOURCE_UNAVAILABLE"]
+        finally:
+            own.restart_kafka()
+        eventually(lambda: run.status().state == "running", seconds=60)
+        assert (run.status().failure, retrying(), rules.open) == (None, 0, {})
+        send(stream, 15, version=1)
+        run.wait_for(35)
+    assert run.status().state == "stopped"
+
+
+def test_lag_is_what_the_broker_holds_and_nobody_has_read(
+    own: Services, tmp_path: Path, spark: SparkSession
+) -> None:
+    stream = make(own, tmp_path)
+    send(stream, 20, version=1)
+    with Going(stream, spark, trigger="every 1h") as run:
+        run.wait_for(20)
+        eventually(lambda: run.status().lag.lag_records == 0, seconds=60)
+        send(stream, 7, version=1)
+        # no batch is due for an hour
+        eventually(lambda: run.status().lag.lag_records == 7, seconds=60)
+        found = run.status()
+        assert found.backlog is not None
+        assert found.backlog.partitions == {f"{stream.topic}/0": 7}
+    # and what was measured last stays, with its time
+    assert run.status().lag.lag_records == 7
 
 
 @pytest.mark.parametrize("missing", ["kafka", "registry"])

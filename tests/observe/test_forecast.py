@@ -42,14 +42,14 @@ def words(told):
     return told.words(now=START + timedelta(minutes=2), tz=UTC)
 
 
-def test_catching_up_says_when_it_will_be_level():
+def test_catching_up_says_when_it_will_have_caught_up():
     # we read 9,000/s, the producer makes 1,000/s: the lag shrinks by 8,000/s
     rows = [batch(n, lag=2_160_000 - n * 80_000) for n in range(13)]
     told = forecast(rows)
     assert told.trend is Trend.CATCHING_UP
     assert (told.our_rate, told.producer_rate, told.net_rate) == (9000, 1000, 8000)
-    assert told.level_at == rows[-1].finished_at + timedelta(seconds=150)
-    assert words(told) == "1.2 M behind, catching up at 8,000/s, level at 14:04"
+    assert told.caught_up_at == rows[-1].finished_at + timedelta(seconds=150)
+    assert words(told) == "1.2 M behind, catching up at 8,000/s, caught up at 14:04"
 
 
 def test_falling_behind_names_both_rates_and_the_slowest_step():
@@ -59,17 +59,17 @@ def test_falling_behind_names_both_rates_and_the_slowest_step():
     assert words(told) == ("falling behind: producer 12,000/s, we 9,000/s, step publish takes 61 %")
 
 
-def test_no_lag_is_level():
-    assert words(forecast([batch(n) for n in range(5)])) == "level"
+def test_no_lag_is_caught_up():
+    assert words(forecast([batch(n) for n in range(5)])) == "caught up"
 
 
 def test_what_arrives_during_a_batch_is_no_lag():
     # 1,000/s arrive, a batch takes 2 s: 2,000 are waiting whenever one ends
     rows = [batch(n, read=10_000, lag=2_000, seconds=2.0) for n in range(5)]
-    assert forecast(rows).trend is Trend.LEVEL
+    assert forecast(rows).trend is Trend.CAUGHT_UP
 
 
-def test_a_finite_backlog_is_not_level_before_it_is_read():
+def test_a_finite_backlog_is_not_caught_up_before_it_is_read():
     rows = [batch(n, read=5_000, lag=10_000 - n * 5_000, seconds=2.0) for n in range(2)]
     assert forecast(rows).trend is Trend.CATCHING_UP
 
@@ -86,13 +86,13 @@ def test_one_batch_is_no_trend():
 def test_a_stopped_pipeline_makes_no_forecast():
     rows = [batch(n, lag=500_000 - n * 80_000) for n in range(5)]
     assert forecast(rows, running=False).trend is Trend.BEHIND
-    assert forecast([*rows, batch(9, lag=0)], running=False).trend is Trend.LEVEL
+    assert forecast([*rows, batch(9, lag=0)], running=False).trend is Trend.CAUGHT_UP
 
 
 @pytest.mark.parametrize("rows", [[], [batch(0, lag=None)]])
 def test_a_source_that_does_not_tell_is_unknown(rows):
     assert forecast(rows).trend is Trend.UNKNOWN
-    assert words(forecast(rows)).startswith("lag unknown")
+    assert words(forecast(rows)) == "lag unknown"
 
 
 def test_a_pause_does_not_count_as_slowness():
@@ -103,18 +103,18 @@ def test_a_pause_does_not_count_as_slowness():
     assert told.trend is Trend.CATCHING_UP and told.net_rate == 8000
 
 
-def test_a_level_moment_far_ahead_has_a_date_and_beyond_it_none():
+def test_a_moment_far_ahead_has_a_date_and_beyond_it_none():
     slow = [batch(n, lag=100_000_000 - n * 10_000) for n in range(5)]
-    assert words(forecast(slow)).endswith("level at 2026-11-16 17:46")
+    assert words(forecast(slow)).endswith("caught up at 2026-11-16 17:46")
     slower = [batch(n, lag=100_000_000_000 - n * 10_000) for n in range(5)]
-    assert forecast(slower).level_at is None
-    assert "level at" not in words(forecast(slower))
+    assert forecast(slower).caught_up_at is None
+    assert "caught up at" not in words(forecast(slower))
 
 
 def test_a_moment_that_passed_is_now():
     rows = [batch(n, read=10_000, lag=20_000 - n * 10_000) for n in range(2)]
     told = forecast(rows)
-    assert told.words(now=START + timedelta(hours=2), tz=UTC).endswith("level at 16:00")
+    assert told.words(now=START + timedelta(hours=2), tz=UTC).endswith("caught up at 16:00")
 
 
 def test_sums_of_old_batches_are_not_rates():
@@ -146,5 +146,5 @@ def test_any_history_can_be_said_in_words(history, running):
     ]
     told = forecast(rows, running=running)
     assert words(told)
-    assert told.level_at is None or told.trend is Trend.CATCHING_UP
+    assert told.caught_up_at is None or told.trend is Trend.CATCHING_UP
     assert 0 <= told.slowest_share <= 1

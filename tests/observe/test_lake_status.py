@@ -48,7 +48,7 @@ def test_a_pipeline_is_told_whole(busy, noon):
     assert games.totals == Counts(400, 330, 40, 30) and games.balanced
     assert games.equation == "read 400 = written 330 + dead letters 40 + parked 30"
     assert games.rows == 330 and games.records_per_second == 20.0
-    assert games.lag_in_words == "730 behind, catching up at 9/s, level at 12:03"
+    assert games.lag_in_words == "730 behind, catching up at 9/s, caught up at 12:03"
     worst = games.tables.shown[0]
     assert (worst.table.table, worst.health) == ("go", Health.PARKED)
     assert (games.tables.total, games.tables.healthy) == (3, 2)
@@ -57,7 +57,7 @@ def test_a_pipeline_is_told_whole(busy, noon):
     assert games.dead_letters.by_status == {"open": 40, "replayed": 0, "discarded": 0}
     assert [(r.code, r.count) for r in games.dead_letters.reasons] == [("BAD_MAGIC", 40)]
     # it never registered, so nobody can tell whether it is alive
-    assert (other.name, other.state, other.lag_in_words) == ("other", "unknown", "level")
+    assert (other.name, other.state, other.lag_in_words) == ("other", "unknown", "caught up")
 
 
 @pytest.mark.parametrize("state", ["stopped", "crashed"])

@@ -14,17 +14,19 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from distributary.errors import AccountingError, RegistryUnavailableError
+from distributary.errors import AccountingError, RegistryUnavailableError, SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     Asked,
     BatchSettled,
     BatchStarted,
+    Beat,
     CatalogUpdated,
     Event,
     EventBus,
     Failed,
     Idle,
+    Recovered,
     RegistryAsked,
     RuleBroken,
     SchemaSeen,
@@ -216,6 +218,33 @@ def test_the_state_of_a_pipeline() -> None:
     assert value(metrics, "failures_total", code="REGISTRY_UNAVAILABLE", retried="true") == 1
 
 
+def test_what_is_tried_again_is_named_until_it_works() -> None:
+    away, gone = RegistryUnavailableError("away"), SourceUnavailableError("gone")
+    metrics = told(Failed(pipeline="games", at=NOON, error=away, retry_in=5.0))
+    later = NOON + timedelta(seconds=9)
+    metrics.listen(Failed(pipeline="games", at=later, error=gone, retry_in=5.0))
+    since = "pipeline_retrying_since_timestamp_seconds"
+    assert value(metrics, "pipeline_retrying", code="REGISTRY_UNAVAILABLE") == 0
+    assert value(metrics, "pipeline_retrying", code="SOURCE_UNAVAILABLE") == 1
+    assert value(metrics, since) == NOON.timestamp()
+    metrics.listen(Recovered(pipeline="games"))
+    assert value(metrics, "pipeline_retrying", code="SOURCE_UNAVAILABLE") == 0
+    assert (value(metrics, since), value(metrics, "pipeline_failing")) == (0, 0)
+
+
+def test_lag_is_measured_between_batches_too() -> None:
+    metrics = told(settled(0))
+    later = NOON + timedelta(seconds=6)
+    beat = {"lag_records": 70, "lag_by_partition": {"wrapper/1": 70}, "lag_at": later}
+    metrics.listen(Beat(pipeline="games", **beat))
+    assert value(metrics, "lag_records", topic="wrapper", partition="1") == 70
+    assert value(metrics, "lag_records", topic="wrapper", partition="0") is None
+    assert value(metrics, "lag_timestamp_seconds") == later.timestamp()
+    # a source that cannot be asked leaves what a batch has said
+    metrics.listen(Beat(pipeline="games"))
+    assert value(metrics, "lag_records", topic="wrapper", partition="1") == 70
+
+
 def test_what_may_rise_is_there_from_the_start() -> None:
     metrics = told(BatchStarted(pipeline="games", batch=0))
     assert value(metrics, "records_dead_lettered_total", lane="stream") == 0
@@ -305,7 +334,8 @@ def everything() -> Metrics:
     call = Asked("schemas/ids", "ok", 1, 0.1)
     seen = SchemaSeen(pipeline="games", batch=0, type="c", table="c", schema_id=1, label="c v1")
     listed = CatalogUpdated(pipeline="games", catalog="main.games", registered=3, waiting=1)
-    events = (settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed)
+    away = Failed(pipeline="games", error=RegistryUnavailableError("away"), retry_in=5.0)
+    events = (away, settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed)
     return told(*events, process=True)
 
 

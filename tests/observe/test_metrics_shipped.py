@@ -129,7 +129,7 @@ def test_rules_have_all_that_prometheus_asks_for() -> None:
 
 
 def test_every_cause_for_alarm_has_a_rule() -> None:
-    wanted = ("Failing", "Parked", "DeadLetter", "Fresh", "Accounting", "Lag", "NoBatches")
+    wanted = ("Retrying", "Parked", "DeadLetter", "Fresh", "Accounting", "Lag", "NoBatches")
     for cause in wanted:
         assert any(cause in rule["alert"] for rule in RULES), cause
 

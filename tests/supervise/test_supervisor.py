@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from distributary.config.engine import Restart
@@ -12,9 +13,11 @@ from distributary.errors import ErrorCode, LakeUnavailableError, SourceUnavailab
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    Beat,
     Failed,
     Idle,
     ProcessStarted,
+    Recovered,
     Stopped,
 )
 from distributary.observe.log_format import LogFormat, LogLine, spell
@@ -245,9 +248,20 @@ def test_the_status_follows_what_is_told() -> None:
     begun = status.hearing(BatchStarted(pipeline="p", batch=5))
     assert (begun.state, begun.batch, begun.is_ready) == (State.RUNNING, 5, True)
     failing = begun.hearing(Failed(pipeline="p", error=LakeUnavailableError("no"), retry_in=4.0))
-    assert (failing.state, failing.is_ready) == (State.FAILING, False)
-    assert failing.retry_at is not None and failing.why == "failing: LAKE_UNAVAILABLE"
+    assert (failing.state, failing.is_ready) == (State.RETRYING, False)
+    assert failing.retry_at is not None and failing.why == "retrying: LAKE_UNAVAILABLE"
     again = failing.hearing(BatchStarted(pipeline="p", batch=5))
-    assert (again.state, again.is_ready) == (State.RUNNING, False)
+    assert (again.state, again.is_ready) == (State.RETRYING, False)
     well = again.hearing(settled(5))
     assert (well.is_ready, well.error, well.retry_at) == (True, None, None)
+
+
+def test_a_source_that_is_away_and_back_leaves_the_batch_under_way() -> None:
+    begun = Kept({"p": ""}).members[0].status.hearing(BatchStarted(pipeline="p", batch=5))
+    gone = SourceUnavailableError("gone")
+    away = begun.hearing(Failed(pipeline="p", error=gone, retry_in=3.0, under_way=True))
+    assert (away.state, away.batch, away.is_ready) == (State.RETRYING, 5, False)
+    back = away.hearing(Recovered(pipeline="p"))
+    assert (back.state, back.batch, back.is_ready) == (State.RUNNING, 5, True)
+    measured = back.hearing(Beat(pipeline="p", lag_records=70, lag_at=datetime.now(UTC)))
+    assert measured.as_dict()["lag_records"] == 70

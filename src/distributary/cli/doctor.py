@@ -140,8 +140,7 @@ def checks_of_machine() -> Iterator[Check]:
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Lake and tables; with a file also checkpoint, exchange, catalog, source and registry."""
     from distributary.config.kafka import KafkaSource
-    from distributary.config.lake import absolute, local_path
-    from distributary.store.base import introduce
+    from distributary.store.base import absolute, introduce, local_path
 
     usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
     address = lake or (loaded.config.lake.path if loaded else None) or usual
@@ -301,10 +300,10 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
             "start the cluster, or correct spark.master",
             f"looked for {settings.master}",
         )
-    from distributary.config.lake import local_path
     from distributary.engine.stage import choose_exchange
     from distributary.operations.ground import scratch
     from distributary.spark.session import spark_session
+    from distributary.store.base import local_path
 
     # where a run would look: beside its progress, or, where that is in a bucket, on this machine
     place = checkpoint if local_path(checkpoint) is not None else tempfile.gettempdir()

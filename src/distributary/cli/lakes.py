@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,9 +56,30 @@ class Lake:
         return Ledger(self.path, storage_options=self.options)
 
 
+class _NoPandas(MetaPathFinder):
+    """Makes pandas look as if it were not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
+def keep_pandas_out() -> None:
+    """Load what reads tables without pandas, which it would import for nothing: half a second.
+
+    For commands that only look: whoever loads it so cannot turn columns into pandas' later on.
+    """
+    absent = _NoPandas()
+    sys.meta_path.insert(0, absent)
+    try:
+        importlib.import_module("pyarrow.dataset")
+    finally:
+        sys.meta_path.remove(absent)
+
+
 def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
     """By `--lake`, by the pipeline file, by the environment, or in the usual places."""
-    from distributary.config.lake import local_path
+    from distributary.store.base import local_path
 
     found = _named_lake(call, lake, file) or _usual_lake()
     call.out.step(f"lake {found.path} ({found.found_by})")
@@ -102,9 +126,11 @@ def read_text(file: Path, what: str) -> str:
 
 def open_pipeline(call: Invocation, file: Path) -> Pipeline:
     """A pipeline that can be run."""
+    # a file that is not there or wrong is said at once, and not after Spark was imported
+    loaded = load_file(call, file)
     from distributary.engine.pipeline import Pipeline
 
-    return Pipeline(load_file(call, file), log_file=call.log.path)
+    return Pipeline(loaded, log_file=call.log.path)
 
 
 def pipeline_of(
@@ -171,7 +197,7 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
 
 
 def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
-    from distributary.config.lake import absolute
+    from distributary.store.base import absolute
 
     if file is not None:
         config = load_file(call, file, needs=("lake",)).config
@@ -185,7 +211,7 @@ def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake |
 
 
 def _usual_lake() -> Lake:
-    from distributary.config.lake import absolute
+    from distributary.store.base import absolute
 
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():

@@ -7,11 +7,11 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -45,11 +45,13 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    Beat,
     CatalogUpdated,
     Event,
     Failed,
     Idle,
     ProcessStarted,
+    Recovered,
     SchemaSeen,
     StepFinished,
     Stopped,
@@ -71,6 +73,9 @@ _OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS
 _MOST_SCHEMAS = 20
 """A thousand new tables are not a thousand lines."""
 _REFRESH_PER_SECOND = 8
+_QUIET = timedelta(seconds=25)
+"""A run that has said nothing for so long says that it is there."""
+STEPS = ("plan", "stage", "manifest", "publish", "settle")
 
 
 @contextmanager
@@ -158,16 +163,60 @@ class Lines:
         self._most_schemas = most_schemas
         self._schemas: list[SchemaSeen] = []
         self._lock = threading.Lock()
+        self._last = self._began = datetime.now(UTC)
+        """When a line was written last, and when the batch under way has begun."""
+        self._batch: int | None = None
+        self._step_now = STEPS[0]
+        self._failed: Failed | None = None
+        """What is tried again, as it was told last."""
 
     def __call__(self, event: Event) -> None:
         """One event."""
         with self._lock:
-            self._tell(event)
+            if not isinstance(event, Beat):
+                self._follow(event)
+            if self._is_news(event):
+                self._tell(event)
+
+    def _follow(self, event: Event) -> None:
+        """Remember which batch is under way, and what is tried again."""
+        match event:
+            case BatchStarted():
+                self._batch, self._began, self._step_now = event.batch, event.at, STEPS[0]
+            case StepFinished() if event.step in STEPS[:-1]:
+                self._step_now = STEPS[STEPS.index(event.step) + 1]
+            case BatchSettled() | Failed(under_way=False):
+                self._batch = None
+
+    def _is_news(self, event: Event) -> bool:
+        """Whether it is worth a line: no failure that was just told, no beat among other lines."""
+        quiet = event.at - self._last >= _QUIET
+        match event:
+            case Beat():
+                if self._batch is None or not quiet:
+                    return False
+            case Failed():
+                before, self._failed = self._failed, event
+                same = before is not None and before.error.code is event.error.code
+                if same and event.retry_in is not None and not quiet:
+                    return False
+            case BatchSettled() | Recovered() | Idle():
+                self._failed = None
+            case BatchStarted() | StepFinished() | SchemaSeen():
+                return True
+        self._last = event.at
+        return True
 
     def _tell(self, event: Event) -> None:
         match event:
             case SchemaSeen():
                 self._schemas.append(event)
+            case Beat():
+                spent = duration((event.at - self._began).total_seconds())
+                lag = "" if event.lag_records is None else f"  lag {number(event.lag_records)}"
+                self._say(f"batch {self._batch}  under way for {spent}, {self._step_now}{lag}")
+            case Recovered():
+                self._note(f"works again after {duration(event.seconds)}")
             case BatchSettled():
                 self._tell_schemas()
                 self._say(batch_line(event))
@@ -184,7 +233,8 @@ class Lines:
                 last = "" if event.batch is None else f", last batch {event.batch}"
                 self._say(f"idle at {clock(event.at)}{last}")
             case Failed():
-                self._note(f"failed: {_failed_line(event)}")
+                how = "failed" if event.retry_in is None else "retrying"
+                self._note(f"{how}: {_failed_line(event)}")
 
     def _tell_schemas(self) -> None:
         for event in self._schemas[: self._most_schemas]:
@@ -200,13 +250,12 @@ def _catalog_line(event: CatalogUpdated) -> str:
 
 
 def _failed_line(event: Failed) -> str:
-    again = f"; again in {duration(event.retry_in)}" if event.retry_in else ""
+    again = f"; next try in {duration(event.retry_in)}" if event.retry_in else ""
     return f"{event.error.code} {event.error.what}{again}"
 
 
 # A run as a view: the five steps, the last batches, what is new.
 
-STEPS = ("plan", "stage", "manifest", "publish", "settle")
 _BATCHES = 8
 _NUMBERS = ("BATCH>", "ROWS>", "ROWS/S>", "LAG>", "TABLES>", "DEAD LETTERS>", "TIME>")
 _BATCH_HEADERS = (*_NUMBERS, "SLOWEST")
@@ -229,6 +278,7 @@ class LiveView:
         self._news: deque[Text] = deque(maxlen=_NEWS)
         self._schemas = 0
         self._counts = Counts()
+        self._lag: int | None = None
         self.stopping = False
 
     def say(self, text: str) -> None:
@@ -273,8 +323,18 @@ class LiveView:
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
             case Failed():
-                self._news.append(styled(_failed_line(event), "red"))
-                self._batch = None
+                # one line for all tries, at the end
+                kept = [line for line in self._news if str(event.error.code) not in line.plain]
+                self._news = deque([*kept, styled(_failed_line(event), "red")], maxlen=_NEWS)
+                self._doing = "retrying"
+                if not event.under_way:
+                    self._batch = None
+            case Recovered():
+                self._doing = "waiting for records"
+                text = f"works again after {duration(event.seconds)}"
+                self._news.append(styled(text, "green"))
+            case Beat() if event.lag_at is not None:
+                self._lag = event.lag_records
 
     def __rich__(self) -> RenderableType:
         """The view as it is now."""
@@ -294,13 +354,15 @@ class LiveView:
         if self._batch is not None:
             size = "" if self._records is None else f", {counted(self._records, 'record')}"
             doing = f"batch {self._batch}{size}"
+        if self._lag is not None:
+            doing += f", {number(self._lag)} not read yet" if self._lag else ", caught up"
         if self.stopping:
             doing = self._ending()
         running = duration(time.monotonic() - self._began)
         return Text.assemble(
             styled(self._pipeline, "bold"),
             styled(f"  {self._trigger}  {running}  ", "dim"),
-            styled(doing, "yellow" if self.stopping else "green"),
+            styled(doing, "yellow" if self.stopping or self._doing == "retrying" else "green"),
         )
 
     def _step_row(self) -> Text:
@@ -429,11 +491,11 @@ _LONGEST_NEWS = 160
 _COLOURS = {
     State.RUNNING: "green",
     State.DONE: "green",
-    State.FAILING: "yellow",
+    State.RETRYING: "yellow",
     State.BACKOFF: "yellow",
     State.FAILED: "bold red",
 }
-_WORST = (State.FAILED, State.BACKOFF, State.FAILING)
+_WORST = (State.FAILED, State.BACKOFF, State.RETRYING)
 _COUNTS = ("BATCH>", "ROWS/S>", "LAG>", "DEAD LETTERS>", "PARKED>", "RESTARTS>")
 _HEADERS = ("PIPELINE", "STATE", *_COUNTS)
 
@@ -490,9 +552,10 @@ class UpView:
     def __rich__(self) -> RenderableType:
         """The view as it is now."""
         statuses = self._statuses()
-        well = sum(each.is_ready for each in statuses)
-        stopping = ", stopping" if self._stopping else ""
-        title = f"{counted(len(statuses), 'pipeline')}, {well:,} well{stopping}"
+        states = Counter(str(each.state) for each in statuses)
+        counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+        stopping = "; stopping" if self._stopping else ""
+        title = f"{counted(len(statuses), 'pipeline')}: {counts}{stopping}"
         # the worst first, as far as there is room for all
         order = sorted(statuses, key=lambda each: each.state not in _WORST)
         rows = [[*_cells(each), _retry(each)] for each in order[:_MOST]]
@@ -513,11 +576,20 @@ def _cells(status: PipelineStatus) -> list[Words]:
         styled(f"{status.state}{code}", _COLOURS.get(status.state, "")),
         number(status.batch if status.batch is not None else last),
         number(None if settled is None else settled.records_per_second),
-        "-" if settled is None else lag_text(settled),
+        _lag_cell(status),
         styled(number(dead), "yellow" if dead else ""),
         styled(number(parked), "red" if parked else ""),
         number(status.restarts),
     ]
+
+
+def _lag_cell(status: PipelineStatus) -> str:
+    """What was measured last, by a batch or beside it."""
+    records, at = status.lag
+    settled = status.settled
+    if at is not None and (settled is None or at >= settled.at):
+        return number(records)
+    return "-" if settled is None else lag_text(settled)
 
 
 def _retry(status: PipelineStatus) -> Words:

@@ -115,7 +115,7 @@ def ui(
     """
     import secrets
 
-    from distributary.config.lake import local_path
+    from distributary.store.base import local_path
     from distributary.web.app import Settings, make_dashboard
     from distributary.web.serve import address_of, bind, serve
 

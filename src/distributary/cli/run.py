@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.lakes import open_pipeline
+from distributary.cli.lakes import load_file
 from distributary.cli.output import Paper, counted, cut, duration, styled
 from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
 from distributary.observe.log_format import LogFormat, LogLine, plain, spell
@@ -20,6 +20,7 @@ from distributary.observe.log_format import LogFormat, LogLine, plain, spell
 if TYPE_CHECKING:
     from distributary.cli.live import UpView
     from distributary.config.load import Loaded
+    from distributary.config.pipeline import PipelineConfig
     from distributary.engine.loop import RunSummary
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.events import EventBus
@@ -83,15 +84,19 @@ def run(
     In a terminal the view redraws itself; in a pipe there is one line per batch. Without one
     of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
     """
-    from distributary.cli.live import Foreground, start_spark, watched
     from distributary.cli.logs import journal_for
-    from distributary.config.engine import Trigger
 
     if continuous + (every is not None) + available_now > 1:
         raise call.usage("--continuous, --every and --available-now exclude each other.")
     asked = "continuous" if continuous else "available_now" if available_now else None
     with journal_for(call.out, log_format) as journal:
-        pipeline = open_pipeline(call, file)
+        loaded = load_file(call, file)
+        _refuse_owned(loaded.config)
+        from distributary.cli.live import Foreground, start_spark, watched
+        from distributary.config.engine import Trigger
+        from distributary.engine.pipeline import Pipeline
+
+        pipeline = Pipeline(loaded, log_file=call.log.path)
         # before Spark is started for nothing
         pipeline.ready()
         try:
@@ -135,6 +140,16 @@ def run(
 
     call.out.show(data, draw)
     return foreground.exit_code or (1 if summary.still_parked.tables else 0)
+
+
+def _refuse_owned(config: PipelineConfig) -> None:
+    """OwnedError where the pipeline runs already, before anything of Spark is even imported."""
+    from distributary.engine.claim import refuse_owned
+    from distributary.store.base import absolute, at, introduce
+
+    introduce(config.lake.checkpoint, config.lake.options)
+    introduce(config.lake.address, config.lake.options)
+    refuse_owned(at(absolute(config.checkpoint_path)))
 
 
 def _signal_name(number: int | None) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
+from distributary.cli.lakes import Lake, find_lake, keep_pandas_out, loaded_of, open_registry
 from distributary.cli.output import (
     Paper,
     Words,
@@ -32,13 +32,19 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.observe.health import Ranking
     from distributary.observe.pipelines import CatalogState
+    from distributary.observe.pulse import UnderWay
     from distributary.observe.rows import RuleStatus
     from distributary.observe.status import PipelineStatus, SourceTable, SourceTables
 
 
 app = single(LOOK)
 
-_STATE_COLOURS = {"running": "green", "crashed": "bold red", "stopped": "yellow"}
+_STATE_COLOURS = {
+    "running": "green",
+    "retrying": "bold red",
+    "crashed": "bold red",
+    "stopped": "yellow",
+}
 _HEALTH_COLOURS = {
     "missing": "bold red",
     "behind": "bold red",
@@ -48,6 +54,8 @@ _HEALTH_COLOURS = {
 }
 _RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
 _LABEL = 14
+_OLD_SECONDS = 30.0
+"""What was measured longer ago is shown with its time."""
 _TELLS_RECORDS = ("catching_up", "holding", "behind")
 """Forecasts whose words say how many records are left."""
 _RARE = ("truncate",)
@@ -71,8 +79,9 @@ def status(
     ] = False,
 ) -> None:
     """Lag, freshness, rows, dead letters and parked tables."""
+    keep_pandas_out()
     from distributary.engine.claim import liveness
-    from distributary.engine.removal import unfinished_removal
+    from distributary.observe.pipelines import unfinished_removal
     from distributary.observe.status import status as status_of
     from distributary.store.base import introduce
 
@@ -121,7 +130,9 @@ def _draw_pipeline(
         _draw_failure(paper, each.failure, now)
     rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
     paper.row("records", styled(each.equation, "" if each.balanced else "bold red"))
-    paper.row("lag", _lag(each))
+    if each.under_way is not None:
+        paper.row("batch", _under_way(each.under_way, now))
+    paper.row("lag", _lag(each, now))
     paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
     if each.changes is not None:
         paper.row("changes", kinds(each.changes.changes))
@@ -139,19 +150,47 @@ def _draw_pipeline(
 def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:
     when = since(datetime.fromisoformat(failure["at"]), now=now) if failure.get("at") else ""
     what = styled(cut(f"{failure.get('code')}: {failure.get('what')}", 200), "bold red")
-    paper.row("failed", what.append(f", {when}" if when else "", style="not bold dim"))
+    again = "attempts" in failure
+    if again:
+        tries = counted(failure["attempts"], "attempt")
+        when = f"first {when}, {tries}, next try {_next_try(failure, now)}"
+    paper.row(
+        "retrying" if again else "failed",
+        what.append(f", {when}" if when else "", style="not bold dim"),
+    )
     if failure.get("next_step"):
         paper.row("", cut(failure["next_step"], 200))
 
 
-def _lag(each: PipelineStatus) -> str:
+def _next_try(failure: Mapping[str, Any], now: datetime) -> str:
+    if failure["next_try"] is None:
+        return "unknown"
+    left = (datetime.fromisoformat(failure["next_try"]) - now).total_seconds()
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+def _under_way(batch: UnderWay, now: datetime) -> str:
+    size = "" if batch.records is None else f" of {counted(batch.records, 'record')}"
+    spent = max((now - batch.started_at).total_seconds(), 0.0)
+    return f"{batch.batch}{size} under way for {duration(spent)}, step {batch.step}"
+
+
+def _lag(each: PipelineStatus, now: datetime) -> str:
     known = each.lag
     parts = [each.lag_in_words]
     if known.lag_records is not None and known.trend not in _TELLS_RECORDS:
         parts.append(counted(known.lag_records, "record"))
+    if known.lag_at is not None and (now - known.lag_at).total_seconds() > _OLD_SECONDS:
+        parts.append(f"as of {since(known.lag_at, now=now)}")
     if known.lag_seconds is not None:
-        parts.append(f"newest record read was {duration(known.lag_seconds)} old")
+        parts.append(f"newest record readable {duration(known.lag_seconds)} after it was produced")
+    if known.event_seconds is not None:
+        parts.append(f"its own time is far off: {_event_time(known.event_seconds)}")
     return "; ".join(parts)
+
+
+def _event_time(seconds: float) -> str:
+    return f"{duration(abs(seconds))} {'ago' if seconds > 0 else 'ahead'}"
 
 
 def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:

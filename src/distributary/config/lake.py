@@ -28,6 +28,7 @@ from distributary.config.base import (
 )
 from distributary.config.catalog import Catalog, IcebergCatalog, SparkCatalog
 from distributary.model import layout
+from distributary.store.base import absolute, local_path
 
 
 class Lake(Section):
@@ -102,20 +103,6 @@ class Lake(Section):
 def below(folder: str, name: str) -> str:
     """The address of something in a folder, be it a path or an object store."""
     return f"{folder.rstrip('/')}/{name}"
-
-
-def absolute(address: str) -> str:
-    """An address that means the same in every working directory."""
-    local = local_path(address)
-    return address if local is None else str(local)
-
-
-def local_path(address: str) -> Path | None:
-    """An address as an absolute path of this machine; None when it has another scheme."""
-    scheme, found, rest = address.partition("://")
-    if found and scheme != "file":
-        return None
-    return Path(rest if found else address.removeprefix("file:")).absolute()
 
 
 # Which tables are kept.

@@ -26,8 +26,9 @@ from distributary.config.base import (
     placeholders,
 )
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import Lake, local_path
+from distributary.config.lake import Lake
 from distributary.model.names import casefold_key
+from distributary.store.base import local_path
 
 if TYPE_CHECKING:
     from distributary.config.pipeline import PipelineConfig

@@ -107,11 +107,19 @@ def read_rows(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     limit: int | None = None,
+    files: ds.Dataset | None = None,
 ) -> pa.Table:
-    """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected."""
+    """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected.
+
+    Whoever has the `files` of the table already spares the time to look for them.
+    """
     with reaching(table.table_uri):
         names = None if columns is None else list(columns)
-        found = scanner(table, names, where)
+        found = (
+            scanner(table, names, where)
+            if files is None
+            else files.scanner(columns=names, filter=where)
+        )
         return found.to_table() if limit is None else found.head(limit)
 
 

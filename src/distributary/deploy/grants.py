@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from distributary.config.lake import Grant, local_path
+from distributary.config.lake import Grant
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
 from distributary.deploy.databricks import asking, words
@@ -24,6 +24,7 @@ from distributary.model import layout
 from distributary.model.names import quote_sql
 from distributary.observe.rows import TableSummary
 from distributary.store import disk
+from distributary.store.base import local_path
 from distributary.store.disk import held
 
 if TYPE_CHECKING:

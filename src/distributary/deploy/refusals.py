@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
 from distributary.config.deploy import Databricks, SparkSubmit
-from distributary.config.lake import local_path
 from distributary.deploy.files import TargetName
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import ConfigError, ErrorCode
 from distributary.spark.settings import SPARK_VERSION
+from distributary.store.base import local_path
 
 # by the first number of a version; Databricks lists both under "release notes"
 _RUNTIMES = {13: "3.4", 14: "3.5", 15: "3.5", 16: "3.5", 17: "4.0", 18: "4.1", 19: "4.2"}

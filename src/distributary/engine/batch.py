@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from distributary.engine.monitor import Lag
 from distributary.engine.parts import Moment, RunContext, reached
 from distributary.engine.publish import (
     DERIVED,
@@ -261,13 +262,15 @@ def _settle(
     context.claim.check()
     parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
     counts = manifest.with_parked(parked_records(manifest, parked_tables))
+    lag = context.lag(source, manifest.newest_us)
     context.ledger.record(
         manifest,
         published,
         times=clock.times(),
         counts=counts,
-        lag_records=source.lag,
-        lag_seconds=source.age_seconds(manifest.newest_us),
+        lag_records=lag.records,
+        lag_seconds=lag.seconds,
+        event_seconds=lag.event_seconds,
         stages=clock.stages,
         requests=clock.requests or None,
     )
@@ -290,11 +293,11 @@ def _settle(
     clock.step("settle")
     seconds = time.monotonic() - clock.began
     settled = Settled(manifest, counts, published, seconds)
-    _announce(context, settled, source, clock)
+    _announce(context, settled, lag, clock)
     return settled
 
 
-def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: _Clock) -> None:
+def _announce(context: RunContext, settled: Settled, lag: Lag, clock: _Clock) -> None:
     manifest, name = settled.manifest, context.config.name
     for use in manifest.schemas:
         context.bus.publish(
@@ -318,13 +321,14 @@ def _announce(context: RunContext, settled: Settled, source: BatchInput, clock: 
             tables=len(manifest.tables),
             seconds=settled.seconds,
             lane=manifest.lane,
-            lag_records=source.lag,
-            lag_seconds=source.age_seconds(manifest.newest_us),
+            lag_records=lag.records,
+            lag_seconds=lag.seconds,
+            event_seconds=lag.event_seconds,
             dead_letters=dict(manifest.dead_letters),
             steps=clock.seconds,
             written=_written(settled),
             broken_rules=_broken_rules(manifest),
-            lag_by_partition=source.lag_by_partition,
+            lag_by_partition=lag.by_partition,
             life=manifest.life,
             bytes_read=manifest.bytes_read,
             requests=clock.requests,

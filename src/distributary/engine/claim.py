@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 
 import psutil
 
-from distributary.errors import FencedError, LakeUnavailableError, OwnedError
+from distributary.errors import DistributaryError, FencedError, LakeUnavailableError, OwnedError
 from distributary.store.base import Store, at, reaching
 
 CLAIMS = "claims"
@@ -229,6 +229,14 @@ class Claim:
             ) from error
         if not own:
             raise _fenced(self)
+
+    def is_held(self) -> bool:
+        """Whether the claim is still this process's own."""
+        try:
+            self.check()
+        except DistributaryError:
+            return False
+        return True
 
     def release(self) -> None:
         """Say good-bye, so that the next start need not wait for the lease."""

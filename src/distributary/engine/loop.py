@@ -33,8 +33,9 @@ from distributary.engine.tables import primary_role
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
-from distributary.observe.events import Failed, Idle, Stopped, TableResumed
-from distributary.observe.pipelines import CatalogState, clear_failure
+from distributary.observe.events import Failed, Idle, Recovered, Stopped, TableResumed
+from distributary.observe.pipelines import CatalogState
+from distributary.observe.pulse import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.retries import attempts_on
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
 _LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE_ENDLESS = 5.0
+"""A try costs no more than a batch that succeeds, and what works again is to be seen at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,12 @@ class StreamRun:
         self._patience = Patience(context.parking, context.config)
         self._since: int | None = None
         """The first batch of this run."""
+        self._failed_at: float | None = None
+        """When what is tried again has failed first; None while all is well."""
+        self._in_batch = self._batch_failed = False
+        """Whether a batch is under way, and whether one failed, or what comes before it."""
+        self._works = False
+        """Whether this run has come through a round."""
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; after a failure that may pass, try again, with back-off."""
@@ -150,11 +159,14 @@ class StreamRun:
 
             try:
                 most = None if endless else attempts
-                for attempt in attempts_on(stuck, most=most, pause=1.0, longest=_LONGEST_PAUSE):
+                longest = _LONGEST_PAUSE_ENDLESS if endless else _LONGEST_PAUSE
+                for attempt in attempts_on(
+                    stuck, most=most, pause=1.0, longest=longest, stop=self._stop
+                ):
                     with attempt:
                         number = attempt.retry_state.attempt_number
                         # at least: a random part comes on top
-                        wait = min(_LONGEST_PAUSE, 2.0 ** min(number - 1, 10))
+                        wait = min(longest, 2.0 ** min(number - 1, 10))
                         self._told(trigger, None if number == most else wait)
                         return
             except DistributaryError as error:
@@ -163,14 +175,29 @@ class StreamRun:
                     raise
 
     def _told(self, trigger: Trigger, wait: float | None) -> None:
+        self._in_batch = False
         try:
             self._looped(trigger)
         except DistributaryError as error:
             again = wait if self._worth_a_retry(error) else None
+            if again is not None:
+                self._batch_failed = self._in_batch
+                self._failed_at = self._failed_at or time.monotonic()
             name = self._context.config.name
             self._context.tell_registry_calls()
             self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
             raise
+
+    def _round_worked(self) -> None:
+        """Nothing that was tried again fails any more."""
+        if not self._works:
+            self._works = True
+            clear_failure(self._context.checkpoint.store)
+        if self._failed_at is not None:
+            seconds = time.monotonic() - self._failed_at
+            self._failed_at, self._batch_failed = None, False
+            name = self._context.config.name
+            self._context.bus.publish(Recovered(pipeline=name, seconds=seconds))
 
     def _worth_a_retry(self, error: BaseException) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
@@ -203,7 +230,11 @@ class StreamRun:
             self._resume_parked()
             batch = self._context.manifests.newest() + 1
             start = self._position_after(batch - 1)
+            self._reached(start)
             end = self._end_of(batch, start, until)
+            if end is None or not self._batch_failed:
+                # a batch that failed has to succeed; what came before one has just done so
+                self._round_worked()
             if end is None:
                 return
             self._run(batch, start, end)
@@ -243,6 +274,7 @@ class StreamRun:
         context.claim.check()
         if self._since is None:
             self._since = batch
+        self._in_batch = True
         try:
             source = self._ahead.input(batch, end)
             if source is None:
@@ -260,9 +292,14 @@ class StreamRun:
             self._last_event = time.monotonic()
         # as the manifest has it on disk, which takes long to read with a thousand tables
         self._end = batch, json.loads(json.dumps(settled.manifest.source_state, default=str))
-        clear_failure(context.checkpoint.store)
+        self._reached(self._end[1])
+        self._in_batch, self._batch_failed, self._failed_at = False, False, None
         self._summary.batches += 1
         self._summary.counts += settled.counts
+
+    def _reached(self, position: Position) -> None:
+        if self._context.monitor is not None:
+            self._context.monitor.settled(position)
 
     def _position_after(self, batch: int) -> Position:
         """Where a batch ended; before the first one, where the pipeline has begun."""
@@ -290,6 +327,10 @@ class StreamRun:
             self._resume_on_request()
             self._resume_parked()
             self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
+        monitor = self._context.monitor
+        if monitor is not None and monitor.in_trouble:
+            # nobody knows whether there is something new
+            return
         if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
             self._last_event = time.monotonic()
             newest = self._context.manifests.newest()

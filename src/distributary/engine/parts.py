@@ -16,7 +16,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
-from distributary.config.lake import absolute
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
@@ -24,6 +23,7 @@ from distributary.config.source import storage_options_of
 from distributary.engine.catalog import Registrar, iceberg_publisher
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.claim import Claim
+from distributary.engine.monitor import Lag, Monitor, lag_without_asking
 from distributary.engine.plan import Planner
 from distributary.engine.shards.source import shard_source
 from distributary.engine.tables import table_folder
@@ -43,13 +43,13 @@ from distributary.registry.cache import CachedRegistry
 from distributary.registry.folder import FileRegistry
 from distributary.registry.http.registry import HttpRegistry
 from distributary.registry.record_schemas import CarriedSchemas, FileSchemas, InferredSchemas
-from distributary.source.base import Source
+from distributary.source.base import BatchInput, Source
 from distributary.source.delta import DeltaSource
 from distributary.source.files.source import FilesSource
-from distributary.source.kafka import KafkaSource
+from distributary.source.kafka import KafkaEnds, KafkaSource
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
-from distributary.store.base import Store, at, introduce, reaching
+from distributary.store.base import Store, absolute, at, introduce, reaching
 
 
 def make_registry(
@@ -131,6 +131,15 @@ def make_source(config: PipelineConfig) -> Source:
     )
 
 
+def make_ends(config: PipelineConfig) -> KafkaEnds | None:
+    """Who tells where the source ends now; None where that is not known by offsets."""
+    if isinstance(config.source, KafkaSourceConfig) and (
+        config.shard is None or config.shard.lands
+    ):
+        return KafkaEnds(config.source)
+    return None
+
+
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Who commits to the tables."""
     introduce(config.lake.address, config.lake.options)
@@ -180,6 +189,8 @@ class RunContext:
     """How records travel between the two hops of a stage: by a `disk` that all see, or `spark`."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Records per table of the batch before."""
+    monitor: Monitor | None = None
+    """Measures the lag beside the batches of a stream."""
     registrar: Registrar | None = None
     """Keeps the catalog in line with the tables, where they are registered in one."""
     manifests: Manifests = field(init=False)
@@ -204,6 +215,12 @@ class RunContext:
         if batch > self.newest_settled:
             return None
         return self.ledger.settled_ranges(self.config.name, self.checkpoint.life, self.lane, batch)
+
+    def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
+        """How far behind its source a batch is that is settled now."""
+        if self.monitor is None:
+            return lag_without_asking(source, newest_us)
+        return self.monitor.lag(source, newest_us)
 
     def tell_registry_calls(self) -> None:
         """Tell whoever listens what the registry was asked since the last time."""

@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger, TriggerKind
-from distributary.config.lake import absolute, local_path
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
@@ -22,10 +21,12 @@ from distributary.engine.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.claim import Claim, refuse_owned
 from distributary.engine.lineage import told
 from distributary.engine.loop import RunSummary, StreamRun
+from distributary.engine.monitor import Monitor
 from distributary.engine.names import Entries, Names
 from distributary.engine.parts import (
     RunContext,
     make_carried,
+    make_ends,
     make_inferred,
     make_publisher,
     make_registry,
@@ -39,12 +40,13 @@ from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
 from distributary.observe.events import EventBus
 from distributary.observe.ledger import Ledger
-from distributary.observe.pipelines import Registration, pin, register, write_failure
+from distributary.observe.pipelines import Registration, pin, register
+from distributary.observe.pulse import forget_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
-from distributary.store.base import Store, at, introduce
+from distributary.store.base import Store, absolute, at, introduce, local_path
 
 
 @dataclass(slots=True)
@@ -148,7 +150,11 @@ class Pipeline:
         wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
         session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
         try:
-            with self.open(session) as context, told(context, wanted, mask=self.loaded.mask):
+            with (
+                self.open(session) as context,
+                told(context, wanted, mask=self.loaded.mask),
+                self._monitored(context),
+            ):
                 divide(
                     self.config,
                     lake=self.lake,
@@ -163,6 +169,18 @@ class Pipeline:
             write_failure(self.checkpoint, error)
             raise
 
+    def _monitored(self, context: RunContext) -> Monitor:
+        """Measure the lag of a run, and say how it does, beside its batches."""
+        context.monitor = Monitor(
+            self.config.name,
+            self.bus,
+            checkpoint=self.checkpoint,
+            ends=make_ends(self.config),
+            is_owner=context.claim.is_held,
+            mask=self.loaded.mask,
+        )
+        return context.monitor
+
     @contextmanager
     def open(
         self, spark: SparkSession | None = None, *, lane: str = "stream"
@@ -170,6 +188,8 @@ class Pipeline:
         """Claim a lane of the checkpoint and gather what its batches need."""
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
+        if lane == "stream":
+            forget_pulse(self.checkpoint)
         context: RunContext | None = None
         try:
             context = self._context(spark, self._checkpoint(lane), claim, lane)

@@ -24,6 +24,7 @@ from distributary.engine.names import forget_names
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.observe.deadletters import DeadLetters
+from distributary.observe.pipelines import REMOVAL
 from distributary.store.base import Store, at, is_remote, reaching, stay_inside
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_INTENTION = "removal.json"
 PARKED_FILES = "parked files"
 _LANES = ("stream", "replay")
 
@@ -59,20 +59,15 @@ def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
     card = _card(pipeline)
     with _claimed(pipeline):
         with reaching(card.address):
-            card.write(_INTENTION, json.dumps([asdict(each) for each in removals]).encode())
+            card.write(REMOVAL, json.dumps([asdict(each) for each in removals]).encode())
         _carry_out(pipeline, removals)
-
-
-def unfinished_removal(lake: str, pipeline: str) -> bool:
-    """Whether a reset or clean was begun and has not ended."""
-    return at(layout.pipeline(lake, pipeline)).size(_INTENTION) is not None
 
 
 def finish_removal(pipeline: Pipeline) -> None:
     """Finish a reset or clean that was begun and has not ended."""
     card = _card(pipeline)
     with reaching(card.address):
-        if card.size(_INTENTION) is None:
+        if card.size(REMOVAL) is None:
             return
         removals = _read(card)
     with _claimed(pipeline):
@@ -82,7 +77,7 @@ def finish_removal(pipeline: Pipeline) -> None:
 
 def _read(card: Store) -> list[Removal]:
     try:
-        found = [Removal(**each) for each in json.loads(card.read(_INTENTION))]
+        found = [Removal(**each) for each in json.loads(card.read(REMOVAL))]
         if all(isinstance(text, str) for each in found for text in (each.kind, each.path)):
             return found
         evidence = "no texts"
@@ -90,7 +85,7 @@ def _read(card: Store) -> list[Removal]:
         evidence = type(error).__name__
     raise CheckpointError(
         "a reset or clean was begun, and what it takes away cannot be read",
-        where=f"{card.address}/{_INTENTION}",
+        where=f"{card.address}/{REMOVAL}",
         evidence=evidence,
         next_step="remove the file, then do the reset or clean again",
     )
@@ -115,7 +110,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
             card.remove_folder()
         else:
             # last: as long as it is there, what it names is not all gone
-            card.remove(_INTENTION)
+            card.remove(REMOVAL)
 
 
 def _place(pipeline: Pipeline, removal: Removal) -> str:

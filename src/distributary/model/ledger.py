@@ -55,7 +55,7 @@ BATCHES = _schema(
     ("tables", pa.int64(), "tables touched"),
     ("bytes", pa.int64(), "bytes of the files committed"),
     ("lag_records", pa.int64(), "records left at the source"),
-    ("lag_seconds", pa.float64(), "age of the last record read"),
+    ("lag_seconds", pa.float64(), "from producing the newest record to settling"),
     ("plan_seconds", pa.float64(), "time in step plan"),
     ("stage_seconds", pa.float64(), "time in step stage"),
     ("manifest_seconds", pa.float64(), "time in step manifest"),
@@ -66,6 +66,7 @@ BATCHES = _schema(
     ("dead_letters", pa.map_(pa.string(), pa.int64()), "dead-lettered records by error code"),
     ("batches", pa.int64(), "1; more in a sum of old batches"),
     ("requests", pa.int64(), "what the driver asked of buckets; null without one"),
+    ("event_seconds", pa.float64(), "age of that record by its own time, where that is far off"),
 )
 
 TABLES = _schema(

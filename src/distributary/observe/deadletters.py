@@ -61,6 +61,10 @@ class Failure:
     message: str
 
 
+_OF_REASONS = ("id", "error_code", "type", "first_seen", "last_seen")
+"""The columns by which dead letters are grouped."""
+
+
 class DeadLetters:
     """Reads and marks the dead-letter table that pipelines append to at the same time."""
 
@@ -72,24 +76,17 @@ class DeadLetters:
         self, *, status: str | None = DeadLetterStatus.OPEN, pipeline: str | None = None
     ) -> tuple[Reason, ...]:
         """Dead letters grouped by error code, the largest group first."""
-        names = ["id", "error_code", "type", "first_seen", "last_seen"]
-        rows = self._read(names, same(status=status, pipeline=pipeline))
-        grouped = rows.group_by(["error_code", "type"]).aggregate(
-            [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
-        )
-        by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in grouped.to_pylist():
-            by_code[row["error_code"] or ""].append(row)
-        found = [_reason(code, group) for code, group in by_code.items()]
-        return tuple(sorted(found, key=lambda reason: (-reason.count, reason.code)))
+        return _reasons(self._read(_OF_REASONS, same(status=status, pipeline=pipeline)))
+
+    def summary(self, *, pipeline: str) -> tuple[dict[str, int], tuple[Reason, ...]]:
+        """How many there are by status, and the reasons of the open ones; read at once."""
+        rows = self._read([*_OF_REASONS, "status"], same(pipeline=pipeline))
+        is_open = pc.equal(rows["status"], str(DeadLetterStatus.OPEN))
+        return _by_status(rows), _reasons(rows.filter(is_open))
 
     def count_by_status(self, *, pipeline: str | None = None) -> dict[str, int]:
         """How many are open, replayed and discarded; every status is named."""
-        rows = self._read(["status"], same(pipeline=pipeline))
-        counts = {str(status): 0 for status in DeadLetterStatus}
-        for row in rows.group_by("status").aggregate([([], "count_all")]).to_pylist():
-            counts[row["status"]] = row["count_all"]
-        return counts
+        return _by_status(self._read(["status"], same(pipeline=pipeline)))
 
     def select(
         self,
@@ -240,6 +237,24 @@ class DeadLetters:
         if table is None:
             return DEAD_LETTER_SCHEMA.empty_table().select(columns or DEAD_LETTER_SCHEMA.names)
         return read_rows(table, columns=columns, where=where, limit=limit)
+
+
+def _by_status(rows: pa.Table) -> dict[str, int]:
+    counts = {str(status): 0 for status in DeadLetterStatus}
+    for row in rows.group_by("status").aggregate([([], "count_all")]).to_pylist():
+        counts[row["status"]] = row["count_all"]
+    return counts
+
+
+def _reasons(rows: pa.Table) -> tuple[Reason, ...]:
+    grouped = rows.group_by(["error_code", "type"]).aggregate(
+        [("id", "count"), ("id", "min"), ("first_seen", "min"), ("last_seen", "max")]
+    )
+    by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in grouped.to_pylist():
+        by_code[row["error_code"] or ""].append(row)
+    found = [_reason(code, group) for code, group in by_code.items()]
+    return tuple(sorted(found, key=lambda reason: (-reason.count, reason.code)))
 
 
 def _bounds(batches: pa.ChunkedArray) -> str:

@@ -162,6 +162,9 @@ class BatchSettled(Event):
     lane: str = "stream"
     lag_records: int | None = None
     lag_seconds: float | None = None
+    """From when the newest record of the batch was produced to now."""
+    event_seconds: float | None = None
+    """How old that record says it is, where that is far from the truth."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By error code."""
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -205,6 +208,28 @@ class Failed(Event):
     batch: int | None = None
     retry_in: float | None = None
     """Seconds until it is tried again, or None when it is not."""
+    under_way: bool = False
+    """A batch goes on meanwhile: that the source is away was noticed beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """What had failed, and was tried again, works."""
+
+    seconds: float = 0.0
+    """Since it failed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat(Event):
+    """The run is there: sent every few seconds, also in the middle of a batch."""
+
+    lag_records: int | None = None
+    """Records that no table has yet; None where the source cannot be asked for it."""
+    lag_by_partition: Mapping[str, int] = field(default_factory=dict)
+    """The same by `topic/partition`."""
+    lag_at: datetime | None = None
+    """When the source was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import Any, TextIO
 
 from distributary.errors import DistributaryError
@@ -61,6 +62,10 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
             return level, f"{event.error.what}{again}", more
         case events.TaskFailed():
             return ERROR, f"{event.task}: {event.error.what}", _facts(event.error)
+        case events.Recovered():
+            return INFO, f"works again after {event.seconds:.0f} s", _some(event, "seconds")
+        case events.Beat():
+            return INFO, "running", _some(event, "lag_records", "lag_at")
         case events.Idle():
             return INFO, "nothing new at the source", {}
         case events.TableResumed():
@@ -95,6 +100,8 @@ def _facts(error: DistributaryError) -> dict[str, Any]:
 
 _DETAILS = (events.StepFinished, events.RegistryAsked)
 """What is told with `-v` only."""
+_BEAT_EVERY = timedelta(seconds=30)
+"""Between two lines that say nothing but that it runs."""
 
 
 class Journal:
@@ -113,6 +120,8 @@ class Journal:
         self.pipeline: str | None = None
         """The pipeline of this process, where it has only one."""
         self._batch: int | None = None
+        self._told: dict[str, datetime] = {}
+        """By pipeline, when its last line was written."""
 
     def write(self, line: LogLine) -> None:
         """One line; a reader that has gone must not hurt whoever writes."""
@@ -137,7 +146,12 @@ class Journal:
 
     def __call__(self, event: events.Event) -> None:
         """The line of an event."""
+        if isinstance(event, events.Beat):
+            last = self._told.setdefault(event.pipeline, event.at)
+            if event.at - last < _BEAT_EVERY:
+                return
         if self._steps or not isinstance(event, _DETAILS):
+            self._told[event.pipeline] = event.at
             self.write(line_of(event))
 
     def take(self, record: logging.LogRecord) -> None:

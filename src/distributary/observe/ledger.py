@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import (
     CommitProperties,
@@ -31,6 +32,7 @@ from distributary.delta.tables import (
     Storage,
     StorageOptions,
     conflict_attempts,
+    dataset,
     open_table,
     reaching,
     read_rows,
@@ -101,6 +103,7 @@ TARGET_FILE_SIZE = 4 << 20
 _WHOLE = "arrow_cast(NULL, 'Int64')"
 _NULLS = {
     pa.int64(): _WHOLE,
+    pa.float64(): "arrow_cast(NULL, 'Float64')",
     TIMESTAMP: """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')""",
     pa.list_(RULE): "CASE WHEN false THEN make_array(named_struct("
     f"'rule', '', 'action', '', 'checked', {_WHOLE}, 'violated', {_WHOLE}, "
@@ -139,6 +142,14 @@ class Store:
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
         self._storage: Storage | None = None
+        self._held: tuple[DeltaTable | None, ds.Dataset | None] | None = None
+        """The version that all reads see, where one is held, and its files."""
+
+    def hold(self) -> None:
+        """From now on reads see the table as it is now; opening it costs more than reading it."""
+        table = open_table(self.path, self._options)
+        with reaching(self.path):
+            self._held = (table, None if table is None else dataset(table))
 
     def append_once(self, rows: pa.Table, *, app_id: str, version: int) -> bool:
         """Appends the rows in one commit marked (app_id, version), unless that mark is there.
@@ -198,17 +209,17 @@ class Store:
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Rows at the newest version; none where the table was never written."""
-        table = open_table(self.path, self._options)
+        table, files = self._held or (open_table(self.path, self._options), None)
         if table is None:
             return self.schema.empty_table().select(list(columns or self.schema.names))
-        return read_rows(table, columns=columns, where=where)
+        return read_rows(table, columns=columns, where=where, files=files)
 
     def query(self, sql: str) -> pa.Table | None:
         """A fixed query over the table `ledger`, by the engine inside deltalake.
 
         For sums over millions of rows. Never put a value from outside into `sql`.
         """
-        table = open_table(self.path, self._options)
+        table, _ = self._held or (open_table(self.path, self._options), None)
         if table is None:
             return None
         if missing := self._missing(table):
@@ -323,6 +334,13 @@ class Ledger:
         self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
         self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
 
+    def hold(self) -> Ledger:
+        """Read batches and tables as they are now, again and again; for one answer."""
+        # in the order in which they are written, so that no batch lacks its tables
+        self._batches.hold()
+        self._tables.hold()
+        return self
+
     def record(
         self,
         manifest: Manifest,
@@ -332,6 +350,7 @@ class Ledger:
         counts: Counts,
         lag_records: int | None = None,
         lag_seconds: float | None = None,
+        event_seconds: float | None = None,
         stages: int = 1,
         requests: int | None = None,
     ) -> None:
@@ -348,7 +367,11 @@ class Ledger:
                 batch_key(app_id, number), results, at=at, counted=manifest.primary_role
             )
             self._tables.append_once(rows, app_id=app_id, version=number)
-        lag = {"lag_records": lag_records, "lag_seconds": lag_seconds}
+        lag = {
+            "lag_records": lag_records,
+            "lag_seconds": lag_seconds,
+            "event_seconds": event_seconds,
+        }
         row = batch_row(manifest, results, times=times, finished_at=at)
         row |= asdict(counts) | lag | {"stages": stages, "requests": requests}
         batch = pa.Table.from_pylist([row], schema=BATCHES)

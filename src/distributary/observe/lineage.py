@@ -45,13 +45,13 @@ from openlineage.client.serde import Serde
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import local_path
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import FilesSource
 from distributary.evolve.types import is_list, is_struct, sql_name
 from distributary.model.manifest import Counts
 from distributary.model.table import Column, Origin, TablePlan
 from distributary.observe.events import BatchSettled, TableWritten
+from distributary.store.base import local_path
 
 # What datasets are called, by the naming rules of OpenLineage. No name holds credentials.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
@@ -117,12 +117,13 @@ LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was settled.",
 
 LAG = _gauge(
     "lag_records",
-    "Records left at the source after the last batch.",
+    "Records that no table has yet, measured every few seconds while it runs.",
     ("pipeline", "topic", "partition"),
 )
+LAG_TIME = _gauge("lag_timestamp_seconds", "When the lag was measured.")
 DELAY = _gauge(
     "record_delay_seconds",
-    "How old the newest record of the last batch was when the batch was settled.",
+    "From when the newest record of the last batch was produced until the batch was settled.",
 )
 NEWEST_RECORD = _gauge(
     "newest_record_timestamp_seconds", "Time of the newest record that was read."
@@ -149,11 +150,20 @@ CATALOG_WAITING = _gauge(
 
 RUNNING = _gauge("pipeline_running", "1 while it runs, 0 after its end.")
 FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
+RETRYING = _gauge(
+    "pipeline_retrying",
+    "1 while what failed with this error code is tried again, 0 when it works again.",
+    ("pipeline", "code"),
+)
+RETRYING_SINCE = _gauge(
+    "pipeline_retrying_since_timestamp_seconds",
+    "When it failed first, while it is tried again; 0 else.",
+)
 FAILURES = _counter(
     "failures_total", "Batches and runs that failed.", ("pipeline", "code", "retried")
 )
 LAST_EVENT = _gauge(
-    "last_event_timestamp_seconds", "Last sign of life; an idle pipeline gives one every 30 s."
+    "last_event_timestamp_seconds", "Last sign of life; a run gives one every few seconds."
 )
 
 REGISTRY_REQUESTS = _counter(
@@ -352,6 +362,11 @@ class Metrics(_Series):
                     labels = (event.pipeline, str(event.error.code), retried)
                     self._add(FAILURES, *labels, amount=1)
                     self._set(FAILING, event.pipeline, value=1)
+                    if event.retry_in is not None:
+                        self._retry(event)
+                case events.Beat() if event.lag_at is not None:
+                    self._measured(event.pipeline, event.lag_by_partition, event.lag_records)
+                    self._set(LAG_TIME, event.pipeline, value=event.lag_at.timestamp())
                 case events.RegistryAsked():
                     for call in event.calls:
                         labels = (event.pipeline, call.endpoint, call.outcome)
@@ -377,7 +392,7 @@ class Metrics(_Series):
             self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
             self._add(metric, pipeline)
-        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
+        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING, RETRYING_SINCE):
             self._set(metric, pipeline, value=0)
         for retried in ("true", "false"):
             self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
@@ -388,8 +403,23 @@ class Metrics(_Series):
             isinstance(event, events.Failed) and event.retry_in is None
         )
         self._set(RUNNING, event.pipeline, value=0 if ended else 1)
-        if isinstance(event, events.BatchSettled | events.Idle | events.Stopped):
+        if ended or isinstance(event, events.BatchSettled | events.Idle | events.Recovered):
+            self._retry_over(event.pipeline)
+        if isinstance(event, events.BatchSettled | events.Idle | events.Recovered | events.Stopped):
             self._set(FAILING, event.pipeline, value=0)
+
+    def _retry(self, event: events.Failed) -> None:
+        name = event.pipeline
+        since = self._numbers[RETRYING_SINCE].get(_key(RETRYING_SINCE, (name,)), 0.0)
+        self._retry_over(name)
+        self._set(RETRYING, name, str(event.error.code), value=1)
+        self._set(RETRYING_SINCE, name, value=since or event.at.timestamp())
+
+    def _retry_over(self, pipeline: str) -> None:
+        for key in self._numbers[RETRYING]:
+            if key[0] == _key(RETRYING_SINCE, (pipeline,))[0]:
+                self._numbers[RETRYING][key] = 0
+        self._set(RETRYING_SINCE, pipeline, value=0)
 
     def _batch(self, event: events.BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)
@@ -456,20 +486,25 @@ class Metrics(_Series):
 
     def _lag(self, event: events.BatchSettled) -> None:
         name = event.pipeline
+        self._measured(name, event.lag_by_partition, event.lag_records)
+        if event.lag_records is not None:
+            self._set(LAG_TIME, name, value=event.at.timestamp())
+        if event.lag_seconds is not None:
+            self._set(DELAY, name, value=event.lag_seconds)
+            newest = event.at.timestamp() - event.lag_seconds
+            self._raise_to(NEWEST_RECORD, name, value=newest)
+
+    def _measured(self, name: str, by_partition: Mapping[str, int], records: int | None) -> None:
         # partitions that are gone have no lag
         self._forget(LAG, name)
-        if not event.lag_by_partition and event.lag_records is not None:
-            self._set(LAG, name, "", "", value=event.lag_records)
-        for number, (place, lag) in enumerate(event.lag_by_partition.items()):
+        if not by_partition and records is not None:
+            self._set(LAG, name, "", "", value=records)
+        for number, (place, lag) in enumerate(by_partition.items()):
             topic, _, partition = place.rpartition("/")
             if number < _MOST_PARTITIONS:
                 self._set(LAG, name, topic, partition, value=lag)
             else:
                 self._add(LAG, name, OTHER, OTHER, amount=lag)
-        if event.lag_seconds is not None:
-            self._set(DELAY, name, value=event.lag_seconds)
-            newest = event.at.timestamp() - event.lag_seconds
-            self._raise_to(NEWEST_RECORD, name, value=newest)
 
 
 # Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.

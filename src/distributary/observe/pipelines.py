@@ -12,24 +12,26 @@ import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 import pyarrow.fs as pa_fs
 
-from distributary.config.document import printable, read
-from distributary.config.lake import absolute, local_path
-from distributary.config.load import Loaded, load_text
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
-from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
+from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
 from distributary.observe.log_format import plain
 from distributary.store import disk
-from distributary.store.base import Store, at
+from distributary.store.base import absolute, at, local_path
+
+if TYPE_CHECKING:
+    from distributary.config.load import Loaded
 
 FORMAT = 1
+REMOVAL = "removal.json"
+"""What a reset or clean takes away, in the pipeline's folder until it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +112,9 @@ def _read(text: bytes, where: str) -> Registration:
     )
 
 
-# Why a pipeline's last run failed, kept beside its checkpoint for those who ask later.
-
-_NAME = "failure.json"
-
-
-def write_failure(checkpoint: Store, error: DistributaryError) -> None:
-    """Remember an error; a folder that is not there is not made for it.
-
-    Where the error is that nothing can be written, neither can this: the error is what counts.
-    """
-    content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
-    with suppress(OSError):
-        if checkpoint.exists():
-            checkpoint.write(_NAME, json.dumps(content).encode(), durable=False)
-
-
-def clear_failure(checkpoint: Store) -> None:
-    """The pipeline has done something since."""
-    with suppress(OSError):
-        checkpoint.remove(_NAME)
-
-
-def read_failure(checkpoint: str) -> dict[str, Any] | None:
-    """The last run's error, if that is how it ended."""
-    try:
-        content = json.loads(at(checkpoint).read(_NAME))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+def unfinished_removal(lake: str, pipeline: str) -> bool:
+    """Whether a reset or clean was begun and has not ended."""
+    return at(layout.pipeline(lake, pipeline)).size(REMOVAL) is not None
 
 
 # What the catalog has of a pipeline's tables, kept in the lake for those who ask.
@@ -263,6 +239,10 @@ def load_trusted(
     A file that is not trusted is not opened. `needs` is as in `load`; `option` is what
     the caller's command has for naming a file.
     """
+    # what reads settings takes long to import, and most of those who look at a lake need none
+    from distributary.config.document import printable, read
+    from distributary.config.load import load_text
+
     file = _file(card, option)
     if not file.is_file():
         raise ConfigError(
@@ -315,6 +295,8 @@ def _file(card: Registration, option: str) -> Path:
 
 
 def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
+    from distributary.config.document import printable
+
     return ConfigError(
         f"the file of pipeline {card.name} is known by the lake alone, and is not loaded unasked",
         code=ErrorCode.FILE_NOT_TRUSTED,

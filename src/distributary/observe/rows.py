@@ -61,6 +61,8 @@ class BatchRow:
     """More than one: the sum of old batches up to this number."""
     requests: int | None = None
     """What the driver asked of buckets; None without one, and in rows of before it was counted."""
+    event_seconds: float | None = None
+    """How old its newest record says it is, where that is far from when it was produced."""
 
     @property
     def key(self) -> BatchKey:

@@ -23,9 +23,9 @@ from distributary.observe.log_format import plain
 from distributary.observe.pipelines import (
     CatalogState,
     read_catalog_state,
-    read_failure,
     registrations,
 )
+from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
 from distributary.observe.rows import (
     BatchRow,
     RuleStatus,
@@ -36,7 +36,7 @@ from distributary.observe.rows import (
 )
 from distributary.store.base import introduce
 
-# Lag said in words: who is faster, since when, and when it will be level. Pure.
+# Lag said in words: who is faster, since when, and when it will have caught up. Pure.
 
 WINDOW = 20
 """How many of the newest batches a forecast looks at."""
@@ -49,7 +49,7 @@ _LONGEST = timedelta(days=30)
 class Trend(StrEnum):
     """How a pipeline stands to its source."""
 
-    LEVEL = "level"
+    CAUGHT_UP = "caught_up"
     CATCHING_UP = "catching_up"
     FALLING_BEHIND = "falling_behind"
     HOLDING = "holding"
@@ -62,17 +62,24 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The lag after the newest batch, and where it is heading."""
+    """The lag as it was measured last, and where it is heading."""
 
     trend: Trend
     lag_records: int | None = None
+    lag_at: datetime | None = None
+    """When that was measured."""
     lag_seconds: float | None = None
+    """From producing the newest record that was read to its batch being settled."""
+    event_seconds: float | None = None
+    """How old that record says it is, where that is far from the truth."""
     our_rate: float | None = None
     """Source records a second while a batch is under way."""
     producer_rate: float | None = None
     net_rate: float | None = None
     """By how many records a second the lag shrinks; negative while it grows."""
-    level_at: datetime | None = None
+    caught_up_at: datetime | None = None
+    batch_seconds: float = 0.0
+    """How long a batch takes, in the middle."""
     slowest_step: str = ""
     slowest_share: float = 0.0
     """Its part of the time of the batches."""
@@ -82,11 +89,12 @@ class Forecast:
         behind = f"{number(self.lag_records or 0)} behind"
         match self.trend:
             case Trend.UNKNOWN:
-                return "lag unknown: no batch has told it"
-            case Trend.LEVEL:
-                return "level"
+                return "lag unknown"
+            case Trend.CAUGHT_UP:
+                return "caught up"
             case Trend.CATCHING_UP:
-                end = f", level at {_clock(self.level_at, now, tz)}" if self.level_at else ""
+                at = self.caught_up_at
+                end = f", caught up at {_clock(at, now, tz)}" if at else ""
                 return f"{behind}, catching up at {number(self.net_rate or 0)}/s{end}"
             case Trend.FALLING_BEHIND:
                 rates = f"producer {number(self.producer_rate or 0)}/s"
@@ -102,34 +110,44 @@ class Forecast:
 def forecast(batches: Sequence[BatchRow], *, running: bool = True) -> Forecast:
     """Reads the trend off the newest batches of one stream, oldest first."""
     recent = _since_last_break([b for b in batches if b.batches == 1][-WINDOW:])
-    if not recent or recent[-1].lag_records is None:
+    if not recent:
         return Forecast(Trend.UNKNOWN)
     last, (step, share) = recent[-1], slowest(recent)
     net, producer = _source_rates(recent)
     known = Forecast(
         Trend.BEHIND,
         lag_records=last.lag_records,
+        lag_at=None if last.lag_records is None else last.finished_at,
         lag_seconds=last.lag_seconds,
+        event_seconds=last.event_seconds,
+        batch_seconds=median(b.seconds for b in recent),
         our_rate=our_rate(recent),
         producer_rate=producer,
         net_rate=net,
         slowest_step=step,
         slowest_share=share,
     )
-    lag = last.lag_records or 0
+    return judged(known, running=running)
+
+
+def judged(known: Forecast, *, running: bool) -> Forecast:
+    """The same with the trend that its numbers show."""
+    lag, net = known.lag_records, known.net_rate
+    if lag is None or known.lag_at is None:
+        return replace(known, trend=Trend.UNKNOWN)
     # what arrives while a batch is under way is waiting when it ends, and is no lag
-    arrivals = (producer or 0.0) * median(b.seconds for b in recent) * 1.5
+    arrivals = (known.producer_rate or 0.0) * known.batch_seconds * 1.5
     if lag == 0 or (running and lag <= arrivals):
-        return replace(known, trend=Trend.LEVEL)
+        return replace(known, trend=Trend.CAUGHT_UP, caught_up_at=None)
     if not running or net is None:
-        return known
+        return replace(known, trend=Trend.BEHIND, caught_up_at=None)
     if abs(net) <= _STEADY * (known.our_rate or 0.0):
-        return replace(known, trend=Trend.HOLDING)
+        return replace(known, trend=Trend.HOLDING, caught_up_at=None)
     if net < 0:
-        return replace(known, trend=Trend.FALLING_BEHIND)
+        return replace(known, trend=Trend.FALLING_BEHIND, caught_up_at=None)
     near = lag / net < _LONGEST.total_seconds()
-    level_at = last.finished_at + timedelta(seconds=lag / net) if near else None
-    return replace(known, trend=Trend.CATCHING_UP, level_at=level_at)
+    end = known.lag_at + timedelta(seconds=lag / net) if near else None
+    return replace(known, trend=Trend.CATCHING_UP, caught_up_at=end)
 
 
 def our_rate(batches: Sequence[BatchRow]) -> float | None:
@@ -265,6 +283,7 @@ def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetim
     )
 
 
+_RUNS = ("running", "retrying")
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
@@ -297,6 +316,7 @@ class PipelineStatus:
 
     name: str
     state: str
+    """running, retrying, stopped, crashed, new or unknown."""
     file: str
     checkpoint: str
     as_of: datetime | None
@@ -309,14 +329,18 @@ class PipelineStatus:
     rows: int
     """Written to all its tables, dead letters not counted."""
     records_per_second: float | None
-    """While batches are under way, over the last ones."""
+    """While batches are under way, over the last ones; None when it does not run."""
     lag: Forecast
     lag_in_words: str
     tables: Ranking
     dead_letters: DeadLetterStatistics
     parked: tuple[ParkedTable, ...]
     failure: dict[str, Any] | None = None
-    """Code and words of the error that ended the last run, if one did."""
+    """Code and words of what is tried again now, or of the error that ended the last run."""
+    backlog: Backlog | None = None
+    """What is not read yet, by partition, as far as the source has partitions."""
+    under_way: UnderWay | None = None
+    """The batch that is being worked on."""
     changes: SourceTables | None = None
     """Of change data: the tables of the source."""
     expectations: tuple[RuleStatus, ...] = ()
@@ -351,7 +375,7 @@ def status(
     """How the pipelines of a lake stand; an empty lake has none."""
     if storage_options:
         introduce(lake, storage_options)
-    ledger = Ledger(lake, storage_options=storage_options)
+    ledger = Ledger(lake, storage_options=storage_options).hold()
     known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
     parked = _by_pipeline(ledger.parked(pipeline))
@@ -362,11 +386,10 @@ def status(
     def one(name: str) -> PipelineStatus:
         card, mine = known.get(name), tables[name]
         checkpoint = card.checkpoint if card else ""
-        state = liveness(checkpoint) if checkpoint else "unknown"
         batches = ledger.batches(name, lane="stream", last=WINDOW)
         last = batches[-1] if batches else None
         current = [batch for batch in batches if last and batch.life == last.life]
-        lag = forecast(current, running=state not in ("stopped", "crashed"))
+        lag = forecast(current)
         as_of = last.finished_at if last else None
         totals = ledger.totals(name)
         ranking = rank(mine, as_of=as_of or moment, shown=shown, losses=losses_of(lake, mine))
@@ -379,9 +402,9 @@ def status(
             found = with_measures(lake, first, storage_options=storage_options)
             items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
             ranking = replace(ranking, shown=tuple(items))
-        return PipelineStatus(
+        settled = PipelineStatus(
             name=name,
-            state=state,
+            state="unknown",
             file=card.file if card else "",
             checkpoint=checkpoint,
             as_of=as_of,
@@ -393,18 +416,61 @@ def status(
             rows=sum(t.rows or 0 for t in mine if t.role != Role.DEAD_LETTERS),
             records_per_second=our_rate([b for b in current if b.batches == 1]),
             lag=lag,
-            lag_in_words=lag.words(now=moment, tz=tz),
+            lag_in_words="",
             tables=ranking,
             dead_letters=_dead_letters(lake, name, mine, storage_options),
             parked=parked_tables(parked[name]),
-            failure=read_failure(checkpoint) if checkpoint else None,
             changes=changes,
             expectations=rule_statuses(rules[name]),
             catalog=read_catalog_state(lake, name),
         )
+        return now_with(settled, live_of(checkpoint, liveness), now=moment, tz=tz)
 
     wanted = sorted(names if pipeline is None else names & {pipeline})
     return Status(lake, moment, tuple(one(name) for name in wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is known of a pipeline's process."""
+
+    state: str = "unknown"
+    failure: dict[str, Any] | None = None
+    pulse: Pulse | None = None
+
+
+def live_of(checkpoint: str, liveness: Liveness) -> Live:
+    """How the process of a checkpoint does, by the checkpoint alone."""
+    if not checkpoint:
+        return Live()
+    state, pulse = liveness(checkpoint), read_pulse(checkpoint)
+    if state == "running" and pulse is not None and pulse.trouble is not None:
+        return Live("retrying", pulse.trouble.as_failure(), pulse)
+    return Live(state, read_failure(checkpoint), pulse)
+
+
+def now_with(
+    found: PipelineStatus, live: Live, *, now: datetime, tz: tzinfo | None = None
+) -> PipelineStatus:
+    """What the ledger says of a pipeline, with what its process does now."""
+    running, pulse = live.state in _RUNS, live.pulse
+    backlog = None if pulse is None else pulse.backlog
+    lag = found.lag
+    if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
+        lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
+    # nobody knows what a process does that cannot be seen from here
+    lag = judged(lag, running=running or live.state == "unknown")
+    return replace(
+        found,
+        state=live.state,
+        failure=live.failure,
+        age_seconds=None if found.as_of is None else max((now - found.as_of).total_seconds(), 0.0),
+        records_per_second=found.records_per_second if running else None,
+        lag=lag,
+        lag_in_words=lag.words(now=now, tz=tz),
+        backlog=backlog,
+        under_way=pulse.under_way if running and pulse is not None else None,
+    )
 
 
 def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
@@ -432,8 +498,9 @@ def _dead_letters(
     reasons: list[Reason] = []
     for path in sorted({t.path for t in tables if t.role == Role.DEAD_LETTERS}):
         letters = DeadLetters(layout.place(lake, path), storage_options=storage_options)
-        by_status.update(letters.count_by_status(pipeline=pipeline))
-        reasons += letters.reasons(pipeline=pipeline)
+        counts, found = letters.summary(pipeline=pipeline)
+        by_status.update(counts)
+        reasons += found
     return DeadLetterStatistics(dict(by_status), tuple(reasons))
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributary.config.kafka import KafkaSource
-from distributary.config.lake import absolute
 from distributary.config.load import load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource
@@ -32,6 +31,7 @@ from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import ANY, AUTO, own_subject, topic_verdict
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import Unresolved
+from distributary.store.base import absolute
 
 # Stands where a publisher does, where the tables are Spark's own and none of ours.
 

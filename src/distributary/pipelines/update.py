@@ -29,7 +29,6 @@ from ruamel.yaml.error import YAMLError
 
 from distributary import errors
 from distributary.config.document import printable
-from distributary.config.lake import local_path
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -41,6 +40,7 @@ from distributary.observe.log_format import LogFormat, LogLine, spell
 from distributary.pipelines.known import VARIABLE, grown
 from distributary.spark.session import new_log_file, spark_session
 from distributary.spark.settings import SparkSettings
+from distributary.store.base import local_path
 from distributary.supervise.process import hold_tether
 
 # What the end of an update means, by what was printed and by what the registry knows now.

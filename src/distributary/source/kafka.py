@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
 import re
 import time
 import uuid
@@ -82,7 +83,15 @@ class Topic:
 class Broker:
     """Asks for topics and offsets; one connection, opened at the first question."""
 
-    def __init__(self, options: Mapping[str, str], *, committed_only: bool = False) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        committed_only: bool = False,
+        seconds: float = _SECONDS,
+    ) -> None:
+        """An answer is waited for so many seconds."""
+        self._seconds = seconds
         self._servers = options["bootstrap.servers"]
         self._options = dict(options)
         level = IsolationLevel
@@ -150,13 +159,13 @@ class Broker:
     def _patiently(self, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
         """Ask; a broker that says no is not waited for, one that says nothing is."""
         client = self._admin()
-        for patience in (_FIRST_SECONDS, _SECONDS):
+        for patience in (_FIRST_SECONDS, self._seconds):
             try:
                 return ask(client, patience)
             except KafkaException as error:
                 # what the connection had to say is delivered only when it is asked for
                 client.poll(0)
-                if self._error is not None or patience == _SECONDS:
+                if self._error is not None or patience == self._seconds:
                     self._fail(error)
         raise AssertionError("the last try either answers or fails")
 
@@ -166,7 +175,7 @@ class Broker:
             return {}
         try:
             futures = self._admin().list_offsets(
-                wanted, isolation_level=self._level, request_timeout=_SECONDS
+                wanted, isolation_level=self._level, request_timeout=self._seconds
             )
             return {(tp.topic, tp.partition): f.result().offset for tp, f in futures.items()}
         except KafkaException as error:
@@ -322,8 +331,39 @@ _EARLIEST, _LATEST = -2, -1
 _LOST = ("OffsetOutOfRange", "may have been lost", "FAILED_TO_READ_OFFSET", "KAFKA_DATA_LOSS")
 _MOST_UNEVEN = 1.25
 """What a task may have more to read than its share."""
+_GLANCE_SECONDS = 2.5
+_SAME_PARTITIONS_SECONDS = 15.0
+"""How long it is believed that no partition was added."""
 _UNREACHABLE = ("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_")
 _Ids = Mapping[str, str]
+
+
+def _broker(config: KafkaSourceConfig, *, seconds: float = _SECONDS) -> Broker:
+    level = config.options.get("kafka.isolation.level")
+    committed = level is not None and level.get_secret_value() == "read_committed"
+    return Broker(config.client_options(), committed_only=committed, seconds=seconds)
+
+
+class KafkaEnds:
+    """Where the partitions end now, asked over a connection of its own: by another thread."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._broker = _broker(config, seconds=_GLANCE_SECONDS)
+        self._known: tuple[float, list[Partition]] = (-math.inf, [])
+
+    def ask(self) -> dict[str, int]:
+        """By `topic/partition`, one past the newest record. Raises SourceUnavailableError."""
+        moment, partitions = self._known
+        if time.monotonic() - moment > _SAME_PARTITIONS_SECONDS:
+            partitions = self._broker.partitions(self._config.topics, self._config.topic_pattern)
+            self._known = time.monotonic(), partitions
+        return {f"{t}/{p}": offset for (t, p), offset in self._broker.latest(partitions).items()}
+
+    @staticmethod
+    def reached(position: Position) -> dict[str, int]:
+        """By `topic/partition`, the first record that is not read at a position."""
+        return {f"{t}/{p}": offset for (t, p), offset in _offsets(position).items()}
 
 
 class KafkaSource:
@@ -331,9 +371,7 @@ class KafkaSource:
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
-        level = config.options.get("kafka.isolation.level")
-        committed = level is not None and level.get_secret_value() == "read_committed"
-        self._broker = Broker(config.client_options(), committed_only=committed)
+        self._broker = _broker(config)
         self._newest: Offsets = {}
         self._ids: _Ids = {}
         """Of the topics when `newest` was asked last."""

@@ -209,6 +209,20 @@ def local_folder(path: str) -> str | None:
     return unquote(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)).rstrip("/")
 
 
+def absolute(address: str) -> str:
+    """An address that means the same in every working directory."""
+    local = local_path(address)
+    return address if local is None else str(local)
+
+
+def local_path(address: str) -> Path | None:
+    """An address as an absolute path of this machine; None when it has another scheme."""
+    scheme, found, rest = address.partition("://")
+    if found and scheme != "file":
+        return None
+    return Path(rest if found else address.removeprefix("file:")).absolute()
+
+
 def is_remote(address: str) -> bool:
     """Whether it is on an object store, not on a file system of this machine."""
     return local_folder(address) is None

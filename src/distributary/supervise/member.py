@@ -18,10 +18,12 @@ from distributary.model.manifest import Counts
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    Beat,
     Event,
     Failed,
     Idle,
     ProcessStarted,
+    Recovered,
     decode,
 )
 from distributary.supervise.process import Keeper, Tell
@@ -173,8 +175,8 @@ class State(StrEnum):
     STARTING = "starting"
     """Its process runs, and was not heard of yet."""
     RUNNING = "running"
-    FAILING = "failing"
-    """A batch failed, and its process tries it again."""
+    RETRYING = "retrying"
+    """Something failed, and its process tries it again."""
     BACKOFF = "backoff"
     """Its process failed, and will be started again."""
     STOPPING = "stopping"
@@ -211,6 +213,10 @@ class PipelineStatus:
     """What failed last, until something goes well again."""
     retry_at: datetime | None = None
     """When it is tried again."""
+    retrying_since: datetime | None = None
+    """When what is tried again failed first."""
+    lag: tuple[int | None, datetime | None] = (None, None)
+    """Records that no table has yet, and when the source was asked."""
 
     @property
     def is_ready(self) -> bool:
@@ -236,17 +242,38 @@ class PipelineStatus:
                 return self._well(batch=None)
             case Failed() if event.retry_in is not None:
                 at = event.at + timedelta(seconds=event.retry_in)
-                state = State.STOPPING if self.state is State.STOPPING else State.FAILING
-                return replace(self, state=state, error=event.error, batch=None, retry_at=at)
+                state = State.STOPPING if self.state is State.STOPPING else State.RETRYING
+                batch = self.batch if event.under_way else None
+                since = self.retrying_since or event.at
+                return replace(
+                    self,
+                    state=state,
+                    error=event.error,
+                    batch=batch,
+                    retry_at=at,
+                    retrying_since=since,
+                )
+            case Recovered():
+                return self._well(batch=self.batch, recovered=True)
+            case Beat():
+                lag = (event.lag_records, event.lag_at)
+                state = State.RUNNING if self.state is State.STARTING else self.state
+                return replace(self, state=state, lag=lag if event.lag_at else self.lag)
             case Failed():
                 return replace(self, error=event.error, batch=None)
         return self
 
-    def _well(self, **changes: Any) -> PipelineStatus:
-        state = State.STOPPING if self.state is State.STOPPING else State.RUNNING
+    def _well(self, *, recovered: bool = False, **changes: Any) -> PipelineStatus:
         # a batch that has begun may be the one that failed: only its end shows that all is well
-        error = self.error if changes["batch"] is not None else None
-        return replace(self, state=state, error=error, retry_at=None, **changes)
+        well = recovered or self.error is None or changes["batch"] is None
+        if self.state is State.STOPPING:
+            return replace(self, **changes)
+        if not well:
+            state = self.state if self.state is State.RETRYING else State.RUNNING
+            return replace(self, state=state, retry_at=None, **changes)
+        return replace(
+            self, state=State.RUNNING, error=None, retry_at=None, retrying_since=None, **changes
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For `/status` and `--json`."""
@@ -259,6 +286,9 @@ class PipelineStatus:
             "pid": self.pid,
             "restarts": self.restarts,
             "next_retry_at": self.retry_at,
+            "retrying_since": self.retrying_since,
+            "lag_records": self.lag[0],
+            "lag_at": self.lag[1],
             "batch": self.batch,
             "last_batch": None
             if settled is None

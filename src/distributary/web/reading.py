@@ -7,12 +7,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from distributary.config.lake import local_path
 from distributary.config.load import Loaded, load
 from distributary.delta.tables import StorageOptions, open_table
 from distributary.engine.claim import liveness
@@ -24,8 +22,16 @@ from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
 from distributary.observe.rows import TableSummary
-from distributary.observe.status import PipelineStatus, Status, status
+from distributary.observe.status import (
+    Live,
+    PipelineStatus,
+    Status,
+    live_of,
+    now_with,
+    status,
+)
 from distributary.publish.parking import Loss
+from distributary.store.base import local_path
 from distributary.web.answers import not_found
 
 # Remembered answers: computed once for each state of the lake, however many people look.
@@ -144,7 +150,10 @@ class Reading:
         self.ledger = Ledger(lake, storage_options=options)
         self._memo = Memo()
         self._versions = Versions(options)
-        self._states: Lately[tuple[tuple[str, str, int], ...]] = Lately(_STATE_SECONDS)
+        remote = local_path(lake) is None
+        self._states: Lately[dict[str, Live]] = Lately(
+            _REMOTE_SECONDS if remote else _STATE_SECONDS
+        )
 
     def require(self) -> None:
         """A clear word where the lake is gone."""
@@ -203,22 +212,26 @@ class Reading:
     def status(self) -> Status:
         """How all pipelines stand."""
         self.require()
-        states = self._now()
-        known = {checkpoint: state for checkpoint, state, _ in states}
+        live, now = self._now(), datetime.now(UTC)
         ledger = (self.version("batches"), self.version("tables"))
         losses = tuple(sorted(self._losses().items()))
-        version = (*ledger, self._letter_versions(), states, losses)
-        return self._memo.get(
+        # what the ledger says is read when it has changed, what processes do whenever asked
+        settled = self._memo.get(
             "status",
-            version,
+            (*ledger, self._letter_versions(), tuple(live), losses),
             lambda: status(
                 self.lake,
-                liveness=lambda checkpoint: known.get(checkpoint) or liveness(checkpoint),
+                liveness=lambda checkpoint: "unknown",
                 tz=UTC,
                 shown=SHOWN,
                 storage_options=self.options,
             ),
         )
+        pipelines = (
+            now_with(each, live.get(each.checkpoint, Live()), now=now, tz=UTC)
+            for each in settled.pipelines
+        )
+        return replace(settled, now=now, pipelines=tuple(pipelines))
 
     def pipeline(self, name: str) -> PipelineStatus:
         """How one pipeline stands."""
@@ -281,19 +294,9 @@ class Reading:
         paths = sorted({letters.path for letters in self.letters().values()})
         return tuple(map(self._versions.of, paths))
 
-    def _now(self) -> tuple[tuple[str, str, int], ...]:
-        """Checkpoints, whether somebody runs on them, and when their last failure was."""
+    def _now(self) -> dict[str, Live]:
+        """By checkpoint, how its process does."""
         return self._states.get(
             "",
-            lambda: tuple(
-                (card.checkpoint, liveness(card.checkpoint), _failed_at(card.checkpoint))
-                for card in self.cards()
-            ),
+            lambda: {card.checkpoint: live_of(card.checkpoint, liveness) for card in self.cards()},
         )
-
-
-def _failed_at(checkpoint: str) -> int:
-    try:
-        return (Path(checkpoint) / "failure.json").stat().st_mtime_ns
-    except OSError:
-        return 0

@@ -25,6 +25,7 @@ from distributary.observe.events import (
     Failed,
     Idle,
     ProcessStarted,
+    Recovered,
     SchemaSeen,
     Stopped,
     TableParked,
@@ -122,7 +123,7 @@ class Wording:
         if again is None:
             what = f"stopped: {what}"
             return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="stopped")
-        what, subject = f"{what}, tried again in {again:.0f} s", str(event.error.code)
+        what, subject = f"retrying: {what}, next try in {again:.0f} s", str(event.error.code)
         return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
@@ -293,7 +294,7 @@ def _listed(names: Iterable[str], *, most: int = 10) -> str:
 
 HEARD = (
     *(BatchSettled, BatchStarted, Failed, Idle, ProcessStarted),
-    *(SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
+    *(Recovered, SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
 )
 """The events that can change something."""
 
@@ -348,6 +349,8 @@ class Rules:
                 yield from self._resolve(Kind.PARKED, event.table)
             case SchemaSeen() if self._on.schema_:
                 self._seen.append(event)
+            case Recovered():
+                yield from self._resolve(Kind.FAILURE)
             case Idle():
                 yield from self._caught_up(event.at)
             case BatchStarted() | ProcessStarted():

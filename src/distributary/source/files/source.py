@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from distributary.config.lake import local_path
 from distributary.config.source import FilesSource as FilesSourceConfig
 from distributary.errors import (
     DistributaryError,
@@ -53,6 +52,7 @@ from distributary.source.files.bytes import (
 from distributary.source.files.catalogue import Catalogue, CataloguedFile, FoundFile, Walk, Wanted
 from distributary.source.files.json import read_json
 from distributary.source.files.parquet import beginning, read_parquet
+from distributary.store.base import local_path
 
 # Runs in tasks: opens change files, and gives their events as raw records.
 #

@@ -1,0 +1,315 @@
+"""What a run measures beside its batches: lag, freshness, and whether its source is there.
+
+A thread asks the source every few seconds where it ends, over a connection of its own, and writes
+down how the run does (`observe/pulse.py`). No batch ever waits for it. It is also the first to see
+that a broker is gone: a task of Spark waits for minutes before it says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Protocol
+
+from distributary.errors import DistributaryError, SourceUnavailableError
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    Beat,
+    Event,
+    EventBus,
+    Failed,
+    Idle,
+    Recovered,
+    StepFinished,
+)
+from distributary.observe.pulse import (
+    MOST_PARTITIONS,
+    Backlog,
+    Pulse,
+    Trouble,
+    UnderWay,
+    write_pulse,
+)
+from distributary.source.base import BatchInput, Position
+from distributary.store.base import Store
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 3.0
+_BUCKET_SECONDS = 15.0
+"""Between two pulses in a bucket, where each is a request; news of trouble does not wait."""
+_REMEMBERED = 400
+"""Looks at the ends of partitions that are kept, to tell when a record came."""
+_FAR = timedelta(minutes=1).total_seconds()
+"""A record's own time that differs by more from when it came is not when it was produced."""
+_LONGEST_KEPT = timedelta(days=30).total_seconds()
+"""Where nobody saw it come: a record that says it is older than this says nothing about delay."""
+_STEPS = {"plan": "stage", "stage": "manifest", "manifest": "publish", "publish": "settle"}
+
+
+class Ends(Protocol):
+    """Where a source with offsets ends."""
+
+    def ask(self) -> Mapping[str, int]:
+        """By `topic/partition`, one past the newest record. Raises SourceUnavailableError."""
+        ...
+
+    def reached(self, position: Position) -> Mapping[str, int]:
+        """By `topic/partition`, the first record that is not read at a position."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind its source a batch was when it was settled."""
+
+    records: int | None = None
+    by_partition: Mapping[str, int] = field(default_factory=dict)
+    seconds: float | None = None
+    """From when the newest record of the batch was produced to now."""
+    event_seconds: float | None = None
+    """How old that record says it is, where that is far from the truth."""
+
+
+def unread(ends: Mapping[str, int], reached: Mapping[str, int]) -> dict[str, int]:
+    """Records between what was read and the ends; a new partition is read from its beginning."""
+    return {place: max(0, end - reached.get(place, 0)) for place, end in ends.items()}
+
+
+def lag_without_asking(source: BatchInput, newest_us: int | None) -> Lag:
+    """What a batch knows of its lag by itself: where its source ended when it was planned."""
+    age, event = _delay(source.age_seconds(newest_us), None, by_source=source.newest_us is not None)
+    return Lag(source.lag, source.lag_by_partition, age, event)
+
+
+def _delay(
+    age: float | None, seen: float | None, *, by_source: bool
+) -> tuple[float | None, float | None]:
+    """Seconds since a record was produced, and its own word for it where that cannot be true.
+
+    `age` is what the record's time says, `seen` how long ago the source was seen to have it for
+    the first time, if anybody looked before it came.
+    """
+    if age is None or by_source:
+        return age, None
+    if seen is not None and not -_FAR <= age - seen <= _FAR:
+        return seen, age
+    if seen is None and not -_FAR <= age <= _LONGEST_KEPT:
+        return None, age
+    return max(age, 0.0), None
+
+
+class Monitor:
+    """The pulse of one run, while this lasts. Listens to the bus of the run."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        bus: EventBus,
+        *,
+        checkpoint: Store,
+        ends: Ends | None = None,
+        is_owner: Callable[[], bool] = lambda: True,
+        mask: Callable[[str], str] = str,
+        every: float = BEAT_SECONDS,
+    ) -> None:
+        self._pipeline, self._bus, self._checkpoint = pipeline, bus, checkpoint
+        self._ends, self._is_owner, self._mask, self._every = ends, is_owner, mask, every
+        self._lock = threading.Lock()
+        self._pulse = Pulse(datetime.now(UTC))
+        self._position: Position | None = None
+        self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
+        self._noticed = False
+        """Whether the trouble was noticed here, and by no batch yet."""
+        self._news, self._ended = threading.Event(), threading.Event()
+        self._written = 0.0
+        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        self._detach = self._bus.subscribe(self._hear)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._detach()
+        self._ended.set()
+        self._news.set()
+        # a question that is not answered ends by itself, and nobody needs the answer any more
+        self._thread.join(self._every)
+        with self._lock:
+            self._pulse = replace(self._pulse, trouble=None, under_way=None)
+        if self._is_owner():
+            self._write()
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether something is tried again."""
+        return self._pulse.trouble is not None
+
+    def settled(self, position: Position) -> None:
+        """All tables have what comes before this position."""
+        self._position = position
+        with self._lock:
+            looked = self._looks[-1] if self._looks else None
+            if looked is not None:
+                self._pulse = replace(self._pulse, backlog=self._backlog(*looked))
+
+    def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
+        """How far behind a batch is that is settled now; asks nobody."""
+        known = lag_without_asking(source, newest_us)
+        if self._ends is None:
+            return known
+        with self._lock:
+            looks = list(self._looks)
+        reached = self._ends.reached(source.end)
+        if looks:
+            left = unread(looks[-1][1], reached)
+            known = replace(known, records=sum(left.values()), by_partition=left)
+        came = _came(looks, {f"{r.topic}/{r.partition}": r.end for r in source.ranges})
+        seen = None if came is None else (datetime.now(UTC) - came).total_seconds()
+        age = None if newest_us is None else time.time() - newest_us / 1e6
+        seconds, event = _delay(age, seen, by_source=False)
+        return replace(known, seconds=seconds, event_seconds=event)
+
+    def _hear(self, event: Event) -> None:
+        with self._lock:
+            now = self._pulse
+            match event:
+                case BatchStarted():
+                    batch = UnderWay(event.batch, event.at, "plan", event.records)
+                    self._pulse = replace(now, under_way=batch)
+                case StepFinished() if now.under_way is not None:
+                    step = _STEPS.get(event.step, now.under_way.step)
+                    self._pulse = replace(now, under_way=replace(now.under_way, step=step))
+                case Failed() if event.retry_in is not None:
+                    batch_now = now.under_way if event.under_way else None
+                    self._noticed = event.under_way
+                    trouble = self._troubled(now.trouble, event)
+                    self._pulse = replace(now, trouble=trouble, under_way=batch_now)
+                    self._news.set()
+                case BatchSettled() | Idle() | Recovered():
+                    batch_now = now.under_way if isinstance(event, Recovered) else None
+                    self._pulse = replace(now, trouble=None, under_way=batch_now)
+                    if now.trouble is not None:
+                        self._noticed = False
+                        self._news.set()
+
+    def _troubled(self, before: Trouble | None, event: Failed) -> Trouble:
+        facts = event.error.as_dict()
+        names = ("code", "what", "where", "evidence", "next_step")
+        return Trouble(
+            since=event.at if before is None else before.since,
+            attempts=1 if before is None else before.attempts + 1,
+            next_try=event.at + timedelta(seconds=event.retry_in or 0.0),
+            error={name: self._mask(str(facts[name])) for name in names},
+        )
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._look()
+                self._beat()
+                self._write_sometimes()
+            except Exception:
+                # whatever it is, batches go on, and the next look may be better
+                _log.warning("the lag could not be measured", exc_info=True)
+            self._news.wait(self._every)
+
+    def _look(self) -> None:
+        """Ask the source where it ends; one that does not answer twice in a row is away."""
+        if self._ends is None:
+            return
+        try:
+            try:
+                ends = self._ends.ask()
+            except SourceUnavailableError:
+                if self._ended.is_set():
+                    return
+                ends = self._ends.ask()
+        except SourceUnavailableError as error:
+            self._notice(error)
+            return
+        except DistributaryError as error:
+            # what cannot pass by itself is told by the batch that meets it
+            _log.info("the source was not asked for its end: %s", error.what)
+            return
+        with self._lock:
+            looked = datetime.now(UTC), ends
+            self._looks.append(looked)
+            self._pulse = replace(self._pulse, backlog=self._backlog(*looked))
+            over = self._pulse.trouble if self._noticed else None
+        if over is not None:
+            seconds = (datetime.now(UTC) - over.since).total_seconds()
+            self._bus.publish(Recovered(pipeline=self._pipeline, seconds=seconds))
+
+    def _notice(self, error: SourceUnavailableError) -> None:
+        event = Failed(pipeline=self._pipeline, error=error, retry_in=self._every, under_way=True)
+        if not self.in_trouble and not self._ended.is_set():
+            self._bus.publish(event)
+        elif self._noticed:
+            # everybody was told: only the time of the next try is new
+            self._hear(event)
+
+    def _backlog(self, at: datetime, ends: Mapping[str, int]) -> Backlog | None:
+        if self._ends is None or self._position is None:
+            return None
+        left = unread(ends, self._ends.reached(self._position))
+        worst = sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS]
+        return Backlog(at, sum(left.values()), dict(worst))
+
+    def _beat(self) -> None:
+        found = self._pulse.backlog
+        beat = Beat(pipeline=self._pipeline)
+        if found is not None:
+            beat = replace(
+                beat,
+                lag_records=found.records,
+                lag_by_partition=found.partitions,
+                lag_at=found.at,
+            )
+        self._bus.publish(beat)
+
+    def _write_sometimes(self) -> None:
+        urgent = self._news.is_set()
+        self._news.clear()
+        pause = 0.0 if self._checkpoint.asks_for_free else _BUCKET_SECONDS
+        if urgent or time.monotonic() - self._written >= pause:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        with self._lock:
+            pulse = replace(self._pulse, at=datetime.now(UTC))
+        write_pulse(self._checkpoint, pulse)
+
+
+def _came(
+    looks: list[tuple[datetime, Mapping[str, int]]], ends: Mapping[str, int]
+) -> datetime | None:
+    """When the newest of these records was first seen at its source; None if it was there before.
+
+    `ends` are one past the last record of each partition.
+    """
+
+    def seen_with(place: str, end: int) -> int:
+        return bisect_left(looks, end, key=lambda look: look[1].get(place, 0))
+
+    firsts = {seen_with(place, end) for place, end in ends.items()}
+    first = max(firsts, default=0)
+    if not first:
+        return None
+    # what not even the last look has seen came since then
+    return looks[first][0] if first < len(looks) else datetime.now(UTC)

@@ -1,0 +1,162 @@
+"""How a run does right now, for other processes: a small file beside its checkpoint.
+
+The ledger says what was done. What is under way, what is not read yet and what is tried again after
+a failure is known by the run alone, so it writes that down every few seconds (`pulse.json`), and
+the error that ended it (`failure.json`). A process that was killed cannot take anything back: what
+a pulse says about trouble counts only as long as the owner of the checkpoint is alive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from distributary.errors import DistributaryError
+from distributary.observe.log_format import plain
+from distributary.store.base import Store, at
+
+FORMAT = 1
+_PULSE, _FAILURE = "pulse.json", "failure.json"
+MOST_PARTITIONS = 1000
+"""Partitions whose lag is told one by one; the sum is of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What the source holds and no table has yet."""
+
+    at: datetime
+    """When the source was asked."""
+    records: int
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    """The same by `topic/partition`, the furthest behind first."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The batch that is being worked on."""
+
+    batch: int
+    started_at: datetime
+    step: str
+    """plan, stage, manifest, publish or settle."""
+    records: int | None = None
+    """How many the source says are in it, where it can tell beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A failure that is tried again."""
+
+    since: datetime
+    """When it failed first."""
+    attempts: int
+    """How often it has failed since."""
+    next_try: datetime | None
+    error: Mapping[str, Any]
+    """Code, what, where, evidence and next step."""
+
+    def as_failure(self) -> dict[str, Any]:
+        """As `status` shows failures."""
+        more = {"since": self.since, "attempts": self.attempts, "next_try": self.next_try}
+        return {**self.error, **plain({"at": self.since, **more})}
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a run has said of itself last."""
+
+    at: datetime
+    trouble: Trouble | None = None
+    backlog: Backlog | None = None
+    under_way: UnderWay | None = None
+
+
+def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
+    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    with suppress(OSError):
+        text = json.dumps({"format": FORMAT, **plain(pulse)}).encode()
+        checkpoint.write(_PULSE, text, durable=False)
+
+
+def read_pulse(checkpoint: str) -> Pulse | None:
+    """What was written last; None where nothing was, or it cannot be read."""
+    try:
+        return _pulse(json.loads(at(checkpoint).read(_PULSE)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def forget_pulse(checkpoint: Store) -> None:
+    """Another process owns the checkpoint now: what the one before said is no longer so."""
+    with suppress(OSError):
+        checkpoint.remove(_PULSE)
+
+
+def _pulse(content: Mapping[str, Any]) -> Pulse:
+    # whoever can write to a lake can write what they like into this
+    trouble, backlog, batch = (content[name] for name in ("trouble", "backlog", "under_way"))
+    return Pulse(
+        at=_moment(content["at"]),
+        trouble=None
+        if trouble is None
+        else Trouble(
+            since=_moment(trouble["since"]),
+            attempts=int(trouble["attempts"]),
+            next_try=None if trouble["next_try"] is None else _moment(trouble["next_try"]),
+            error={str(k): v for k, v in trouble["error"].items() if isinstance(v, str | bool)},
+        ),
+        backlog=None
+        if backlog is None
+        else Backlog(
+            at=_moment(backlog["at"]),
+            records=int(backlog["records"]),
+            partitions={str(k): int(v) for k, v in backlog["partitions"].items()},
+        ),
+        under_way=None
+        if batch is None
+        else UnderWay(
+            batch=int(batch["batch"]),
+            started_at=_moment(batch["started_at"]),
+            step=str(batch["step"]),
+            records=None if batch["records"] is None else int(batch["records"]),
+        ),
+    )
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+# Why the last run ended, if an error ended it.
+
+
+def write_failure(checkpoint: Store, error: DistributaryError) -> None:
+    """Remember an error; a folder that is not there is not made for it.
+
+    Where the error is that nothing can be written, neither can this: the error is what counts.
+    """
+    content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
+    with suppress(OSError):
+        if checkpoint.exists():
+            checkpoint.write(_FAILURE, json.dumps(content).encode(), durable=False)
+
+
+def clear_failure(checkpoint: Store) -> None:
+    """The pipeline has done something since."""
+    with suppress(OSError):
+        checkpoint.remove(_FAILURE)
+
+
+def read_failure(checkpoint: str) -> dict[str, Any] | None:
+    """The last run's error, if that is how it ended."""
+    try:
+        content = json.loads(at(checkpoint).read(_FAILURE))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

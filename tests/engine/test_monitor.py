@@ -1,0 +1,178 @@
+"""What is measured beside the batches: lag, freshness, a source that is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary.engine.monitor import Monitor, unread
+from distributary.errors import SourceError, SourceUnavailableError
+from distributary.model.manifest import SourceRange
+from distributary.observe.events import BatchStarted, Beat, Event, EventBus, Failed, Recovered
+from distributary.observe.pulse import Pulse, read_pulse
+from distributary.source.base import BatchInput, Position
+from distributary.store.base import at
+from tests.waiting import eventually
+
+YEARS = 3 * 365 * 86_400
+
+
+class Offsets:
+    """A source that ends where it is told to, or does not answer."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {"t/0": 100}
+        self.error: SourceError | None = None
+
+    def ask(self) -> Mapping[str, int]:
+        if self.error is not None:
+            raise self.error
+        return dict(self.ends)
+
+    def reached(self, position: Position) -> Mapping[str, int]:
+        found: Mapping[str, int] = position["offsets"]
+        return found
+
+
+class Watched:
+    """A monitor that looks often, and all that it tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.source, self.bus = folder, Offsets(), EventBus()
+        self.events: list[Event] = []
+        self.bus.subscribe(self.events.append)
+        self.monitor = Monitor(
+            "games", self.bus, checkpoint=at(folder), ends=self.source, every=0.02
+        )
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def pulse(self) -> Pulse:
+        found = read_pulse(str(self.folder))
+        assert found is not None
+        return found
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        eventually(happened, seconds=20)
+
+    def look_again(self) -> None:
+        """Wait until the source was asked, and asked once more."""
+        for _ in range(2):
+            seen = len(self.of(Beat))
+            self.until(lambda seen=seen: len(self.of(Beat)) > seen)  # type: ignore[misc]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    made = Watched(tmp_path)
+    with made.monitor:
+        yield made
+
+
+def batch(end: int, *, newest_us: int | None = None) -> BatchInput:
+    ranges = (SourceRange("t", 0, 0, end, end),)
+    nothing: Any = None
+    return BatchInput(nothing, nothing, ranges, {"offsets": {"t/0": end}}, newest_us=newest_us)
+
+
+def test_a_new_partition_is_not_read_at_all() -> None:
+    assert unread({"t/0": 10, "t/1": 4}, {"t/0": 12}) == {"t/0": 0, "t/1": 4}
+
+
+def test_lag_is_measured_while_a_batch_is_under_way(watched: Watched) -> None:
+    watched.monitor.settled({"offsets": {"t/0": 30}})
+    watched.bus.publish(BatchStarted(pipeline="games", batch=7, records=70))
+    watched.until(lambda: any(b.lag_records == 70 for b in watched.of(Beat)))
+    watched.source.ends["t/0"] = 130
+    watched.until(lambda: any(b.lag_records == 100 for b in watched.of(Beat)))
+    found = watched.pulse()
+    assert found.under_way is not None and found.under_way.batch == 7
+    assert found.backlog is not None
+    # by what was asked last, and without another question
+    watched.source.error = SourceError("refused")
+    lag = watched.monitor.lag(batch(100), None)
+    assert (lag.records, lag.by_partition) == (30, {"t/0": 30})
+
+
+def test_a_source_that_is_away_is_noticed_beside_the_batch(watched: Watched) -> None:
+    watched.bus.publish(BatchStarted(pipeline="games", batch=7))
+    watched.source.error = SourceUnavailableError("the broker does not answer")
+    watched.until(lambda: watched.pulse().trouble is not None)
+    watched.look_again()
+    (told,) = watched.of(Failed)
+    assert told.under_way and told.error.code == "SOURCE_UNAVAILABLE"
+    assert watched.pulse().under_way is not None
+    watched.source.error = None
+    watched.until(lambda: bool(watched.of(Recovered)))
+    watched.until(lambda: watched.pulse().trouble is None)
+    assert len(watched.of(Recovered)) == 1
+
+
+def test_what_a_batch_tries_again_is_over_when_the_batch_says_so(watched: Watched) -> None:
+    gone = SourceUnavailableError("gone")
+    watched.bus.publish(Failed(pipeline="games", error=gone, retry_in=1.0))
+    watched.bus.publish(Failed(pipeline="games", error=gone, retry_in=1.0))
+    watched.look_again()
+    found = watched.pulse().trouble
+    assert found is not None and found.attempts == 2
+    assert not watched.of(Recovered)
+    watched.bus.publish(Recovered(pipeline="games"))
+    watched.until(lambda: watched.pulse().trouble is None)
+
+
+def test_nothing_is_left_of_trouble_when_a_run_has_ended(tmp_path: Path) -> None:
+    made = Watched(tmp_path)
+    with made.monitor:
+        made.source.error = SourceUnavailableError("gone")
+        made.until(lambda: bool(made.of(Failed)))
+    assert made.pulse().trouble is None
+
+
+def test_one_that_was_overtaken_leaves_the_pulse_of_the_other(tmp_path: Path) -> None:
+    monitor = Monitor("games", EventBus(), checkpoint=at(tmp_path), is_owner=lambda: False)
+    with monitor:
+        eventually(lambda: read_pulse(str(tmp_path)) is not None, seconds=20)
+        monitor._ended.set()
+        monitor._news.set()
+        monitor._thread.join()
+        (tmp_path / "pulse.json").write_text("of the other")
+    assert (tmp_path / "pulse.json").read_text() == "of the other"
+
+
+def microseconds(ago: float) -> int:
+    return int((time.time() - ago) * 1e6)
+
+
+def test_a_time_that_is_far_off_is_not_taken_for_a_delay(watched: Watched) -> None:
+    watched.look_again()
+    watched.source.ends["t/0"] = 120
+    watched.look_again()
+    lag = watched.monitor.lag(batch(120), microseconds(YEARS))
+    assert lag.seconds is not None and lag.seconds < 3600
+    assert lag.event_seconds is not None and lag.event_seconds > YEARS - 60
+    # a clock that is ahead is no better
+    ahead = watched.monitor.lag(batch(120), microseconds(-3600))
+    assert ahead.seconds is not None and ahead.seconds >= 0 and ahead.event_seconds is not None
+
+
+def test_a_time_that_fits_is_taken(watched: Watched) -> None:
+    watched.look_again()
+    watched.source.ends["t/0"] = 120
+    watched.look_again()
+    lag = watched.monitor.lag(batch(120), microseconds(20))
+    assert lag.seconds is not None and lag.seconds >= 20 and lag.event_seconds is None
+
+
+def test_records_that_were_there_before_tell_their_age_unless_it_is_absurd(
+    watched: Watched,
+) -> None:
+    watched.look_again()
+    week = watched.monitor.lag(batch(100), microseconds(7 * 86_400))
+    assert week.seconds is not None and week.seconds >= 7 * 86_400 and week.event_seconds is None
+    old = watched.monitor.lag(batch(100), microseconds(YEARS))
+    assert old.seconds is None and old.event_seconds is not None

@@ -1,0 +1,105 @@
+"""What a run says of itself while it runs, and what others make of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+
+from distributary.errors import SourceUnavailableError
+from distributary.observe.pipelines import Registration, register
+from distributary.observe.pulse import (
+    Backlog,
+    Pulse,
+    Trouble,
+    UnderWay,
+    forget_pulse,
+    read_pulse,
+    write_failure,
+    write_pulse,
+)
+from distributary.observe.status import status
+from distributary.store.base import at
+
+
+@pytest.fixture
+def stands(lake, noon, tmp_path):
+    """From a state and a pulse to how the pipeline stands."""
+    place = tmp_path / "checkpoint"
+    register(lake.path, Registration("games", "games.yaml", str(place)))
+    for batch in range(3):
+        lake.settle(lake.manifest(batch, entries=[lake.entry("chess", records=60)]), lag_records=0)
+    place.mkdir()
+
+    def ask(state, pulse=None, *, minutes=1):
+        if pulse is not None:
+            write_pulse(at(place), pulse)
+        now = noon + timedelta(minutes=minutes)
+        (found,) = status(lake.path, liveness=lambda _: state, now=now, tz=UTC).pipelines
+        return found
+
+    ask.place = place
+    return ask
+
+
+def troubled(noon) -> Pulse:
+    error = SourceUnavailableError("the broker does not answer", where="h:1").as_dict()
+    error.pop("context", None)
+    later = noon + timedelta(seconds=50)
+    return Pulse(later, Trouble(noon + timedelta(seconds=45), 3, later, error))
+
+
+def test_what_is_written_is_read_again(tmp_path: Path, noon) -> None:
+    whole = Pulse(
+        noon,
+        troubled(noon).trouble,
+        Backlog(noon, 12, {"t/0": 7, "t/1": 5}),
+        UnderWay(4, noon, "stage", 100),
+    )
+    write_pulse(at(tmp_path), whole)
+    assert read_pulse(str(tmp_path)) == whole
+    forget_pulse(at(tmp_path))
+    assert read_pulse(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"at": 3}', '{"at": "2026-11-15", "trouble": 1}', "[" * 99999]
+)
+def test_a_pulse_that_a_stranger_wrote_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pulse.json").write_text(text)
+    assert read_pulse(str(tmp_path)) is None
+
+
+def test_a_pipeline_that_tries_again_is_retrying(stands, noon) -> None:
+    found = stands("running", troubled(noon))
+    assert found.state == "retrying"
+    assert found.failure["code"] == "SOURCE_UNAVAILABLE"
+    assert (found.failure["attempts"], found.failure["since"]) == (3, "2026-11-15T12:00:45.000Z")
+    assert found.failure["next_try"] == "2026-11-15T12:00:50.000Z"
+
+
+def test_a_process_that_died_while_it_tried_again_is_not_retrying(stands, noon) -> None:
+    found = stands("crashed", troubled(noon))
+    assert (found.state, found.failure, found.records_per_second) == ("crashed", None, None)
+    write_failure(at(stands.place), SourceUnavailableError("gave up"))
+    assert stands("stopped").failure["what"] == "gave up"
+
+
+def test_lag_is_what_was_measured_last(stands, noon) -> None:
+    measured = noon + timedelta(seconds=40)
+    found = stands("running", Pulse(measured, backlog=Backlog(measured, 900, {"t/0": 900})))
+    assert (found.lag.lag_records, found.lag.lag_at) == (900, measured)
+    assert found.lag_in_words.startswith("900 behind")
+    assert found.backlog.partitions == {"t/0": 900}
+    # what a batch has settled since then counts more
+    older = Pulse(noon, backlog=Backlog(noon - timedelta(minutes=5), 900))
+    assert stands("running", older).lag.lag_records == 0
+
+
+def test_only_what_runs_has_a_batch_under_way_and_a_speed(stands, noon) -> None:
+    pulse = Pulse(noon, under_way=UnderWay(4, noon, "stage"))
+    assert stands("running", pulse).under_way.step == "stage"
+    assert stands("running").records_per_second
+    assert stands("crashed").under_way is None
+    assert stands("crashed").records_per_second is None
