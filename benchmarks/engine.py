@@ -81,14 +81,16 @@ def ingested(path: Path, *, trigger: str, batches: int) -> list[dict[str, Any]]:
     return watch.batches
 
 
-def kafka_pipeline(order: Order, *, name: str, message: str, tables: str) -> Path:
-    """The pipeline file of a case that reads the suite's topic."""
+def kafka_pipeline(
+    order: Order, *, name: str, message: str, tables: str, schemas: bool = True
+) -> Path:
+    """The pipeline file of a case that reads the suite's topic, with or without a registry."""
     source = f"type: kafka, bootstrap_servers: {order.servers}, topics: [{order.topic}]"
     return write_pipeline(
         order.root,
         name=name,
         source=f"{{{source}, max_records_per_batch: {order.records}}}",
-        registry=f'{{url: "{order.registry}"}}',
+        registry=f'{{url: "{order.registry}"}}' if schemas else "null",
         message=message,
         tables=tables,
     )

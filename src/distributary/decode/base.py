@@ -114,7 +114,9 @@ def origins(decoded: Decoded, positions: Positions) -> Positions:
     return kept
 
 
-# Arrow's arrays in numpy.
+# Arrow's arrays in numpy and Python.
+
+_AT_ONCE = 10_000
 
 
 def truths(flags: pa.Array) -> Mask:
@@ -133,6 +135,12 @@ def where(flags: pa.Array | Mask) -> list[int]:
         truths(flags) if isinstance(flags, pa.Array) else flags
     ).tolist()
     return found
+
+
+def iterated(array: pa.BinaryArray) -> Iterator[bytes]:
+    """The bytes of each element of an array without nulls; never all of them at once."""
+    for start in range(0, len(array), _AT_ONCE):
+        yield from array[start : start + _AT_ONCE].to_pylist()
 
 
 def offsets_of(lists: pa.Array) -> npt.NDArray[np.int32]:
@@ -335,11 +343,13 @@ def by_halves(
     *,
     most_bytes: int = SLICE_BYTES,
     patience: int | None = None,
+    few: int = _FEW,
 ) -> Iterator[tuple[slice, Read | None]]:
     """The parts of an array in their order, with what was read of each; None where it was refused.
 
-    What has more than `most_bytes` is halved without asking. After `patience` parts in a row that
-    stay refused, all the rest counts as refused: trying on would cost more than it could save.
+    What has more than `most_bytes` is halved without asking, what has only `few` elements is not
+    halved. After `patience` parts in a row that stay refused, all the rest counts as refused:
+    trying on would cost more than it could save.
     """
     waiting = [slice(0, len(array))] if len(array) else []
     refusals = 0
@@ -349,7 +359,7 @@ def by_halves(
         large = count > 1 and some.nbytes > most_bytes
         tried = not large and (patience is None or refusals < patience)
         found = read(some) if tried else None
-        if found is None and (large or (tried and count > _FEW)):
+        if found is None and (large or (tried and count > few)):
             half = part.start + count // 2
             waiting += [slice(half, part.stop), slice(part.start, half)]
             continue
@@ -392,6 +402,7 @@ class TwoSpeedDecoder(ABC):
 
     _engine: Any
     _patience: int | None = None
+    _few = _FEW
 
     def __init__(
         self,
@@ -429,13 +440,13 @@ class TwoSpeedDecoder(ABC):
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
         """What the engine makes of an array; None where it refuses it."""
 
-    @abstractmethod
     def _rows(self) -> Rows:
         """No rows yet, of payloads that are read one by one."""
+        raise NotImplementedError("without it `_carefully` must not be that of the base")
 
     def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         patience = 0 if self._engine is None else self._patience
-        for part, quick in by_halves(array, self._quickly, patience=patience):
+        for part, quick in by_halves(array, self._quickly, patience=patience, few=self._few):
             self._add(quick, array[part], positions[part], gathered)
 
     def _add(
@@ -464,7 +475,7 @@ class TwoSpeedDecoder(ABC):
         rows = self._rows()
         owners: list[int] = []
         empty = 0
-        for position, data in zip(positions.tolist(), array.to_pylist(), strict=True):
+        for position, data in zip(positions.tolist(), iterated(array), strict=True):
             try:
                 count = rows.add(data)
             except RefusedError as error:

@@ -8,7 +8,11 @@ column. `default` is not applied: it says what a reader may assume, not what was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any, cast
 
 import jsonschema_rs
@@ -20,17 +24,20 @@ from distributary.decode.base import (
     TEXT,
     DecodeLimits,
     Expansion,
+    Gathered,
+    Positions,
     Quick,
     RefusedError,
-    Rows,
     TwoSpeedDecoder,
+    attempt,
+    iterated,
     nulls,
     owners,
     where,
     width,
 )
 from distributary.decode.json.columns import (
-    StructBuilder,
+    array_of,
     doubtful_null,
     engine_supports,
     kind_of,
@@ -38,9 +45,10 @@ from distributary.decode.json.columns import (
     mismatch,
     read_texts,
     reader_type,
+    rows_of,
 )
 from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
-from distributary.decode.json.text import parse, render
+from distributary.decode.json.text import parse, plain_numbers, render
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
@@ -104,15 +112,32 @@ MAX_DEPTH = 100
 _PLAIN = 2
 """Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
 
+_BYTES_AT_ONCE, _PAYLOADS_AT_ONCE = 1024 * 1024, 500
+"""What is held as objects before it becomes columns: few enough to stay in the caches."""
+
 _MOST_SQUARES = 25_000**2
 """A pattern may look around from each character of a text: one of so many takes seconds."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Spares the garbage collector thousands of values that no cycle can hold: a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class JsonDecoder(TwoSpeedDecoder):
     """Decodes the payloads of one schema."""
 
-    # an object with a name that the schema does not have is refused, and every record may be one
-    _patience = 4
+    # an object with a name that the schema does not have is refused, and every record may be one;
+    # read one by one they take twice as long, and that is soon less than to look for the others
+    _patience = 2
+    _few = 2_000
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
         self._max_depth = min(limits.max_depth, MAX_DEPTH)
@@ -125,6 +150,7 @@ class JsonDecoder(TwoSpeedDecoder):
         columns = _columns(row, message) + ((REST,) if row.leaves_rest else ())
         schema = pa.schema([pa.field(c.name, c.type) for c in columns])
         super().__init__(columns, schema, _expansion(self._payload, self._max_depth), limits)
+        self._rest_of = rest_of(row.members[0].value if self._payload.bare else row)
         deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
         self._engine: pa.DataType | None = None
         if engine_supports(row) and not deep:
@@ -163,11 +189,63 @@ class JsonDecoder(TwoSpeedDecoder):
         doubtful.extend(where(nulls(values)))
         return pa.RecordBatch.from_struct_array(lake_array(values, row, doubtful))
 
-    def _rows(self) -> Rows:
-        return _Rows(self._contents, self._payload, self._schema)
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        """Read payloads one by one, and make columns of as many as are cheap to hold as objects."""
+        with _uncollected():
+            self._one_by_one(array, positions, gathered)
 
-    def _contents(self, data: bytes) -> list[Any]:
-        content = parse(data, max_depth=self._max_depth)
+    def _one_by_one(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        payloads: list[list[Any]] = []
+        owners: list[int] = []
+        size = 0
+        for position, data, plain in zip(
+            positions.tolist(), iterated(array), plain_numbers(array), strict=True
+        ):
+            try:
+                payloads.append(self._contents(data, plain=plain))
+            except RefusedError as error:
+                gathered.fail(position, error.code, error.reason, at_byte=error.position)
+                continue
+            owners.append(position)
+            size += len(data)
+            if size > _BYTES_AT_ONCE or len(owners) >= _PAYLOADS_AT_ONCE:
+                self._gather(payloads, owners, gathered)
+                payloads, owners, size = [], [], 0
+        self._gather(payloads, owners, gathered)
+
+    def _gather(
+        self, payloads: Sequence[list[Any]], positions: Sequence[int], gathered: Gathered
+    ) -> None:
+        """Add the rows of payloads; one that has a value without a place in its column fails."""
+        if not payloads:
+            return
+        try:
+            batch = self._built([*chain.from_iterable(payloads)])
+        except RefusedError as error:
+            if len(payloads) == 1:
+                gathered.fail(positions[0], error.code, error.reason, at_byte=error.position)
+                return
+            half = len(payloads) // 2
+            self._gather(payloads[:half], positions[:half], gathered)
+            self._gather(payloads[half:], positions[half:], gathered)
+            return
+        counts = [*map(len, payloads)]
+        gathered.add(batch, np.repeat(np.array(positions, np.int64), counts), empty=counts.count(0))
+
+    def _built(self, contents: list[Any]) -> pa.RecordBatch:
+        row = self._payload.row
+        if self._payload.bare:
+            array = array_of(row.members[0].value, contents)
+            batch = pa.RecordBatch.from_arrays([array], schema=pa.schema(list(row.type)))
+        else:
+            batch = rows_of(row, contents)
+        if self._rest_of is None:
+            return batch
+        rest = [None if left is NOTHING else render(left) for left in map(self._rest_of, contents)]
+        return _with_rest(batch, pa.array(rest, pa.string()), self._schema)
+
+    def _contents(self, data: bytes, *, plain: bool) -> list[Any]:
+        content = parse(data, max_depth=self._max_depth, plain=plain)
         self._validate(content)
         if not self._payload.listed:
             return [content]
@@ -179,10 +257,10 @@ class JsonDecoder(TwoSpeedDecoder):
         if self._looks_around and _squares(content) > _MOST_SQUARES:
             reason = "its texts are too long for the patterns with look-around of the schema"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
+        if attempt(partial(self._validator.is_valid, content)):
+            return
         try:
             with no_panic():
-                if self._validator.is_valid(content):
-                    return
                 self._validator.validate(content)
         except jsonschema_rs.ValidationError as error:
             path = self._shown_path(error.instance_path)
@@ -215,44 +293,6 @@ def _with_rest(batch: pa.RecordBatch, rest: pa.Array, schema: pa.Schema) -> pa.R
     if batch.num_columns == len(schema):
         return batch
     return pa.RecordBatch.from_arrays([*batch.columns, rest], schema=schema)
-
-
-class _Rows(Rows):
-    """Rows as they come, with what is left of each."""
-
-    def __init__(
-        self, read: Callable[[bytes], list[Any]], payload: Payload, schema: pa.Schema
-    ) -> None:
-        row, bare = payload.row, payload.bare
-        super().__init__(read, row.type)
-        self._schema = schema
-        self._builder = StructBuilder(row, "")
-        self._add = self._builder.add_bare if bare else self._builder.add_row
-        self._rest_of = rest_of(row.members[0].value if bare else row)
-        self._rest: list[str | None] = []
-        self._count = 0
-
-    def add(self, data: bytes) -> int:
-        """Add the rows of one payload: all of them or none."""
-        found = self._read(data)
-        rest: list[str | None] = []
-        try:
-            for content in found:
-                self._add(content)
-                if self._rest_of is not None:
-                    left = self._rest_of(content)
-                    rest.append(None if left is NOTHING else render(left))
-        except RefusedError:
-            self._builder.cut(self._count)
-            raise
-        self._rest += rest
-        self._count += len(found)
-        return len(found)
-
-    def batch(self) -> pa.RecordBatch:
-        """Everything that was added."""
-        batch = pa.RecordBatch.from_struct_array(self._builder.array())
-        return _with_rest(batch, pa.array(self._rest, pa.string()), self._schema)
 
 
 def _opened(body: bytes, message: str) -> Documents:

@@ -1,0 +1,147 @@
+"""Suites `json` and `json-types`: orders as JSON without a schema, against Spark's `from_json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.baseline import append, append_each, expect_rows
+from benchmarks.clock import timed
+from benchmarks.engine import bare_session, ingested, kafka_pipeline
+from benchmarks.order import Order, Pair, Row, Suite, summarised
+from benchmarks.topic import batch_frame, fill, serving, topics_of
+
+_ROWS = 10_000
+_COUNTRIES = ("AT", "BR", "CZ", "DE", "ES", "FI", "FR", "JP", "KE", "US")
+_COLOURS = ("red", "green", "blue", "black", "white")
+_COLUMNS = (
+    "order_id bigint, customer string, created_at string, price double, quantity bigint, "
+    "paid boolean, address struct<country:string,street:string>, tags array<string>"
+)
+"""What a user of `from_json` has to write down; a type has one text more, of its own name."""
+
+
+@contextmanager
+def prepared(order: Order) -> Iterator[Order]:
+    """All batches; with several types each has a topic, and a topic's name is the type's."""
+    topics = [f"orders_{number:02d}" for number in range(order.tables)]
+    with serving(order, topics=topics) as served:
+        fill(served, _encoded(topics, records=served.records * served.all_batches))
+        yield served
+
+
+def direct_case(order: Order) -> Row:
+    """Our engine, which finds the columns itself."""
+    path = kafka_pipeline(
+        order,
+        name="direct",
+        message="payload: {format: json}",
+        tables='{each: "{topic}"}',
+        schemas=False,
+    )
+    batches = ingested(path, trigger="continuous", batches=order.all_batches)
+    return summarised(batches, warm=order.warm)
+
+
+def from_json_case(order: Order) -> Row:
+    """Spark's decoder and Delta's Spark writer, with the columns that our tables have.
+
+    With one type, the batch goes straight from the broker into the table. With several, it is read
+    once and kept, and each type filters, decodes and appends its own, in a thread pool.
+    """
+    spark = bare_session(order, name="from-json")
+    topics = topics_of(order)
+    lake = order.root / "from-json"
+    results = []
+    for batch in range(order.all_batches):
+        raw = batch_frame(spark, order, batch)
+
+        def write(kept: DataFrame, topic: str, batch: int = batch) -> None:
+            some = kept if len(topics) == 1 else kept.filter(F.col("topic") == topic)
+            append(_decoded(some, topic, batch=batch), lake / topic, batch=batch)
+
+        with timed(order.records) as figures:
+            if len(topics) > 1:
+                append_each(raw, lambda _: topics, write)
+            else:
+                write(raw, topics[0])
+        results.append(figures)
+    expect_rows(lake, order.records * order.all_batches)
+    return summarised(results, warm=order.warm)
+
+
+def _decoded(raw: DataFrame, topic: str, *, batch: int) -> DataFrame:
+    schema = f"{_COLUMNS}, {_own_field(topic)} string"
+    return raw.select(
+        F.from_json(F.col("value").cast("string"), schema).alias("record"),
+        F.col("topic").alias("_topic"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+    ).select(
+        "record.*",
+        *("_topic", "_partition", "_offset", "_timestamp"),
+        F.lit(1).cast("long").alias("_schema_id"),
+        F.lit(batch).cast("long").alias("_batch"),
+    )
+
+
+def _own_field(topic: str) -> str:
+    return f"{topic}_reference"
+
+
+def _encoded(topics: list[str], *, records: int) -> Iterator[pa.RecordBatch]:
+    """Records of all types in turn, as batches with a column `value`."""
+    random = np.random.default_rng(1)
+    for start in range(0, records, _ROWS):
+        size = min(_ROWS, records - start)
+        customers = random.integers(50_000, size=size).tolist()
+        prices = (random.integers(100, 100_000, size=size) / 100).tolist()
+        values = [
+            json.dumps(
+                _order(number, customer, price)
+                | {_own_field(topics[number % len(topics)]): f"ref-{number}"},
+                separators=(",", ":"),
+            ).encode()
+            for number, customer, price in zip(
+                range(start, start + size), customers, prices, strict=True
+            )
+        ]
+        yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def _order(number: int, customer: int, price: float) -> dict[str, Any]:
+    return {
+        "order_id": number,
+        "customer": f"customer {customer}",
+        "created_at": f"2026-03-{number % 28 + 1:02d}T{number % 24:02d}:15:00Z",
+        "price": price,
+        "quantity": number % 9 + 1,
+        "paid": number % 5 != 0,
+        "address": {
+            "country": _COUNTRIES[customer % len(_COUNTRIES)],
+            "street": f"{customer % 300} Main Street",
+        },
+        "tags": list(_COLOURS[: number % 4]),
+    }
+
+
+def _suite(name: str, tables: int, ratio: str) -> Suite:
+    return Suite(
+        name=name,
+        tables=(tables,),
+        prepared=prepared,
+        cases={"direct": direct_case, "from-json": from_json_case},
+        pairs=(Pair(ratio, "direct", "from-json"),),
+    )
+
+
+SUITE = _suite("json", 1, "json_vs_from_json")
+TYPES_SUITE = _suite("json-types", 20, "json_types_vs_from_json")
