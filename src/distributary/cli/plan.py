@@ -116,7 +116,7 @@ def plan(
         found = preview(open_pipeline(call, file))
         changes = found.changes_something
         data = {"changes": changes, **found.as_dict()}
-        call.out.show(data, lambda paper: _draw_preview(paper, found))
+        call.out.show(data, lambda paper: draw_preview(paper, found))
         return 1 if check and changes else 0
     if subject is not None and record_type is not None:
         raise call.usage("--subject and --type exclude each other.")
@@ -141,7 +141,8 @@ def plan(
     return 1 if check and proposal.breaks else 0
 
 
-def _draw_preview(paper: Paper, found: Preview) -> None:
+def draw_preview(paper: Paper, found: Preview) -> None:
+    """The tables that a run would make or change, and what it would read."""
     for table in found.tables:
         if table.new or table.changes:
             records = f"  ({counted(table.records, 'record')})" if table.records else ""
