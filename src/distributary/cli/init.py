@@ -30,6 +30,7 @@ _SCHEMA = "pipeline.schema.json"
 _MOST_PLANNED = 10_000
 """Records that the plan looks at: `plan` itself looks at a whole batch."""
 _FILES_PLANNED = 50
+_TABLES_SHOWN = 8
 _ATTEMPTS = 2
 _KINDS = ("kafka", "delta", "files")
 _NOT_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -381,7 +382,7 @@ def _draw(
     paper.line(styled("wrote ", "dim"), styled(str(output), "bold"))
     paper.line("")
     if plan is not None:
-        draw_preview(paper, plan)
+        draw_preview(paper, plan, most=_TABLES_SHOWN)
         paper.line("")
     paper.line("Type next:")
     paper.line(f"  {program()} run {shlex.quote(str(output))} --available-now")

@@ -141,12 +141,13 @@ def plan(
     return 1 if check and proposal.breaks else 0
 
 
-def draw_preview(paper: Paper, found: Preview) -> None:
-    """The tables that a run would make or change, and what it would read."""
-    for table in found.tables:
-        if table.new or table.changes:
-            records = f"  ({counted(table.records, 'record')})" if table.records else ""
-            _draw_table(paper, table, records)
+def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> None:
+    """The tables that a run would make or change, `most` of them, and what it would read."""
+    changed = [table for table in found.tables if table.new or table.changes]
+    for table in changed[:most]:
+        records = f"  ({counted(table.records, 'record')})" if table.records else ""
+        _draw_table(paper, table, records)
+    paper.more(len(changed) - len(changed[:most]), "table")
     if not found.changes_something:
         paper.line("No changes.")
     paper.line(f"{counted(found.records, 'record')} to read.")

@@ -516,7 +516,10 @@ def _listed(names: Iterable[object]) -> str:
 # The pipeline file.
 
 _ORDER = ("source", "registry", "envelope", "payload", "cdc", "tables", "lake")
+_ABOUT = ("envelope", "cdc", "payload", "source")
+"""Which of its sections a finding stands before."""
 _LONGEST_COMMENT = 110
+_LONGEST_LINE = 100
 
 
 def document(
@@ -543,20 +546,31 @@ def pipeline_text(
     """The settings as a file with a comment for each finding, before the section it is about."""
     comments: dict[str, list[str]] = {}
     for finding in findings:
-        section = next((key for key in _ORDER if key in finding.settings), "tables")
+        section = next((key for key in _ABOUT if key in finding.settings), "tables")
         comments.setdefault(section, []).append(f"# {_comment(finding.what)}")
     parts = [
         f"# yaml-language-server: $schema={schema}",
         f"# Written by `distributary init`, which has seen {_comment(looked_at)}.",
         "# Every other setting: `distributary validate --print-schema`.",
         f"name: {to_yaml(settings['name']).rstrip()}",
+        "",
     ]
     for section in _ORDER:
         if section in settings:
-            parts += ["", *comments.get(section, ())]
-            parts.append(to_yaml({section: settings[section]}).rstrip())
-    parts += ["", "trigger: available_now    # or continuous, or every 10s"]
+            parts += ["", *comments.get(section, ())] if section in comments else []
+            parts.append(_section(section, settings[section]))
+    parts += ["trigger: available_now    # or continuous, or every 10s"]
     return "\n".join(parts) + "\n"
+
+
+def _section(name: str, settings: Mapping[str, Any]) -> str:
+    """A section in one line where it fits: what was found shall be seen at a glance."""
+    if name != "source" and all(isinstance(value, str) for value in settings.values()):
+        pairs = (f"{key}: {to_yaml(value).rstrip()}" for key, value in settings.items())
+        line = f"{name}: {{{', '.join(pairs)}}}"
+        if len(line) <= _LONGEST_LINE:
+            return line
+    return to_yaml({name: settings}).rstrip()
 
 
 def _comment(text: str) -> str:

@@ -36,6 +36,8 @@ ROWS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree"
 _BATCH_ROWS = 2048
 _LONGEST_EVIDENCE = 400
 _LONGEST_SQL = 100_000
+_READING = "reading the stream registered as"
+"""How the engine begins to say that a file of a table could not be read."""
 _SCALES = 0
 """Sums of whole numbers are decimals without a fraction."""
 
@@ -318,7 +320,8 @@ def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
     except duckdb.OutOfMemoryException as error:
         raise _stopped(_first_line(error), "ask for fewer columns or groups") from None
     except duckdb.Error as error:
-        if isinstance(error, duckdb.IOException | duckdb.FatalException):
+        unreadable = isinstance(error, duckdb.IOException | duckdb.FatalException)
+        if unreadable or _READING in str(error):
             raise LakeUnavailableError(
                 "the tables cannot be read",
                 evidence=_first_line(error),
