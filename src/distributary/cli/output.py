@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import typer
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
     from distributary.observe.journal import Journal
 
+
+_PROGRAM = "distributary"
 
 # Asking before something is taken away.
 
@@ -52,6 +57,23 @@ def confirmed(
     if not agreed:
         call.out.note("nothing was changed")
     return agreed
+
+
+def program() -> str:
+    """What to type for this program: its name, or its path where the name is another's or no one's.
+
+    `make` runs it out of a virtual environment that nobody has activated.
+    """
+    own = Path(sys.argv[0])
+    if own.name != _PROGRAM:
+        # started as a module, or by a test
+        own = Path(sys.executable).with_name(_PROGRAM)
+    found = shutil.which(_PROGRAM)
+    if not own.is_file() or (found is not None and os.path.samefile(found, own)):
+        return _PROGRAM
+    path = own.absolute()
+    below = path.is_relative_to(Path.cwd())
+    return shlex.quote(str(path.relative_to(Path.cwd()) if below else path))
 
 
 # Numbers, times and foreign text for people; nothing that a terminal would obey gets through.

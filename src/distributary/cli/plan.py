@@ -116,7 +116,7 @@ def plan(
         found = preview(open_pipeline(call, file))
         changes = found.changes_something
         data = {"changes": changes, **found.as_dict()}
-        call.out.show(data, lambda paper: _draw_preview(paper, found))
+        call.out.show(data, lambda paper: draw_preview(paper, found))
         return 1 if check and changes else 0
     if subject is not None and record_type is not None:
         raise call.usage("--subject and --type exclude each other.")
@@ -141,11 +141,13 @@ def plan(
     return 1 if check and proposal.breaks else 0
 
 
-def _draw_preview(paper: Paper, found: Preview) -> None:
-    for table in found.tables:
-        if table.new or table.changes:
-            records = f"  ({counted(table.records, 'record')})" if table.records else ""
-            _draw_table(paper, table, records)
+def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> None:
+    """The tables that a run would make or change, `most` of them, and what it would read."""
+    changed = [table for table in found.tables if table.new or table.changes]
+    for table in changed[:most]:
+        records = f"  ({counted(table.records, 'record')})" if table.records else ""
+        _draw_table(paper, table, records)
+    paper.more(len(changed) - len(changed[:most]), "table")
     if not found.changes_something:
         paper.line("No changes.")
     paper.line(f"{counted(found.records, 'record')} to read.")

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 # more. The engine is DuckDB inside the process, which reads no file, loads no extension and
 # cannot be told otherwise; it is imported when a rule is met: that takes a tenth of a second.
 
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    # tasks share a machine's cores among themselves already
-    "threads": 1,
-    "memory_limit": "256MB",
+SHUT: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
     "autoinstall_known_extensions": False,
     "allow_community_extensions": False,
     "python_enable_replacements": False,
 }
+"""An engine that reads nothing but what it is given."""
+# tasks share a machine's cores among themselves already
+_SETTINGS = SHUT | {"threads": 1, "memory_limit": "256MB"}
 _FORBIDDEN = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",

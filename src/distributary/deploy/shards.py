@@ -19,6 +19,7 @@ from distributary.config.document import PipelineFileError, dotted, parse, print
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import MOST_SHARDS, Part, job_name, unspreadable
+from distributary.config.yaml_text import to_yaml
 from distributary.deploy.files import (
     Action,
     Artifact,
@@ -29,7 +30,7 @@ from distributary.deploy.files import (
     open_target,
     read_mark,
 )
-from distributary.deploy.pipeline_file import Installable, read_for_install, to_yaml
+from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.errors import ConfigError
 from distributary.model.names import DEAD_LETTERS
 

@@ -66,6 +66,7 @@ from distributary.observe.rows import (
     BY_TABLE,
     LAST_COMMITS_SQL,
     PARKED,
+    PLACES_SQL,
     RESUMED,
     SCHEMA_USE_SQL,
     SUMMARY_SQL,
@@ -434,6 +435,11 @@ class Ledger:
         ids = self._tables.query(schema_ids_sql(BY_TABLE)) if schema_ids else None
         parked = self.parked(pipeline) if pc.sum(sums["parked"]).as_py() else ()
         return summaries(sums, ids, parked, pipeline=pipeline)
+
+    def places(self) -> list[tuple[str, str]]:
+        """Name and folder of every table: what nobody has to add up."""
+        found = self._tables.query(PLACES_SQL)
+        return [] if found is None else [(row["table"], row["path"]) for row in found.to_pylist()]
 
     def last_commits(self, pipeline: str | None = None) -> tuple[LastCommit, ...]:
         """What each lane of each life has written to each table."""

@@ -310,6 +310,8 @@ SELECT pipeline, life, lane, "table",
 FROM ledger GROUP BY pipeline, life, lane, "table"
 """
 
+PLACES_SQL = 'SELECT "table", max(path) AS path FROM ledger GROUP BY "table" ORDER BY "table"'
+
 BY_TABLE = 'pipeline, "table"'
 BY_LANE = 'pipeline, life, lane, "table"'
 

@@ -123,6 +123,10 @@ class Broker:
             found[name] = Topic(tuple(sorted(known[name].partitions)), id_)
         return found
 
+    def names(self) -> list[str]:
+        """All topics but the broker's own."""
+        return sorted(name for name in self._topics() if not name.startswith("__"))
+
     def described(self, names: Sequence[str]) -> dict[str, Topic]:
         """What the broker tells about these topics; those that it does not tell about are left out.
 
@@ -250,9 +254,15 @@ _PATIENCE_SECONDS = 30.0
 
 
 def peek(
-    options: Mapping[str, str], ranges: Mapping[Partition, tuple[int, int]]
+    options: Mapping[str, str],
+    ranges: Mapping[Partition, tuple[int, int]],
+    *,
+    most_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these offsets, each range with its end left out."""
+    """The records of these offsets, each range with its end left out.
+
+    With `most_bytes` it ends early, at the record that makes it so many.
+    """
     left = {one: end for one, (start, end) in ranges.items() if end > start}
     if not left:
         return
@@ -264,20 +274,27 @@ def peek(
             # a range that ends in a transaction's marker has no last record to wait for
             "enable.partition.eof": True,
             "log_level": 2,
+            # what is fetched ahead counts, too
+            **({} if most_bytes is None else {"queued.max.messages.kbytes": most_bytes >> 10}),
         }
     )
     try:
         consumer.assign([TopicPartition(*one, ranges[one][0]) for one in left])
-        yield from _consume(consumer, left)
+        yield from _consume(consumer, left, most_bytes)
     finally:
         consumer.close()
 
 
-def _consume(consumer: Consumer, left: dict[Partition, int]) -> Iterator[pa.RecordBatch]:
+def _consume(
+    consumer: Consumer, left: dict[Partition, int], most_bytes: int | None
+) -> Iterator[pa.RecordBatch]:
     patience = time.monotonic() + _PATIENCE_SECONDS
-    while left:
+    # one by one where bytes count: each may be as large as the broker allows
+    at_once = _RECORDS_PER_ARROW_BATCH if most_bytes is None else 1
+    taken = 0
+    while left and (most_bytes is None or taken < most_bytes):
         try:
-            messages = consumer.consume(_RECORDS_PER_ARROW_BATCH, timeout=1.0)
+            messages = consumer.consume(at_once, timeout=1.0)
         except KafkaException as error:
             raise _unavailable(str(error.args[0])) from error
         if messages:
@@ -295,7 +312,9 @@ def _consume(consumer: Consumer, left: dict[Partition, int]) -> Iterator[pa.Reco
             if message.error() is not None or offset >= end - 1:
                 del left[one]
         if wanted:
-            yield _as_raw(wanted)
+            batch = _as_raw(wanted)
+            taken += batch.nbytes
+            yield batch
 
 
 def _as_raw(messages: list[Message]) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from typing import Any
 
 from distributary.cli.lakes import open_pipeline
 from distributary.cli.live import Foreground, start_spark, watched
-from distributary.cli.output import NORMAL, Draw, Paper, counted, duration, styled
+from distributary.cli.output import NORMAL, Draw, Paper, counted, duration, program, styled
 from distributary.cli.verb import Invocation
 from distributary.config.show import json_schema
 from distributary.engine.checkpoint import Manifests
@@ -138,7 +138,7 @@ def play(call: Invocation, scene: Scene, path: Path, *, chaos: bool) -> int:
         paper.line("")
         paper.line(styled("Type next:", "dim"))
         for command in result.commands:
-            paper.line(f"  distributary {command} --lake {shlex.quote(str(folder.given))}")
+            paper.line(f"  {program()} {command} --lake {shlex.quote(str(folder.given))}")
 
     call.out.show(data, draw)
     if result.is_exact:

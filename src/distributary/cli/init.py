@@ -1,0 +1,393 @@
+"""`init`: looks at a topic, a table or a folder, and writes the pipeline file for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distributary.cli.lakes import open_registry
+from distributary.cli.output import Paper, program, styled
+from distributary.cli.plan import draw_preview
+from distributary.cli.verb import START, DryRun, Invocation, argument, option, single, verb
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
+
+if TYPE_CHECKING:
+    from distributary.config.load import Loaded
+    from distributary.operations.discovery import Finding
+    from distributary.operations.proposed import Preview
+    from distributary.operations.samples import Sample
+
+app = single(START)
+
+_SCHEMA = "pipeline.schema.json"
+_MOST_PLANNED = 10_000
+"""Records that the plan looks at: `plan` itself looks at a whole batch."""
+_FILES_PLANNED = 50
+_TABLES_SHOWN = 8
+_ATTEMPTS = 2
+_KINDS = ("kafka", "delta", "files")
+_NOT_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 100
+_SECURITY = {
+    "security.protocol": "protocol",
+    "sasl.mechanism": "mechanism",
+    "sasl.mechanisms": "mechanism",
+    "sasl.username": "username",
+    "sasl.password": "password",
+    "ssl.ca.location": "ca_location",
+    "ssl.certificate.location": "certificate_location",
+    "ssl.key.location": "key_location",
+    "ssl.key.password": "key_password",
+}
+"""Settings of Kafka's clients that have a setting of their own."""
+
+_Options = Annotated[
+    list[str] | None,
+    option("--kafka-option", "A setting of the broker's clients; may be repeated.", metavar="K=V"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was typed about where the records are."""
+
+    path: Annotated[
+        str | None,
+        argument(
+            "A Delta table or a folder of change files, in place of options.", metavar="[PATH]"
+        ),
+    ] = None
+    kafka: Annotated[str | None, option("--kafka", "The broker.", metavar="HOST:PORT")] = None
+    topic: Annotated[str | None, option("--topic", "Its topic.", metavar="TOPIC")] = None
+    registry: Annotated[
+        str | None,
+        option("--registry", "Address of the schema registry, or a folder.", metavar="URL|DIR"),
+    ] = None
+    delta: Annotated[str | None, option("--delta", "A Delta table.", metavar="PATH")] = None
+    files: Annotated[str | None, option("--files", "A folder of change files.", metavar="PATH")] = (
+        None
+    )
+    kafka_option: _Options = None
+    registry_option: Annotated[
+        list[str] | None,
+        option(
+            "--registry-option",
+            "username, password, token or another setting of `registry`; may be repeated.",
+            metavar="K=V",
+        ),
+    ] = None
+    storage_option: Annotated[
+        list[str] | None,
+        option("--storage-option", "A setting of the bucket; may be repeated.", metavar="K=V"),
+    ] = None
+
+
+@verb(
+    app,
+    "init --kafka 127.0.0.1:9092 --topic orders --registry http://127.0.0.1:8081/apis/ccompat/v7",
+    "init distributary-demo/wrapper --registry distributary-demo/schemas --output mine.yaml",
+    "init --kafka broker:9093 --topic orders --kafka-option security.protocol=SASL_SSL "
+    "--kafka-option sasl.mechanism=PLAIN --kafka-option 'sasl.username=${env:KAFKA_KEY}' "
+    "--kafka-option 'sasl.password=${env:KAFKA_SECRET}'",
+)
+def init(
+    call: Invocation,
+    place: Place,
+    output: Annotated[Path, option("--output -o", "The file to write.", metavar="FILE")] = Path(
+        "pipeline.yaml"
+    ),
+    name: Annotated[
+        str | None, option("--name", "The pipeline's name; the topic's when left out.")
+    ] = None,
+    lake: Annotated[str, option("--lake", "Where the tables will be.", metavar="DIR")] = "./lake",
+    force: Annotated[bool, option("--force", "Write over a file that is there.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Look at records that nobody has described, and write a pipeline file for them.
+
+    Secrets are written as variables: --kafka-option 'sasl.password=${env:NAME}'.
+    """
+    from distributary.operations.discovery import document, pipeline_text
+
+    given = _asked(call, place)
+    if output.exists() and not (force or dry_run):
+        raise ConfigError(
+            "there is a file of this name",
+            where=str(output),
+            next_step="name another one with --output, or write over it with --force",
+        )
+    sections = _sections(call, given) | {"lake": {"path": lake}}
+    draft = _draft(call, sections)
+    sample, findings = _look(call, sections, draft)
+    sections["source"] |= sample.settings
+    wanted = document(sections, name or _name_of(sample.topic), findings)
+    text = pipeline_text(wanted, findings, looked_at=sample.looked_at, schema=_SCHEMA)
+    _checked(text, output)
+    data: dict[str, Any] = {
+        "file": None if dry_run else str(output),
+        "looked_at": sample.looked_at,
+        "findings": findings,
+        "pipeline": text,
+    }
+    if dry_run:
+        call.out.show(data, lambda paper: paper.lines(text))
+        return
+    _write(output, text, force=force)
+    plan = _planned(call, output)
+    data["plan"] = None if plan is None else plan.as_dict()
+    call.out.show(data, lambda paper: _draw(paper, sample, findings, output, lake, plan))
+
+
+# What was typed, or is asked for.
+
+
+def _asked(call: Invocation, place: Place) -> Place:
+    """The place with what was left out; asked for in a terminal, and nowhere else."""
+    named = [n for n in ("path", *_KINDS) if getattr(place, n) is not None]
+    if len(named) > 1:
+        raise call.usage(f"{' and '.join(named)}: one place at a time.")
+    if place.topic is not None and named not in ([], ["kafka"]):
+        raise call.usage("--topic is about --kafka.")
+    if not named:
+        _need_terminal(call, "Where are the records? Name --kafka with --topic, or a PATH.")
+        kind = _prompt(f"Where are the records ({', '.join(_KINDS)})?", "kafka")
+        if kind not in _KINDS:
+            raise call.usage(f"{kind!r} is none of {', '.join(_KINDS)}.")
+        match kind:
+            case "kafka":
+                place = replace(place, kafka=_prompt("Broker", "127.0.0.1:9092"))
+            case "delta":
+                place = replace(place, delta=_prompt("Path of the table", None))
+            case _:
+                return replace(place, files=_prompt("Folder", None))
+        if place.registry is None:
+            place = replace(place, registry=_prompt("Schema registry (empty: none)", "") or None)
+    return place
+
+
+def _need_terminal(call: Invocation, message: str) -> None:
+    if not sys.stdin.isatty() or call.out.is_json:
+        raise call.usage(message)
+
+
+def _prompt(question: str, default: str | None) -> str:
+    return str(typer.prompt(question, default=default, err=True)).strip()
+
+
+def _sections(call: Invocation, place: Place) -> dict[str, dict[str, Any]]:
+    """Sections of the file as they were typed, references and all."""
+    storage = _pairs(call, "--storage-option", place.storage_option)
+    source: dict[str, Any]
+    if place.kafka is not None:
+        source = {"type": "kafka", "bootstrap_servers": place.kafka}
+        source |= _client(_pairs(call, "--kafka-option", place.kafka_option))
+        source["topics"] = [place.topic or _chosen_topic(call, source)]
+    else:
+        source = _of_path(place, storage)
+        source |= {"storage_options": storage} if storage else {}
+    sections = {"source": source}
+    if place.registry is not None:
+        remote = place.registry.startswith(("http://", "https://", "${"))
+        more = _pairs(call, "--registry-option", place.registry_option)
+        sections["registry"] = {"url" if remote else "path": place.registry, **more}
+    return sections
+
+
+def _of_path(place: Place, storage: Mapping[str, str]) -> dict[str, Any]:
+    from distributary.config.lake import local_path
+
+    path = place.path or place.delta or place.files or ""
+    folder = local_path(path)
+    is_table = place.delta is not None
+    if place.path is not None:
+        # in a bucket only its log would tell; a folder of files there is named by --files
+        is_table = folder is None or (folder / "_delta_log").is_dir()
+    if is_table:
+        return {"type": "delta", "path": path}
+    if folder is None:
+        return {"type": "files", "discovery": "discovery-bucket", "bucket": path}
+    return {"type": "files", "path": path}
+
+
+def _client(options: Mapping[str, str]) -> dict[str, Any]:
+    security = {_SECURITY[name]: text for name, text in options.items() if name in _SECURITY}
+    others = {
+        f"kafka.{name.removeprefix('kafka.')}": text
+        for name, text in options.items()
+        if name not in _SECURITY
+    }
+    return {key: part for key, part in (("security", security), ("options", others)) if part}
+
+
+def _pairs(call: Invocation, flag: str, given: Sequence[str] | None) -> dict[str, str]:
+    from distributary.config.base import is_secret_name
+
+    found = {}
+    for each in given or ():
+        key, mark, value = each.partition("=")
+        if not mark or not key.strip():
+            raise call.usage(f"{flag} must be KEY=VALUE.")
+        if is_secret_name(key) and "${" not in value:
+            # what it is stays unsaid: it may be in a log already, but not by us
+            name = re.sub(r"\W", "_", key).upper()
+            raise call.usage(f"{flag} {key} is a secret: write it as '{key}=${{env:{name}}}'.")
+        found[key.strip()] = value
+    return found
+
+
+def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
+    from distributary.config.kafka import KafkaSource
+    from distributary.source.kafka import Broker
+
+    draft = _draft(call, {"source": {**source, "topics": ["any"]}, "lake": {"path": "./lake"}})
+    asked = draft.config.source
+    assert isinstance(asked, KafkaSource)  # noqa: S101
+    names = Broker(asked.client_options()).names()
+    known = f"{', '.join(names[:20])}{' and more' if len(names) > 20 else ''}" or "none"
+    _need_terminal(call, f"Which topic? Name it with --topic. There are: {known}.")
+    call.out.note(f"topics: {known}")
+    return _prompt("Topic", names[0] if len(names) == 1 else None)
+
+
+def _draft(call: Invocation, sections: Mapping[str, Any]) -> Loaded:
+    """What was typed as settings, with the values of its variables; nothing is written."""
+    from distributary.config.load import load_text
+    from distributary.config.yaml_text import to_yaml
+
+    files = sections["source"]["type"] == "files"
+    rest = {"cdc": {"format": "datastream"}} if files else {"payload": {"format": "json"}}
+    tables = {"each": "{table}"} if files else {"each": "any"}
+    text = to_yaml({"name": "init", **sections, **rest, "tables": tables})
+    loaded = load_text(text, file="what was typed", needs=("source", "registry"))
+    before = call.out.mask
+    call.out.mask = lambda text: loaded.mask(before(text))
+    return loaded
+
+
+def _name_of(topic: str) -> str:
+    name = _NOT_NAME.sub("-", topic).strip("-._")[:_LONGEST_NAME]
+    return name or "pipeline"
+
+
+# What is there.
+
+
+def _look(
+    call: Invocation, sections: Mapping[str, Any], draft: Loaded
+) -> tuple[Sample, tuple[Finding, ...]]:
+    from distributary.config.kafka import KafkaSource
+    from distributary.config.source import DeltaSource, FilesSource
+    from distributary.operations.discovery import discover, discover_files
+    from distributary.operations.samples import sample_files, sample_table, sample_topic
+
+    source, settings = draft.config.source, draft.config.registry
+    if isinstance(source, FilesSource):
+        sample = sample_files(source.root, source.options or None)
+        return sample, discover_files(sample)
+    if isinstance(source, KafkaSource):
+        call.out.step(f"topic {source.topics[0]} at {source.bootstrap_servers}")
+        sample = sample_topic(source)
+    else:
+        assert isinstance(source, DeltaSource)  # noqa: S101
+        sample = sample_table(source.path, source.options or None)
+    if settings is None:
+        return sample, discover(sample, None)
+    if settings.path is not None and not Path(settings.path).is_dir():
+        raise ConfigError(
+            "there is no registry in this folder",
+            code=ErrorCode.NOT_FOUND,
+            where=settings.path,
+            next_step="name the folder of schemas, or a registry's address",
+        )
+    return sample, discover(sample, open_registry(settings, attempts=_ATTEMPTS))
+
+
+# The file.
+
+
+def _checked(text: str, output: Path) -> None:
+    """Raises where the file would not load: that is a defect of ours, and nothing is written."""
+    from distributary.config.load import load_text
+
+    load_text(text, file=str(output), needs=())
+
+
+def _write(output: Path, text: str, *, force: bool) -> None:
+    """The file, whole or not at all, and the schema by which editors know its keys."""
+    import json
+
+    from distributary.config.show import json_schema
+    from distributary.observe.log_format import private
+
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside = output.with_name(f".{output.name}.{os.getpid()}")
+        try:
+            with open(beside, "w", encoding="utf-8", opener=private) as made:
+                made.write(text)
+            # a link fails where somebody else has made the file meanwhile
+            beside.replace(output) if force else os.link(beside, output)
+        finally:
+            beside.unlink(missing_ok=True)
+        schema = output.parent / _SCHEMA
+        if not schema.exists():
+            schema.write_text(json.dumps(json_schema(), indent=2), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "the pipeline file cannot be written",
+            code=ErrorCode.CONFIG_UNREADABLE,
+            where=str(output),
+            evidence=error.strerror or type(error).__name__,
+            next_step="choose another one with --output",
+        ) from None
+
+
+def _planned(call: Invocation, file: Path) -> Preview | None:
+    """What `plan` would show, of the first records; a warning where that does not work."""
+    from distributary.config.load import load
+    from distributary.engine.pipeline import Pipeline
+    from distributary.operations.proposed import preview
+
+    kind = load(file, needs=()).config.source.type
+    most = ("max_files_per_batch", _FILES_PLANNED)
+    limit = most if kind == "files" else ("max_records_per_batch", _MOST_PLANNED)
+    try:
+        loaded = load(file, overrides={f"source.{limit[0]}": limit[1]})
+        return preview(Pipeline(loaded, log_file=call.log.path))
+    except DistributaryError as error:
+        call.out.warn(f"the file is written; what it would do cannot be shown: {error.what}")
+        return None
+
+
+def _draw(
+    paper: Paper,
+    sample: Sample,
+    findings: Sequence[Finding],
+    output: Path,
+    lake: str,
+    plan: Preview | None,
+) -> None:
+    import shlex
+
+    paper.line(styled("looked at ", "dim"), sample.looked_at)
+    for finding in findings:
+        paper.line(f"  {finding.what}")
+    paper.line(styled("wrote ", "dim"), styled(str(output), "bold"))
+    paper.line("")
+    if plan is not None:
+        draw_preview(paper, plan, most=_TABLES_SHOWN)
+        paper.line("")
+    paper.line("Type next:")
+    paper.line(f"  {program()} run {shlex.quote(str(output))} --available-now")
+    tables = [table.name for table in plan.tables] if plan is not None else []
+    if tables:
+        # nothing but letters, digits and underscores is in the name of a table
+        asked = f"select * from {tables[-1]} limit 10"  # noqa: S608
+        paper.line(f'  {program()} query "{asked}" --lake {shlex.quote(lake)}')

@@ -1,0 +1,385 @@
+"""SQL over the tables of a lake, without a JVM: DuckDB reads the files that a statement needs.
+
+A statement can only read. It is parsed first, and refused unless it is one `SELECT` whose tables
+are those of the lake: no file, no setting, no extension, no other function that gives rows. The
+engine is shut as well, so that each fence holds without the other.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary.config.base import nearest
+from distributary.config.expectations import SHUT
+from distributary.delta.tables import StorageOptions, reaching
+from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.model import layout
+from distributary.observe.health import Readable, open_readable
+from distributary.observe.ledger import Ledger
+from distributary.observe.log_format import plain
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+ROWS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree"})
+"""Functions that give rows and reach nothing outside; `arrow_scan` takes addresses in memory."""
+_BATCH_ROWS = 2048
+_LONGEST_EVIDENCE = 400
+_LONGEST_SQL = 100_000
+_READING = "reading the stream registered as"
+"""How the engine begins to say that a file of a table could not be read."""
+_SCALES = 0
+"""Sums of whole numbers are decimals without a fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one answer may cost."""
+
+    seconds: float = 60.0
+    memory: int = 2 << 30
+    """Bytes of the engine; what it cannot hold is not written to a disk."""
+    rows: int | None = 1000
+    """None: all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of an answer."""
+
+    name: str
+    type: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """The rows of an answer, as they come."""
+
+    columns: tuple[Field, ...]
+    _batches: pa.RecordBatchReader
+    _most: int | None
+    more: bool = False
+    """Whether rows were left out, once all others have been taken."""
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Values of Python, row by row."""
+        given = 0
+        for batch in self._batches:
+            columns = [column.to_pylist() for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                if given == self._most:
+                    self.more = True
+                    return
+                given += 1
+                yield row
+
+    def named(self) -> list[dict[str, Any]]:
+        """All rows as JSON values by column."""
+        names = [column.name for column in self.columns]
+        return [
+            {name: json_value(value) for name, value in zip(names, row, strict=True)}
+            for row in self.rows()
+        ]
+
+
+class Questions:
+    """Answers questions about one lake; what it has learned of the tables' places is kept."""
+
+    def __init__(self, lake: str, *, options: StorageOptions | None = None) -> None:
+        self._lake, self._options = lake, options
+        self._places: dict[str, tuple[str, str]] | None = None
+
+    @property
+    def places(self) -> Mapping[str, tuple[str, str]]:
+        """Name and folder of each table, by its name in lower case."""
+        if self._places is None:
+            tables = Ledger(self._lake, storage_options=self._options).places()
+            self._places = {
+                name.casefold(): (name, layout.place(self._lake, path)) for name, path in tables
+            }
+        return self._places
+
+    @contextmanager
+    def ask(self, sql: str, bounds: Bounds = Bounds()) -> Iterator[Answer]:  # noqa: B008
+        """The answer to one statement; the engine is gone when the block ends."""
+        with _engine(bounds) as engine, _within(engine, bounds.seconds):
+            named = tables_of(engine, sql)
+            self._refuse_unknown(named)
+            for name in sorted(named & self.places.keys()):
+                self._register(engine, name)
+            if _SHOWS_ALL in named:
+                # a list of names opens none of the tables
+                for name in self.places.keys() - named:
+                    engine.execute(f"CREATE VIEW {quoted(self.places[name][0])} AS SELECT NULL")
+            engine.execute("SET lock_configuration = true")
+            found = engine.sql(sql).to_arrow_reader(_BATCH_ROWS)
+            yield Answer(_fields(found.schema), found, bounds.rows)
+
+    def open(self, name: str) -> Readable:
+        """A table of the lake at its newest version."""
+        table, path = self.places[name]
+        found = open_readable(path, self._options)
+        if found is None:
+            raise DistributaryError(
+                f"table {table} is in the ledger, but not in the lake",
+                code=ErrorCode.NOT_FOUND,
+                where=path,
+                next_step="somebody removed it, or everything it got is parked",
+            )
+        return found
+
+    def _register(self, engine: DuckDBPyConnection, name: str) -> None:
+        found = self.open(name)
+        files = found.files
+        if files is not None:
+            engine.register(self.places[name][0], files)
+            return
+        # only the format's own engine can read it, and once: the rows are kept for a self-join
+        with reaching(found.path):
+            rows = found.batches(found.schema.names)
+            engine.register("_rows", rows)
+            engine.execute(f"CREATE TABLE {quoted(self.places[name][0])} AS FROM _rows")
+            engine.unregister("_rows")
+
+    def _refuse_unknown(self, named: frozenset[str]) -> None:
+        for name in sorted(named - self.places.keys() - {_SHOWS_ALL}):
+            raise ConfigError(
+                "there is no such table",
+                code=ErrorCode.NOT_FOUND,
+                where=self._lake,
+                evidence=repr(name[:100]),
+                next_step=f"did you mean {close}?"
+                if (close := nearest(name, self.places))
+                else "distributary tables",
+            )
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+# The newest rows of a table.
+
+_ORDERS = (
+    ("_batch", "_timestamp", "_offset"),
+    ("_source_ts",),
+    ("_valid_from",),
+    ("last_seen", "batch", "offset"),
+)
+"""Columns that say which rows are new: of records, current rows, histories, dead letters."""
+
+
+def newest(found: Readable, count: int) -> pa.Table:
+    """So many rows, the newest first; of a table whose columns do not say it, those written last.
+
+    Files are read from the newest on, until none of the others can have a newer row.
+    """
+    names = set(found.schema.names)
+    order = next((some for some in _ORDERS if some[0] in names), ())
+    keys = [(name, "descending") for name in order if name in names]
+    rows = found.schema.empty_table()
+    with reaching(found.path):
+        for batches, most in _by_age(found, keys[0][0] if keys else None):
+            full = len(rows) == count
+            if full and (most is None or most < rows.column(keys[0][0])[-1].as_py()):
+                break
+            for batch in batches:
+                both = pa.concat_tables([rows, pa.Table.from_batches([batch]).cast(rows.schema)])
+                first = pc.select_k_unstable(both, count, keys) if keys else range(count)
+                rows = both.take(first) if keys else both.slice(0, len(first))
+    return rows
+
+
+def _by_age(found: Readable, key: str | None) -> Iterator[tuple[Iterable[pa.RecordBatch], Any]]:
+    """The rows of each file and the greatest value of the key in it, the greatest first."""
+    files = found.files
+    if files is None:
+        yield found.batches(found.schema.names), None
+        return
+    fragments = list(files.get_fragments())
+    ages: dict[str, tuple[Any, int]] = {}
+    if isinstance(found.source, DeltaTable):
+        actions = pa.table(found.source.get_add_actions(flatten=True))
+        greatest = f"max.{key}"
+        known = actions.column(greatest).to_pylist() if greatest in actions.column_names else []
+        # without statistics of every file, when they were written must do
+        most = known if len(known) == len(actions) and None not in known else [None] * len(actions)
+        times = actions["modification_time"].cast(pa.int64()).to_pylist()
+        paths = actions["path"].to_pylist()
+        ages = dict(zip(paths, zip(most, times, strict=True), strict=True))
+        unknown = (None, 0)
+        if any(each.path not in ages for each in fragments):
+            ages = {path: (None, time) for path, (_, time) in ages.items()}
+        fragments.sort(key=lambda f: _rank(*ages.get(f.path, unknown)), reverse=True)
+    else:
+        fragments.reverse()
+    for each in fragments:
+        scanned = each.scanner(schema=files.schema, columns=found.schema.names).to_batches()
+        yield scanned, ages.get(each.path, (None, 0))[0]
+
+
+def _rank(most: Any, time: int) -> tuple[Any, int]:
+    return (0 if most is None else most, time)
+
+
+# What a statement names, by the engine's own parser.
+
+_SHOWS_ALL = "\0all"
+"""Stands among the names for a statement that lists the tables."""
+
+
+def tables_of(engine: DuckDBPyConnection, sql: str) -> frozenset[str]:
+    """The tables that a statement reads, in lower case. Raises where it does more than read."""
+    if len(sql) > _LONGEST_SQL:
+        raise _refused(f"it has {len(sql):,} characters")
+    if "\0" in sql:
+        raise _refused("it has a zero byte")
+    # the engine does nothing else while an answer is not taken to its end
+    ((text,),) = engine.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    tree = json.loads(text)
+    if tree.get("error"):
+        # `EXPLAIN` and `PIVOT`, `COPY` and `SET` alike
+        raise _refused(str(tree.get("error_message", "")))
+    statements = tree["statements"]
+    if len(statements) != 1:
+        raise _refused(f"{len(statements)} statements")
+    try:
+        return frozenset(_names(statements[0], frozenset()))
+    except RecursionError:
+        raise _refused("it is nested too deeply") from None
+
+
+def _names(node: Any, local: frozenset[str]) -> Iterator[str]:
+    if isinstance(node, list):
+        for each in node:
+            yield from _names(each, local)
+        return
+    if not isinstance(node, dict):
+        return
+    # what a statement calls its own parts hides tables of the same name
+    local |= {str(each["key"]).casefold() for each in _parts(node)}
+    match node.get("type"):
+        case "BASE_TABLE":
+            name = str(node.get("table_name", "")).casefold()
+            if node.get("catalog_name") or str(node.get("schema_name") or "main") != "main":
+                raise _refused(f"{name!r} with a schema before it: tables go by their names alone")
+            if name not in local:
+                yield name
+        case "TABLE_FUNCTION":
+            function = str((node.get("function") or {}).get("function_name", "")).casefold()
+            if function not in ROWS:
+                raise _refused(f"the function {function!r} in the place of a table")
+        case "SHOW_REF" if node.get("query") is None:
+            yield _SHOWS_ALL
+    for each in node.values():
+        yield from _names(each, local)
+
+
+def _parts(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    known = node.get("cte_map")
+    return known.get("map", []) if isinstance(known, dict) else []
+
+
+def _refused(evidence: str) -> ConfigError:
+    return ConfigError(
+        "the statement cannot be asked",
+        code=ErrorCode.QUERY_INVALID,
+        where="SQL",
+        evidence=evidence.partition("\n")[0][:_LONGEST_EVIDENCE],
+        next_step="ask one SELECT of the tables that `distributary tables` names",
+    )
+
+
+# The engine.
+
+
+@contextmanager
+def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
+    """An empty database that reads nothing but what it is given, and stays shut."""
+    import duckdb
+
+    settings = SHUT | {"memory_limit": f"{bounds.memory}B", "temp_directory": ""}
+    engine = duckdb.connect(":memory:", config=settings)
+    try:
+        # moments are counted in UTC everywhere in the lake
+        engine.execute("SET TimeZone = 'UTC'")
+        yield engine
+    except duckdb.InterruptException:
+        raise _stopped(f"{bounds.seconds:g} seconds", "ask for less") from None
+    except duckdb.OutOfMemoryException as error:
+        raise _stopped(_first_line(error), "ask for fewer columns or groups") from None
+    except duckdb.Error as error:
+        unreadable = isinstance(error, duckdb.IOException | duckdb.FatalException)
+        if unreadable or _READING in str(error):
+            raise LakeUnavailableError(
+                "the tables cannot be read",
+                evidence=_first_line(error),
+                next_step="`distributary verify --all` names files that are gone",
+            ) from None
+        raise _refused(_first_line(error)) from None
+    finally:
+        engine.close()
+
+
+@contextmanager
+def _within(engine: DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    """Interrupts the engine when the time is over, and again where it has not noticed."""
+    done = threading.Event()
+
+    def watch() -> None:
+        if not done.wait(seconds):
+            while not done.wait(0.1):
+                engine.interrupt()
+
+    watcher = threading.Thread(target=watch, name="query-limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _stopped(evidence: str, next_step: str) -> DistributaryError:
+    return DistributaryError(
+        "the answer would cost more than it may",
+        code=ErrorCode.QUERY_STOPPED,
+        where="SQL",
+        evidence=evidence,
+        next_step=f"{next_step}, or raise --timeout or --memory",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:_LONGEST_EVIDENCE]
+
+
+def _fields(schema: pa.Schema) -> tuple[Field, ...]:
+    """Columns by names that differ: those of a document must."""
+    taken: set[str] = set()
+    found = []
+    for field in schema:
+        name, number = field.name, 1
+        while name in taken:
+            name, number = f"{field.name}_{number}", number + 1
+        taken.add(name)
+        found.append(Field(name, str(field.type)))
+    return tuple(found)
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it; whole numbers of any size stay numbers."""
+    if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == _SCALES:
+        return int(value)
+    return plain(value)

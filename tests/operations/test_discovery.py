@@ -1,0 +1,245 @@
+"""What a sample of records is taken for, and the file that follows; no broker is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributary.config.load import load_text
+from distributary.config.pipeline import PipelineConfig
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.model.record import Format
+from distributary.operations.discovery import (
+    Finding,
+    discover,
+    discover_files,
+    document,
+    pipeline_text,
+)
+from distributary.operations.samples import Record, Sample
+from distributary.registry.local import MemoryRegistry
+from distributary.registry.wire import frame
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [{"name": "id", "type": "long"}, {"name": "customer", "type": "string"}],
+}
+WRAPPER = """
+syntax = "proto3";
+message Wrapper { string kind = 1; int32 schema = 2; bytes content = 3; string trace = 4; }
+"""
+MOVE = 'syntax = "proto3"; message Move { string text = 1; int64 number = 2; }'
+HOSTILE = "<b>x</b>\n: - {a}\u2028#'\";drop table x;--\x1b[31m"
+
+
+def sample(values: Iterable[bytes | None], topic: str = "orders", **parts: Any) -> Sample:
+    records = tuple(Record(parts.get("key", b"k"), value) for value in values)
+    return Sample(topic, records, f"{len(records)} records")
+
+
+def loaded(findings: Sequence[Finding], **sections: Any) -> PipelineConfig:
+    """The file that findings lead to, as `validate` would read it."""
+    given = {
+        "source": {"type": "kafka", "bootstrap_servers": "h:1", "topics": ["orders"]},
+        "registry": {"path": "./schemas"},
+        "lake": {"path": "./lake"},
+        **sections,
+    }
+    settings = document(given, "orders", findings)
+    text = pipeline_text(settings, findings, looked_at="a sample", schema="s.json")
+    assert text.isprintable() or all(line.isprintable() for line in text.split("\n"))
+    return load_text(text).config
+
+
+def texts(*events: Any) -> list[bytes]:
+    return [json.dumps(event).encode() for event in events]
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes(found + bytes([number]))
+
+
+def text_field(number: int, value: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(value)) + value
+
+
+def wrapped(schema_id: int, type_: str = "chess") -> bytes:
+    move = text_field(1, b"e4") + b"\x10\x07"
+    parts = text_field(1, type_.encode()), b"\x10" + varint(schema_id), text_field(3, move)
+    return b"".join(parts) + text_field(4, b"abc")
+
+
+def unclear(records: Sample, registry: MemoryRegistry | None = None) -> DistributaryError:
+    with pytest.raises(DistributaryError) as caught:
+        discover(records, registry)
+    assert caught.value.code is ErrorCode.SOURCE_UNCLEAR
+    assert caught.value.where and caught.value.evidence and caught.value.next_step
+    return caught.value
+
+
+def test_plain_json_needs_no_registry() -> None:
+    values = texts(*({"id": n, "event": "a" if n % 2 else "b"} for n in range(9)))
+    findings = discover(sample(values), MemoryRegistry())
+    config = loaded(findings)
+    assert (config.registry, config.records.format, config.tables.each) == (None, "json", "{topic}")
+    assert any("by the field event: a, b" in each.what for each in findings)
+
+
+def test_json_whose_subject_is_known_is_held_to_it() -> None:
+    registry = MemoryRegistry()
+    registry.register("orders-value", '{"type": "object"}', format=Format.JSON)
+    assert loaded(discover(sample(texts({"id": 1})), registry)).registry is not None
+
+
+def test_avro_with_the_registrys_header() -> None:
+    registry = MemoryRegistry()
+    known = registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
+    values = [
+        frame(avro(ORDER, {"id": n, "customer": "x"}), schema_id=known, indexes=None)
+        for n in range(5)
+    ]
+    config = loaded(discover(sample(values), registry))
+    assert (config.records.format, config.records.framing) == ("avro", "confluent")
+    # without the registry somebody has to be told that there is one
+    assert "--registry" in unclear(sample(values)).next_step
+
+
+def test_several_records_on_one_topic_become_several_tables() -> None:
+    registry = MemoryRegistry()
+    other = {**ORDER, "name": "Refund"}
+    ids = [
+        registry.register(f"orders-{s['name']}", json.dumps(s), format=Format.AVRO)
+        for s in (ORDER, other)
+    ]
+    values = [
+        frame(avro(ORDER, {"id": 1, "customer": "x"}), schema_id=i, indexes=None) for i in ids
+    ]
+    assert loaded(discover(sample(values), registry)).tables.each == "{record}"
+
+
+def test_bare_avro_by_the_topics_own_subject_only() -> None:
+    registry = MemoryRegistry()
+    registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
+    values = [avro(ORDER, {"id": n + 1, "customer": "somebody"}) for n in range(5)]
+    config = loaded(discover(sample(values), registry))
+    assert (config.records.format, config.records.framing) == ("avro", "none")
+    unclear(sample(values, "payments"), registry)
+
+
+@pytest.mark.parametrize("framed", [(True,), (False,), (True, False)])
+def test_wrapped_protobuf_by_ids_that_the_registry_knows(framed: tuple[bool, ...]) -> None:
+    registry = MemoryRegistry()
+    wrapper = registry.register("wrapper-value", WRAPPER)
+    move = registry.register("chess-value", MOVE)
+    bare = [wrapped(move, type_) for type_ in ("chess", "go", "chess")]
+    values = [
+        frame(value, schema_id=wrapper) if framed[n % len(framed)] else value
+        for n, value in enumerate(bare * 3)
+    ]
+    config = loaded(discover(sample(values, "events"), registry))
+    envelope = config.envelope
+    assert envelope is not None
+    fields = (envelope.type, envelope.schema_id, envelope.payload, envelope.subject)
+    assert fields == ("kind", "schema", "content", "wrapper-value")
+    assert (config.records.format, config.tables.each) == ("protobuf", "silver_{type}")
+
+
+def test_bytes_that_only_look_like_an_envelope_are_none() -> None:
+    registry = MemoryRegistry()
+    registry.register("wrapper-value", WRAPPER)
+    unclear(sample([wrapped(4711)] * 5, "events"), registry)
+
+
+def debezium(**source: Any) -> dict[str, Any]:
+    told = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders"}
+    return {"before": None, "after": {"id": 1}, "op": "c", "ts_ms": 1, "source": told | source}
+
+
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_debezium_in_json(with_schema: bool) -> None:
+    event = {"schema": {}, "payload": debezium()} if with_schema else debezium()
+    config = loaded(discover(sample([*texts(event) * 3, None]), None))
+    assert config.cdc is not None
+    assert (config.cdc.format, config.tables.each) == ("debezium", "{schema}_{table}")
+    mysql = debezium(connector="mysql", schema=None)
+    assert loaded(discover(sample(texts(mysql)), None)).tables.each == "{database}_{table}"
+
+
+def test_cloud_events_are_named_and_stay_in_one_table() -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "shop.created", "data": {}}
+    findings = discover(sample(texts(event)), None)
+    assert any("CloudEvents" in each.what and "shop.created" in each.what for each in findings)
+    assert loaded(findings).tables.each == "{topic}"
+    headers = (("ce_type", b"shop.created"), ("ce_specversion", b"1.0"))
+    binary = Sample("orders", (Record(None, b'{"id": 1}', headers),), "one")
+    assert any("ce_type" in each.what for each in discover(binary, None))
+
+
+def test_records_without_a_value_are_skipped_and_others_are_counted() -> None:
+    findings = discover(sample([*texts(*[{"id": 1}] * 8), b"\xff\xfe", None]), None)
+    assert loaded(findings).source.tombstones == "skip"
+    assert any("1 of 9 records are none of it" in each.what for each in findings)
+
+
+def test_an_empty_topic_by_what_its_subject_announces() -> None:
+    registry = MemoryRegistry()
+    unclear(sample([]), registry)
+    registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
+    assert loaded(discover(sample([]), registry)).records.format == "avro"
+
+
+def test_change_files_of_datastream() -> None:
+    claims = [b'["shop","","orders"]', b'["shop","","users"]']
+    found = Sample("cdc", tuple(Record(c, b"x") for c in claims), "2 events", {"format": "avro"})
+    source = {"type": "files", "path": "./in", "format": "avro"}
+    config = loaded(discover_files(found), source=source)
+    assert config.tables.each == "{database}_{table}"
+    with pytest.raises(DistributaryError) as caught:
+        discover_files(Sample("x", (Record(None, b"{}"),), "1 event"))
+    assert caught.value.code is ErrorCode.SOURCE_UNCLEAR
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "${env:HOME}", "*a &b !c", "yes", "x" * 5000])
+def test_names_from_outside_stay_in_comments(name: str) -> None:
+    values = texts({name: 1, "type": name}, {name: 2, "type": "other"})
+    assert loaded(discover(sample(values), None)).tables.each == "{topic}"
+    assert loaded(discover(sample(texts(debezium(table=name, db=name))), None)).cdc is not None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.lists(st.none() | st.binary(max_size=40) | JSON.map(lambda v: json.dumps(v).encode())))
+def test_any_bytes_give_a_valid_file_or_a_clear_word(values: list[bytes | None]) -> None:
+    registry = MemoryRegistry()
+    registry.register("wrapper-value", WRAPPER)
+    registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
+    try:
+        findings = discover(sample(values), registry)
+    except DistributaryError as error:
+        assert error.code is ErrorCode.SOURCE_UNCLEAR
+    else:
+        loaded(findings)
