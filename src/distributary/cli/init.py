@@ -201,7 +201,7 @@ def _sections(call: Invocation, place: Place) -> dict[str, dict[str, Any]]:
 
 
 def _of_path(place: Place, storage: Mapping[str, str]) -> dict[str, Any]:
-    from distributary.config.lake import local_path
+    from distributary.store.base import local_path
 
     path = place.path or place.delta or place.files or ""
     folder = local_path(path)
