@@ -37,7 +37,7 @@ def test_a_damaged_payload_is_shown_up_to_the_byte_that_is_wrong(compiled: Compi
     lines = text.splitlines()
     assert lines[:8] == best_effort_text(compiled(SCHEMA), "t.M", GOOD).splitlines()
     assert len(lines) == 9
-    assert lines[8].startswith(f"# stops to make sense at byte {len(GOOD) + 1}")
+    assert lines[8].startswith(f"# cannot be read from byte {len(GOOD) + 1} on")
 
 
 def test_damage_inside_a_message_is_shown_inside_it(compiled: Compile) -> None:

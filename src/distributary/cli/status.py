@@ -281,7 +281,11 @@ def _draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> Non
     if more:
         paper.line(f"  and {more:,} more, with less lag")
     if any(table.rows is None for table in found.shown):
-        paper.line(styled("  ROWS -: there is only a log, for want of a key or of a row", "dim"))
+        paper.line(
+            styled(
+                "  ROWS -: only the log is kept, because no key is known or no row has come", "dim"
+            )
+        )
 
 
 def _source_cells(table: SourceTable, ops: list[str], now: datetime) -> Iterator[Words]:

@@ -268,7 +268,7 @@ def load_trusted(
     meant = loaded.config.lake.address
     if _address(meant) != _address(lake):
         raise ConfigError(
-            f"read from here, the file of pipeline {card.name} is about another lake",
+            f"the file of pipeline {card.name} names another lake when it is read from this folder",
             where=printable(card.file),
             evidence=f"{meant} instead of {lake}",
             next_step="go to the folder that the pipeline runs in: paths in the file start there",

@@ -200,7 +200,7 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
     except RecursionError:
         dump.lines.append(f"# nests too deep from byte {dump.cursor.position}")
     except StoppedAtError as stopped:
-        dump.lines.append(f"# stops to make sense at byte {stopped.position}: {stopped.reason}")
+        dump.lines.append(f"# cannot be read from byte {stopped.position} on: {stopped.reason}")
     return printable_lines("".join(f"{line}\n" for line in dump.lines))
 
 

@@ -1,4 +1,4 @@
-"""Walks along the wire format: where a payload stops to make sense, how many items it has."""
+"""Walks along the wire format: up to where a payload can be read, how many items it has."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def read_span(payload: bytes, wire: int, position: int, end: int) -> tuple[int, 
         length, start = read_varint(payload, position, end)
     if start + length > end:
         raise StoppedAtError(
-            position, f"a value of {length} bytes is announced, {end - start} are left"
+            position, f"a value should have {length} bytes, and {end - start} are left"
         )
     return start, start + length
 
@@ -453,7 +453,7 @@ def _fields(descriptor: Descriptor | None, payload: bytes) -> str:
     try:
         dump.message(0, len(payload), descriptor, 0)
     except StoppedAtError as stopped:
-        dump.lines.append(f"# stops to make sense at byte {stopped.position}: {stopped.reason}")
+        dump.lines.append(f"# cannot be read from byte {stopped.position} on: {stopped.reason}")
     return "".join(f"{line}\n" for line in dump.lines)
 
 
