@@ -11,8 +11,8 @@ import pytest
 
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import dead_letter_id
+from distributary.observe.explanations import meanings
 from distributary.web import app
-from distributary.web.assets import meanings
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 from tests.web.lakes import HOSTILE, WebLake

@@ -154,7 +154,7 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
     if output.debug:
         output.margin.lines(output.mask(text))
     places = {
-        "docs": f"docs/errors.md#{known.code}",
+        "docs": f"distributary explain {known.code}",
         "page": Pages(os.environ.get(PAGE_VARIABLE)).error(known.code) or None,
         "log": str(log.path) if log.is_written else None,
     }

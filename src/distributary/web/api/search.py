@@ -13,10 +13,10 @@ from starlette.requests import Request
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.deadletters import find_letter
+from distributary.observe.explanations import meanings
 from distributary.observe.log_format import plain
 from distributary.observe.trace import Coordinates, Place, trace_offset
 from distributary.web.answers import Reads, not_found, text
-from distributary.web.assets import meanings
 from distributary.web.reading import Reading
 
 _MOST = 12
