@@ -250,6 +250,21 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     assert 0 < one["last_batch"]["requests"] < REQUESTS.total()
 
 
+def test_a_batch_of_a_run_that_goes_on_costs_a_request_a_table_and_ten(
+    store: Store, spark: SparkSession
+) -> None:
+    while store.games.send_round() is not None:
+        pass
+    store.pipeline(batch=40).run(spark=spark)
+    batches = store.pipeline().ledger().batches("games")
+    # in the first one tables are made and looked at for the first time
+    assert len(batches) == 3
+    for batch in batches[1:]:
+        # a commit a table, a look at each file that tasks have written, and ten for the batch
+        assert batch.requests is not None
+        assert batch.requests <= batch.tables + batch.files + 10, batch
+
+
 @pytest.mark.slow
 def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
     store.games.send_round()
