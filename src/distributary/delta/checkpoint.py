@@ -194,8 +194,9 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     for part in names.checkpoints.get(start, ()):
         for kind, found in _read(store, part.name, part.size).items():
             rows[kind] = pa.concat_arrays([rows[kind], found])
-    tail = fetch_commits(store, range(start + 1, version + 1))
-    rows = _after(rows, [actions_in(data) for data, _ in tail])
+    own = snapshot.tail[start - version :]
+    others = fetch_commits(store, range(start + 1, version - len(own) + 1))
+    rows = _after(rows, [actions_in(data) for data in (*(each for each, _ in others), *own)])
     before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
     old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
     old = pc.fill_null(old, True)

@@ -14,13 +14,13 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from distributary.delta.checkpoint import is_due, look_after
+from distributary.delta.checkpoint import OFTEN, is_due, look_after
 from distributary.delta.columns import Field, MergedFields, schema_string
 from distributary.delta.log import (
     LOG,
@@ -303,7 +303,10 @@ def commit(store: Store, before: Snapshot | None, change: Change) -> Snapshot:
         os.makedirs(f"{store.address}/{LOG}", exist_ok=True)
         sync(store.address)
     identity = _created(store, version, data, lambda: store.create(commit_name(version), data))
-    return replayed(before or Snapshot(store), [actions], version, identity)
+    after = replayed(before or Snapshot(store), [actions], version, identity)
+    if store.asks_for_free:
+        return after
+    return replace(after, tail=(*(before.tail if before else ()), data)[-OFTEN:])
 
 
 def rewrite_files(address: str, before: Snapshot | None, change: Change) -> Snapshot:

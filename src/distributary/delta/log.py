@@ -135,6 +135,8 @@ class Snapshot:
     """By their paths."""
     removed: Mapping[str, int] = field(default_factory=dict)
     """Files that were taken away and when, in milliseconds since 1970, as far as the log tells."""
+    tail: tuple[bytes, ...] = ()
+    """The newest commits as this process has written them, in a bucket: reading them costs."""
 
     @property
     def folder(self) -> str:
@@ -441,7 +443,7 @@ def _hinted(store: Store) -> int:
 def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, str]]:
     """Commits with the versions of their files, many at once from a bucket."""
     names = [commit_name(version) for version in versions]
-    if store.asks_for_free or len(names) == 1:
+    if store.asks_for_free or len(names) <= 1:
         return [store.fetch(name) for name in names]
     with ThreadPoolExecutor(min(_READERS, len(names))) as pool:
         return list(pool.map(store.fetch, names))
