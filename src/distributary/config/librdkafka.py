@@ -61,7 +61,7 @@ _READING_TEXTS = {
     "isolation.level": r"read_committed|read_uncommitted",
 }
 _READING_NUMBERS = {
-    "fetch.max.bytes": _Number("fetch.max.bytes", 0, _MOST - 512),
+    "fetch.max.bytes": _Number("fetch.max.bytes", 1_000, _MOST - 512),
     "fetch.max.wait.ms": _Number("fetch.wait.max.ms", 0, 500),
     "fetch.min.bytes": _Number("fetch.min.bytes", 1, 100_000_000),
     "max.partition.fetch.bytes": _Number("fetch.message.max.bytes", 1, 1_000_000_000),

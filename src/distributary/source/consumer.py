@@ -71,6 +71,8 @@ _OPTIONS: Mapping[str, str | int | bool] = {
     "fetch.wait.max.ms": 10,
     # the largest answer that is possible: a record may be larger than a fetch
     "receive.message.max.bytes": 2**31 - 1,
+    # of what is sent, but no fetch may be smaller
+    "message.max.bytes": 1_000,
     "reconnect.backoff.max.ms": 1_000,
     "topic.metadata.propagation.max.ms": 5_000,
 }
