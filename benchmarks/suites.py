@@ -12,6 +12,7 @@ from benchmarks import (
     evolution,
     freshness,
     kafka,
+    reader,
     sizes,
     startup,
     wide,
@@ -21,6 +22,7 @@ SUITES = {
     suite.name: suite
     for suite in (
         kafka.SUITE,
+        reader.SUITE,
         wide.SUITE,
         avro.SUITE,
         changes.SUITE,

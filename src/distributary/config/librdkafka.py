@@ -18,7 +18,7 @@ LOGIN_MODULES = {
 """What proves who a client is with a user and a password, by mechanism."""
 
 _MOST = 2**31 - 1
-_NO_STORE = "a store of this type is read by Java only"
+_NO_STORE = "is a store that only Java reads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def translate(settings: Mapping[str, str]) -> Translation:
         connection = dict(_one(name, said[name], _TEXTS, _NUMBERS))
         reading = dict(_one(name, said[name], _READING_TEXTS, _READING_NUMBERS))
         if not connection and not reading:
-            found.unknown[name] = "librdkafka has no such setting, or not with this value"
+            found.unknown[name] = "has no counterpart in librdkafka, or not with this value"
         found.connection |= connection
         found.reading |= reading
     _add_stores({name: said[name] for name in stores}, found)

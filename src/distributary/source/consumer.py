@@ -45,8 +45,8 @@ _END = -191
 _OUT_OF_RANGE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, -140, -139})
 """No such offset: by the broker, and by librdkafka, which may not jump, or sees that a log was
 cut."""
-_PASSING = frozenset({ALL_BROKERS_DOWN, -195, -185, KafkaError.GROUP_AUTHORIZATION_FAILED})
-"""Said of a connection, of time, or of a group that nothing is asked of: librdkafka goes on."""
+_PASSING = frozenset({ALL_BROKERS_DOWN, -195, -185})
+"""Said of connections and of time: librdkafka goes on."""
 
 _MOST_RECORDS = 20_000
 _MOST_BYTES = 32 << 20
@@ -220,16 +220,14 @@ class Client:
         """Do what something that is no record calls for."""
         error = message.error()
         one = (str(message.topic()), int(message.partition() or 0))
-        if error is None or (one not in left.ends and error.code() not in REFUSED):
-            # of a partition that was read, or of a connection
+        if error is None or one not in left.ends or error.code() in _PASSING:
+            # of a partition that was read, or of no partition: connections complain elsewhere
             return
         if error.code() == _END:
             if int(message.offset() or 0) >= left.ends[one]:
                 self._finish([one], left)
         elif error.code() in _OUT_OF_RANGE:
             self._after_loss(one, left, strict=strict)
-        elif error.code() in _PASSING:
-            self._remember(error)
         elif error.code() in REFUSED:
             raise self._refused(error)
         else:
@@ -237,12 +235,7 @@ class Client:
 
     def _after_loss(self, one: Partition, left: _Left, *, strict: bool) -> None:
         """Go on where there are records of the range, if there are any."""
-        try:
-            oldest, end = self._consumer.get_watermark_offsets(
-                TopicPartition(*one), timeout=_PATIENCE_SECONDS, cached=False
-            )
-        except KafkaException as error:
-            raise self._unavailable(error.args[0]) from error
+        oldest, end = self._bounds(one)
         position = left.positions[one]
         gone = f"{one[0]}/{one[1]}: {position:,} was to be read, it has {oldest:,} to {end:,}"
         if strict:
@@ -271,14 +264,27 @@ class Client:
             raise self._unavailable(error)
         for one in list(left.ends):
             # a log that was cut ends before the range does, and says nothing
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(*one), timeout=10.0)
-            if 0 <= end < left.ends[one]:
+            if self._bounds(one)[1] < left.ends[one]:
                 self._after_loss(one, left, strict=strict)
         if left.ends:
             raise self._unavailable(None)
 
+    def _bounds(self, one: Partition) -> tuple[int, int]:
+        """The oldest offset of a partition, and the end."""
+        try:
+            found = self._consumer.get_watermark_offsets(
+                TopicPartition(*one), timeout=_PATIENCE_SECONDS
+            )
+        except KafkaException as error:
+            raise self._unavailable(error.args[0]) from error
+        if found is None:
+            raise self._unavailable(None)
+        return int(found[0]), int(found[1])
+
     def _remember(self, error: KafkaError) -> None:
-        # that no broker is there says less than why
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # nothing is asked of a group
+            return
         if self._error is None or error.code() in REFUSED or error.code() == ALL_BROKERS_DOWN:
             self._error = error
 
