@@ -357,7 +357,8 @@ def _at_once(batch: pa.RecordBatch) -> int:
     """How many records to take next, by the size of these."""
     if not batch.num_rows:
         return _MOST_RECORDS
-    return max(1, min(_MOST_RECORDS, _MOST_BYTES * batch.num_rows // int(batch.nbytes)))
+    fitting = int(_MOST_BYTES * batch.num_rows // batch.nbytes)
+    return max(1, min(_MOST_RECORDS, fitting))
 
 
 def _as_raw(messages: Sequence[Message]) -> pa.RecordBatch:
