@@ -13,6 +13,7 @@ from benchmarks import (
     freshness,
     json_orders,
     kafka,
+    reader,
     sizes,
     startup,
     wide,
@@ -22,6 +23,7 @@ SUITES = {
     suite.name: suite
     for suite in (
         kafka.SUITE,
+        reader.SUITE,
         wide.SUITE,
         avro.SUITE,
         json_orders.SUITE,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from distributary.observe.events import BatchSettled, Event
+
+Answer = TypeVar("Answer")
 
 
 def eventually(happened: Callable[[], bool], *, seconds: float) -> None:
@@ -15,6 +18,20 @@ def eventually(happened: Callable[[], bool], *, seconds: float) -> None:
     while not happened():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
+
+
+def patiently(ask: Callable[[], Answer | None], seconds: float = 30) -> Answer:
+    """Ask until there is an answer: a broker tells of what it has made a moment later."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if (answer := ask()) is not None:
+                return answer
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.2)
 
 
 def is_listening(port: int) -> bool:

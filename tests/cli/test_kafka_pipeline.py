@@ -63,6 +63,30 @@ def test_doctor_says_how_to_start_what_does_not_answer(own_folder: Path, cli: Cl
 
 
 @pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("reader: auto", "native: "),
+        ("reader: native, options: {kafka.fetch.min.bytes: 5}", "native: "),
+        ("reader: spark", "spark: source.reader "),
+        ("options: {kafka.my.secret: hush}", "spark: source.options.kafka.my.secret "),
+        (
+            "security: {protocol: SSL, truststore_location: /t.jks, truststore_password: hush}",
+            "spark: source.security.truststore_location ",
+        ),
+    ],
+)
+def test_doctor_says_who_reads_and_why(
+    own_folder: Path, cli: Cli, settings: str, found: str
+) -> None:
+    file = write_file(own_folder, topic="wrapper")
+    file.write_text(file.read_text().replace("[wrapper]", f"[wrapper], {settings}"))
+    reader = checks(cli, file)["reader"]
+    assert reader["state"] == "pass"
+    assert reader["found"].startswith(found)
+    assert "hush" not in reader["found"]
+
+
+@pytest.mark.parametrize(
     ("servers", "command"),
     [
         ("127.0.0.1:9092", "distributary dev up"),

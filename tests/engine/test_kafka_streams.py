@@ -224,7 +224,7 @@ def person(version: int) -> str:
 
 
 @pytest.mark.parametrize("door", ["sasl", "mtls"])
-def test_spark_is_let_in_where_it_must_say_who_it_is(
+def test_tasks_are_let_in_where_they_must_say_who_they_are(
     services: SecuredServices, tmp_path: Path, spark: SparkSession, door: str
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
@@ -240,3 +240,20 @@ def test_spark_is_let_in_where_it_must_say_who_it_is(
     servers = {"sasl": security.sasl_plaintext, "mtls": security.ssl}[door]
     pipeline = stream.pipeline(servers=servers, source=f"  security: {{{settings}}}")
     assert pipeline.run(spark=spark).counts == Counts(read=1, written=1)
+
+
+@pytest.mark.parametrize("exchange", ["disk", "spark"])
+@pytest.mark.parametrize("reader", ["native", "spark"])
+def test_whoever_reads_and_however_records_travel_each_lands_once(
+    services: SecuredServices, tmp_path: Path, spark: SparkSession, reader: str, exchange: str
+) -> None:
+    stream = Stream(services, tmp_path, payload="{format: protobuf}", partitions=3)
+    number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
+    for partition, count in enumerate((700, 5, 90)):
+        values = [frame(b"\x08\x01", schema_id=number)] * count
+        stream.topics.send(stream.topic, values, partition=partition)
+    source = f"  reader: {reader}\n  max_records_per_batch: 300"
+    pipeline = stream.pipeline(source=source, extra=f"run: {{exchange: {exchange}}}")
+    assert pipeline.run(spark=spark).counts == Counts(read=795, written=795)
+    places = sorted((row["_partition"], row["_offset"]) for row in stream.rows())
+    assert places == [(p, o) for p, count in enumerate((700, 5, 90)) for o in range(count)]

@@ -20,6 +20,7 @@ from distributary.source.kafka import Broker, KafkaSource, alike
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics
+from tests.waiting import patiently
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,8 @@ def test_new_partitions_are_read_from_their_beginning(
     one = source(services, topics=[name], starting_offsets="latest")
     first = one.first()
     topics.grow(name, 2)
-    _eventually(lambda: topics.send(name, [b"b"], partition=1))
-    end = _eventually(lambda: one.advance(first, one.newest()))
+    patiently(lambda: topics.send(name, [b"b"], partition=1))
+    end = patiently(lambda: one.advance(first, one.newest()))
     assert offsets(end)[name] == {"0": 1, "1": 1}
     assert end["from"] == {name: {"1": 0}}
     assert values(one, first) == [b"b"]
@@ -138,7 +139,7 @@ def test_new_topics_join_by_pattern(services: SecuredServices, topics: Topics) -
     topics.create(f"{stem}.b")
     topics.create(f"not-{stem}.c")
     topics.send(f"{stem}.b", [b"2"])
-    after = _eventually(lambda: one.advance(end, one.newest()))
+    after = patiently(lambda: one.advance(end, one.newest()))
     assert offsets(after) == {f"{stem}.a": {"0": 1}, f"{stem}.b": {"0": 1}}
 
 
@@ -271,20 +272,6 @@ def test_a_batch_of_before_is_found_again_by_its_ranges(
     end = one.advance(first, one.newest())
     ranges = [SourceRange(name, 0, 0, 2, 2), SourceRange(name, 1, 0, 2, 2)]
     assert one.retrace(first, ranges) == end
-
-
-def _eventually(ask: Any, seconds: float = 30) -> Any:
-    """A broker tells about new partitions a moment after it has made them."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if (answer := ask()) is not None:
-                return answer
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(

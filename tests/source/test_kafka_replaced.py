@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -18,8 +17,7 @@ from distributary.source.kafka import Broker, KafkaSource
 from tests.services.shared import unique
 from tests.source.test_kafka import offsets, source, values
 from tests.topics import Topics
-
-T = TypeVar("T")
+from tests.waiting import patiently
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +37,6 @@ def create(topics: Topics, name: str, *counts: int) -> str:
         if count:
             patiently(lambda p=partition, n=count: topics.send(name, [b"new"] * n, partition=p))
     return name
-
-
-def patiently(ask: Callable[[], T]) -> T:
-    """A broker needs a moment to forget a topic, and to find a leader for a new one."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return ask()
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def after_all(one: KafkaSource) -> Position:
@@ -76,7 +62,7 @@ def next_end(one: KafkaSource, start: Position) -> Position | None:
 
 
 def opened(one: KafkaSource, start: Position, end: Position) -> BatchInput:
-    one._frame = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
+    one._native = lambda *_: (None, None)  # type: ignore[method-assign, assignment, return-value]
     return one.open(None, start, end)  # type: ignore[arg-type]
 
 

@@ -167,6 +167,7 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("registry", lambda: registry_check(registry))
     if isinstance(source, KafkaSource):
         yield _guarded("broker", lambda: _broker(source))
+        yield _reader(source)
     else:
         yield _guarded("source", lambda: _source(loaded))
 
@@ -445,6 +446,17 @@ def _broker(source: KafkaSource) -> Check:
         f"with {counted(records, 'offset')} to read"
     )
     return Check("broker", State.PASS, found)
+
+
+def _reader(source: KafkaSource) -> Check:
+    """Who reads the records, and why."""
+    if source.is_native:
+        return Check("reader", State.PASS, "native: tasks read by themselves, with librdkafka")
+    if source.reader == "spark":
+        return Check("reader", State.PASS, "spark: source.reader says so")
+    why = [f"source.{'.'.join(map(str, place))} {why}" for place, why in source.only_for_java()]
+    found = f"spark: {listed(why, most=3)}"
+    return Check("reader", State.PASS, found)
 
 
 def registry_check(settings: Registry) -> Check:

@@ -35,6 +35,7 @@ from distributary.config.base import (
     parse_moment,
     unpaired_login,
 )
+from distributary.config.librdkafka import LOGIN_MODULES, Translation, translate
 from distributary.errors import ConfigError, ErrorCode
 
 # Where a Kafka topic is first read from.
@@ -110,12 +111,6 @@ StartingOffsets = Annotated[
 
 StoreType = Literal["JKS", "PKCS12", "PEM"]
 
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-
 
 class KafkaSecurity(Section):
     """Protocol, credentials and certificates of a Kafka connection."""
@@ -159,7 +154,7 @@ class KafkaSecurity(Section):
             yield ("protocol",), "needs mechanism, such as PLAIN"
         if self.mechanism is not None and not sasl:
             yield ("mechanism",), "needs protocol SASL_SSL or SASL_PLAINTEXT"
-        if self.mechanism in _LOGIN_MODULES and not (self.username and self.password):
+        if self.mechanism in LOGIN_MODULES and not (self.username and self.password):
             yield ("mechanism",), "needs username and password"
         if bool(self.certificate_location) != bool(self.key_location):
             yield ("certificate_location",), "goes together with key_location"
@@ -204,8 +199,8 @@ class KafkaSecurity(Section):
         options = {
             "security.protocol": self.protocol,
             "sasl.mechanism": self.mechanism,
-            "sasl.username": self.username if self.mechanism in _LOGIN_MODULES else None,
-            "sasl.password": _reveal(self.password) if self.mechanism in _LOGIN_MODULES else None,
+            "sasl.username": self.username if self.mechanism in LOGIN_MODULES else None,
+            "sasl.password": _reveal(self.password) if self.mechanism in LOGIN_MODULES else None,
             "ssl.ca.location": self.ca_location,
             "ssl.certificate.location": self.certificate_location,
             "ssl.key.location": self.key_location,
@@ -221,8 +216,17 @@ class KafkaSecurity(Section):
             options["ssl.key.location"] = self.keystore_location
         return {name: value for name, value in options.items() if value is not None}
 
+    def only_for_java(self) -> Iterator[Conflict]:
+        """What a Java client can do and librdkafka cannot."""
+        if self.mechanism is not None and self.mechanism not in LOGIN_MODULES:
+            yield ("mechanism",), "is a login of Java"
+        if self.truststore_location and self.truststore_type != "PEM":
+            yield ("truststore_location",), "is a store that only Java reads"
+        if self.keystore_location and self.keystore_type == "JKS":
+            yield ("keystore_location",), "is a store that only Java reads"
+
     def _jaas(self) -> str | None:
-        module = _LOGIN_MODULES.get(self.mechanism or "")
+        module = LOGIN_MODULES.get(self.mechanism or "")
         if module is None:
             return None
         user, password = _quoted(self.username or ""), _quoted(_reveal(self.password) or "")
@@ -247,7 +251,7 @@ def _content(path: str) -> str:
             code=ErrorCode.CONFIG_UNREADABLE,
             where=path,
             evidence=type(error).__name__,
-            next_step="check source.security.certificate_location and key_location",
+            next_step="check ca_location, certificate_location and key_location in source.security",
         ) from None
 
 
@@ -320,10 +324,14 @@ class KafkaSource(Section):
     beginning; what was not read of the old one is lost."""
     tombstones: Literal["dead_letter", "skip"] = "dead_letter"
     """What to do with records that have a key and no value."""
+    reader: Literal["auto", "native", "spark"] = "auto"
+    """Who reads the records. native: each task itself, with librdkafka; spark: Spark's Kafka
+    connector, a Java client; auto: native, unless a setting is one that only Java understands."""
     options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"kafka.session.timeout.ms": "45000"}]
     )
-    """Further settings of the Kafka client, each starting with `kafka.`."""
+    """Further settings of the Kafka client, as the Java client names them, each starting with
+    `kafka.`."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """One way to choose topics, and no option that is set elsewhere."""
@@ -338,6 +346,21 @@ class KafkaSource(Section):
                 yield ("options", name), "must start with kafka."
             elif name in _OWNED:
                 yield ("options", name), f"cannot be set here: {_OWNED[name]}"
+        if self.reader == "native":
+            for place, why in self.only_for_java():
+                yield place, f"cannot stand beside reader: native: {why}"
+
+    def only_for_java(self) -> Iterator[Conflict]:
+        """The settings for which Spark's connector is needed, and why; without their values."""
+        for place, why in self.security.only_for_java():
+            yield ("security", *place), why
+        for name, why in sorted(self._translated().unknown.items()):
+            yield ("options", f"kafka.{name}"), why
+
+    @property
+    def is_native(self) -> bool:
+        """Whether tasks read by themselves."""
+        return self.reader != "spark" and not any(self.only_for_java())
 
     def spark_options(self) -> dict[str, str]:
         """Options of Spark's Kafka connector, without topics and offsets; holds secrets."""
@@ -352,7 +375,33 @@ class KafkaSource(Section):
 
     def client_options(self) -> dict[str, str]:
         """Properties of librdkafka for the same brokers; holds secrets."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.security.client_options()}
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            **self.security.client_options(),
+            **self._translated().connection,
+        }
+
+    def consumer_options(self) -> dict[str, str]:
+        """The same for a consumer, with certificates and keys by content; holds secrets.
+
+        So they are those of the driver, and a task needs no file of them where it runs.
+        """
+        options = self.client_options() | self._translated().reading
+        for name in ("ssl.ca", "ssl.certificate", "ssl.key"):
+            path = options.get(f"{name}.location")
+            if path is not None and not Path(path).is_dir():
+                options[f"{name}.pem"] = _content(path)
+                del options[f"{name}.location"]
+        return options
+
+    def _translated(self) -> Translation:
+        return translate(
+            {
+                name.removeprefix("kafka."): value.get_secret_value()
+                for name, value in self.options.items()
+                if name.startswith("kafka.") and name not in _OWNED
+            }
+        )
 
 
 # A token instead of a password: OAuth's client credentials.

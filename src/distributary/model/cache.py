@@ -38,6 +38,12 @@ class Cache(Generic[V]):
             if value is not None:
                 self._add(key, value, None)
 
+    def take(self, key: Hashable) -> V | None:
+        """The value of a key, which nobody else gets until it is kept again."""
+        with self._lock:
+            known = self._known.pop(key, None)
+            return None if known is None else known[1]
+
     def get(
         self,
         key: Hashable,

@@ -17,10 +17,11 @@ from distributary.config.kafka import KafkaSource
 from distributary.delta.tables import StorageOptions, reaching
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.observe.health import open_readable
+from distributary.source.consumer import read
 from distributary.source.files.bytes import BucketFiles
 from distributary.source.files.catalogue import CataloguedFile, FoundFile, Walk, Wanted
 from distributary.source.files.source import FAULT_HEADER, REASON_HEADER, FilesReader, files_at
-from distributary.source.kafka import Broker, peek
+from distributary.source.kafka import Broker, ranges_of
 
 MOST_RECORDS = 200
 MOST_BYTES = 16 << 20
@@ -61,19 +62,18 @@ class Sample:
 
 def sample_topic(source: KafkaSource) -> Sample:
     """The first and the last records of each partition; nothing is committed at the broker."""
-    options = source.client_options()
-    broker = Broker(options)
+    broker = Broker(source.client_options())
     partitions = broker.partitions(source.topics, source.topic_pattern)
     first, end = broker.earliest(partitions), broker.latest(partitions)
     total = sum(end[one] - first[one] for one in partitions)
     filled = [one for one in partitions if end[one] > first[one]][:_MOST_PARTITIONS]
     each = max(MOST_RECORDS // (2 * max(len(filled), 1)), 1)
-    oldest = {one: (first[one], min(first[one] + each, end[one])) for one in filled}
-    newest = {one: (max(end[one] - each, oldest[one][1]), end[one]) for one in filled}
+    until = {one: min(first[one] + each, end[one]) for one in filled}
+    since = {one: max(end[one] - each, until[one]) for one in filled}
     records = [
         record
-        for ranges in (oldest, newest)
-        for batch in peek(options, ranges, most_bytes=MOST_BYTES // 2)
+        for ranges in (ranges_of(first, until), ranges_of(since, end))
+        for batch in read(source.consumer_options(), ranges, most_bytes=MOST_BYTES // 2)
         for record in _records(batch)
     ]
     topic = source.topics[0]

@@ -1,4 +1,7 @@
-"""Kafka topics: the driver decides which offsets are a batch, Spark's tasks read them.
+"""Kafka topics: the driver decides which offsets are a batch, tasks read them.
+
+They do so by themselves (`source/consumer.py`), or through Spark's Kafka connector where a setting
+is one that only a Java client understands.
 
 A position is `{offsets: {topic: {partition: next offset}}, ids: {topic: id}}`. Where a batch did
 not start at the position before it (a partition was new, retention had eaten records, or a topic
@@ -25,11 +28,9 @@ from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import (
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -41,11 +42,25 @@ from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
-from distributary.source.base import BatchInput, Position, parallelism, replaced
+from distributary.source.base import (
+    BatchInput,
+    Position,
+    Reader,
+    line_with,
+    parallelism,
+    replaced,
+)
+from distributary.source.consumer import (
+    ALL_BROKERS_DOWN,
+    REFUSED,
+    ConsumerReader,
+    Partition,
+    read,
+    shares,
+)
 
 # What a broker says about its partitions, asked by the driver.
 
-Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _Answer = TypeVar("_Answer")
 
@@ -58,17 +73,7 @@ _BELIEVED_SECONDS = 1.0
 """How long ids are believed where asking for them is a question of its own."""
 _FIRST_SECONDS = 1.5
 _SECONDS = 10.0
-_ALL_BROKERS_DOWN = -187
 _NOT_SUPPORTED = -165
-_REFUSED = {
-    # librdkafka's own codes are negative and have no public names: local authentication failure
-    -169,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,7 @@ class Broker:
 
     def _remember(self, error: KafkaError) -> None:
         # what is wrong with a connection is told here, the question itself only times out
-        if self._error is None or error.code() != _ALL_BROKERS_DOWN:
+        if self._error is None or error.code() != ALL_BROKERS_DOWN:
             self._error = error
 
     def _fail(self, error: KafkaException) -> NoReturn:
@@ -202,7 +207,7 @@ class Broker:
         self._client = None
         told = [each for each in (error.args[0], self._error) if each is not None]
         # by the code alone: the text of an outage names the listener, as in `sasl_ssl://`
-        refusal = next((each for each in told if each.code() in _REFUSED), None)
+        refusal = next((each for each in told if each.code() in REFUSED), None)
         if refusal is not None:
             raise SourceError(
                 "the broker refuses these credentials",
@@ -247,113 +252,23 @@ def _described(client: AdminClient, names: Sequence[str], patience: float) -> di
     return found
 
 
-# A few records of Kafka in this process, without Spark: for a look ahead.
-
-_RECORDS_PER_ARROW_BATCH = 10_000
-_PATIENCE_SECONDS = 30.0
-
-
-def peek(
-    options: Mapping[str, str],
-    ranges: Mapping[Partition, tuple[int, int]],
-    *,
-    most_bytes: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The records of these offsets, each range with its end left out.
-
-    With `most_bytes` it ends early, at the record that makes it so many.
-    """
-    left = {one: end for one, (start, end) in ranges.items() if end > start}
-    if not left:
-        return
-    consumer = Consumer(
-        {
-            **options,
-            "group.id": "distributary-peek",
-            "enable.auto.commit": False,
-            # a range that ends in a transaction's marker has no last record to wait for
-            "enable.partition.eof": True,
-            "log_level": 2,
-            # what is fetched ahead counts, too
-            **({} if most_bytes is None else {"queued.max.messages.kbytes": most_bytes >> 10}),
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(*one, ranges[one][0]) for one in left])
-        yield from _consume(consumer, left, most_bytes)
-    finally:
-        consumer.close()
-
-
-def _consume(
-    consumer: Consumer, left: dict[Partition, int], most_bytes: int | None
-) -> Iterator[pa.RecordBatch]:
-    patience = time.monotonic() + _PATIENCE_SECONDS
-    # one by one where bytes count: each may be as large as the broker allows
-    at_once = _RECORDS_PER_ARROW_BATCH if most_bytes is None else 1
-    taken = 0
-    while left and (most_bytes is None or taken < most_bytes):
-        try:
-            messages = consumer.consume(at_once, timeout=1.0)
-        except KafkaException as error:
-            raise _unavailable(str(error.args[0])) from error
-        if messages:
-            patience = time.monotonic() + _PATIENCE_SECONDS
-        elif time.monotonic() > patience:
-            raise _unavailable("no answer")
-        wanted = []
-        for message in messages:
-            one = (str(message.topic()), int(message.partition() or 0))
-            end, offset = left.get(one), int(message.offset() or 0)
-            if end is None:
-                continue
-            if message.error() is None and offset < end:
-                wanted.append(message)
-            if message.error() is not None or offset >= end - 1:
-                del left[one]
-        if wanted:
-            batch = _as_raw(wanted)
-            taken += batch.nbytes
-            yield batch
-
-
-def _as_raw(messages: list[Message]) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = [
-        {
-            "key": message.key(),
-            "value": message.value(),
-            "headers": [{"key": name, "value": value} for name, value in _given(message)] or None,
-            "topic": message.topic(),
-            "partition": message.partition(),
-            "offset": message.offset(),
-            "timestamp": message.timestamp()[1] * 1000,
-        }
-        for message in messages
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=RAW)
-
-
-def _given(message: Message) -> Any:
-    return message.headers() or []
-
-
-def _unavailable(evidence: str) -> SourceUnavailableError:
-    return SourceUnavailableError(
-        "the broker did not give the records that it said it has",
-        evidence=evidence,
-        next_step="try again; `distributary doctor` checks the broker",
-    )
-
-
 _log = logging.getLogger(__name__)
 _EARLIEST, _LATEST = -2, -1
-_LOST = ("OffsetOutOfRange", "may have been lost", "FAILED_TO_READ_OFFSET", "KAFKA_DATA_LOSS")
+_LOST = (
+    *("OffsetOutOfRange", "may have been lost", "FAILED_TO_READ_OFFSET", "KAFKA_DATA_LOSS"),
+    ErrorCode.SOURCE_DATA_LOST,
+)
 _MOST_UNEVEN = 1.25
 """What a task may have more to read than its share."""
 _GLANCE_SECONDS = 2.5
 _SAME_PARTITIONS_SECONDS = 15.0
 """How long it is believed that no partition was added."""
-_UNREACHABLE = ("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_")
+_UNREACHABLE = (
+    *("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_"),
+    ErrorCode.SOURCE_UNAVAILABLE,
+)
+_REFUSED = f"{ErrorCode.SOURCE_INVALID}: "
+"""How the words of a task begin that librdkafka or the broker did not let read."""
 _Ids = Mapping[str, str]
 
 
@@ -390,6 +305,7 @@ class KafkaSource:
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
+        self._is_native = config.is_native
         self._broker = _broker(config)
         self._newest: Offsets = {}
         self._ids: _Ids = {}
@@ -400,7 +316,7 @@ class KafkaSource:
         """By the id of a topic that is gone: where it ended when it was last seen."""
         self._told: set[str] = set()
         """Topics, by name or id, that the log has been told about."""
-        # one group for the whole run: Spark keeps its consumers by group and partition
+        # one group for the whole run: consumers are kept by it
         self._group = _new_group()
 
     def first(self) -> Position:
@@ -470,24 +386,23 @@ class KafkaSource:
         return _position(known | ends, ids, jumps)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
-        """The records between two positions, read by Spark's Kafka connector."""
+        """The records between two positions, each task's share read when it runs."""
         starts = _offsets(start) | _offsets(end, "from")
         ends = _offsets(end)
-        read = tuple(
-            SourceRange(*one, starts[one], ends[one], ends[one] - starts[one])
-            for one in sorted(ends)
-            if one in starts and ends[one] > starts[one]
-        )
+        ranges = ranges_of(starts, ends)
         lag = {
             f"{topic}/{partition}": max(0, newest - ends.get((topic, partition), 0))
             for (topic, partition), newest in self._newest.items()
         }
-        topics = {r.topic for r in read}
+        topics = {r.topic for r in ranges}
         self._opened = {t: id_ for t, id_ in end.get("ids", {}).items() if t in topics}
+        frame, reader = (
+            self._native(spark, ranges) if self._is_native else self._spark(spark, ranges)
+        )
         return BatchInput(
-            frame=self._frame(spark, read),
-            reader=KafkaReader(),
-            ranges=read,
+            frame=frame,
+            reader=reader,
+            ranges=ranges,
             end=end,
             counted=False,
             lag=sum(lag.values()) if lag else None,
@@ -503,32 +418,39 @@ class KafkaSource:
         if end is None:
             return
         starts = _offsets(start) | _offsets(end, "from")
-        ranges = {one: (starts[one], last) for one, last in _offsets(end).items() if one in starts}
-        yield from peek(self._config.client_options(), ranges)
+        yield from read(self._config.consumer_options(), ranges_of(starts, _offsets(end)))
 
     def explain(self, error: Exception) -> DistributaryError | None:
         """What a failure of Spark's job means, where it is about the broker."""
         text = str(error)
         lost = any(sign in text for sign in _LOST)
-        if not lost and not any(sign in text for sign in _UNREACHABLE):
+        refused = line_with(_REFUSED, text)
+        if not (lost or refused or any(sign in text for sign in _UNREACHABLE)):
             return None
         try:
             self._verify(self._opened, decided=False)
         except SourceError as cause:
             if cause.code is not ErrorCode.SOURCE_UNAVAILABLE:
                 return cause
+        if refused:
+            return SourceError(
+                refused.partition(_REFUSED)[2],
+                where=self._config.bootstrap_servers,
+                evidence=_evidence(text),
+                next_step="check source.security and source.options, and what the user may read",
+            )
         if lost:
             return SourceError(
                 "records were deleted at the broker while they were being read",
                 code=ErrorCode.SOURCE_DATA_LOST,
                 where=self._config.bootstrap_servers,
-                evidence=_first_line(text),
+                evidence=_evidence(text),
                 next_step="give the topic a longer retention, and run again",
             )
         return SourceUnavailableError(
             "the broker stopped answering in the middle of a batch",
             where=self._config.bootstrap_servers,
-            evidence=_first_line(text),
+            evidence=_evidence(text),
             next_step="nothing of the batch is half done: it is tried again",
         )
 
@@ -633,7 +555,21 @@ class KafkaSource:
         _log.warning("going on without deleted records: %s; %s", total, _some(told))
         return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
 
-    def _frame(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
+    def _native(
+        self, spark: SparkSession, ranges: Sequence[SourceRange]
+    ) -> tuple[DataFrame, Reader]:
+        tasks = shares(ranges, parallelism(spark))
+        reader = ConsumerReader(
+            tasks=tasks,
+            group=self._group,
+            fail_on_data_loss=self._config.fail_on_data_loss,
+            options=self._config.consumer_options(),
+        )
+        return spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))), reader
+
+    def _spark(
+        self, spark: SparkSession, ranges: Sequence[SourceRange]
+    ) -> tuple[DataFrame, Reader]:
         starts = _nested({(r.topic, r.partition): r.start for r in ranges})
         ends = _nested({(r.topic, r.partition): r.end for r in ranges})
         options = {
@@ -650,7 +586,7 @@ class KafkaSource:
         if alike([r.records for r in ranges], tasks):
             frame = frame.coalesce(tasks)
         # as a list of structs they take 15 s for 250,000 records on the way to Arrow, even empty
-        return frame.withColumn("headers", functions.to_json("headers"))
+        return frame.withColumn("headers", functions.to_json("headers")), KafkaReader()
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,6 +623,15 @@ def _parsed(text: str) -> list[dict[str, Any]]:
         }
         for header in json.loads(text)
     ]
+
+
+def ranges_of(starts: Offsets, ends: Offsets) -> tuple[SourceRange, ...]:
+    """What lies between, without partitions that have nothing there."""
+    return tuple(
+        SourceRange(*one, starts[one], ends[one], ends[one] - starts[one])
+        for one in sorted(ends)
+        if one in starts and ends[one] > starts[one]
+    )
 
 
 def _position(offsets: Offsets, ids: _Ids, jumps: Offsets | None = None) -> Position:
@@ -742,6 +687,9 @@ def alike(counts: Sequence[int], tasks: int) -> bool:
     return len(counts) > tasks and 0 < most * tasks <= _MOST_UNEVEN * sum(counts)
 
 
-def _first_line(text: str) -> str:
+def _evidence(text: str) -> str:
+    """What a task of ours has seen, or the first line that is about Kafka."""
+    if seen := line_with("  seen: ", text):
+        return seen.removeprefix("seen: ")
     lines = [line for line in text.splitlines() if "kafka" in line.lower()] or text.splitlines()
     return lines[0].strip()[:300] if lines else ""

@@ -1,0 +1,429 @@
+"""Ranges of Kafka's offsets, read in this process with librdkafka: by a task, or for a look ahead.
+
+Who reads says where to end. A consumer is given partitions and offsets, is in no group and commits
+nothing. Offsets may have gaps, where a topic is compacted and where transactions end, so a range is
+read when an offset of its end or beyond was seen: of a record, or of the partition's own end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from distributary.errors import ErrorCode, SourceError, SourceUnavailableError, clean
+from distributary.model.cache import Cache
+from distributary.model.manifest import SourceRange
+from distributary.model.record import HEADER, RAW, TIMESTAMP
+
+_log = logging.getLogger(__name__)
+
+Partition = tuple[str, int]
+
+REFUSED = frozenset(
+    {
+        # librdkafka's own codes are negative: local authentication failure
+        -169,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    }
+)
+"""What a broker says to whom it does not let in."""
+ALL_BROKERS_DOWN = -187
+_END = -191
+_OUT_OF_RANGE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, -140, -139})
+"""No such offset: by the broker, and by librdkafka, which may not jump, or sees that a log was
+cut."""
+_PASSING = frozenset({ALL_BROKERS_DOWN, -195, -185})
+"""Said of connections and of time: librdkafka goes on."""
+
+_MOST_RECORDS = 20_000
+_MOST_BYTES = 32 << 20
+"""Of the records that are taken from librdkafka at once, as far as those before tell."""
+_WAIT_SECONDS = 0.1
+_PATIENCE_SECONDS = 30.0
+"""Without a record of any partition, after which the broker is believed to be away."""
+_DOWN_SECONDS = 5.0
+"""The same where no broker can be reached at all."""
+_OLDEST_MS, _NEWEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""From year 1 to year 9999: producers may write any number for a time, and no table takes more."""
+
+_OPTIONS: Mapping[str, str | int | bool] = {
+    # of the Java client, and so of Spark's connector; librdkafka's own is read_committed
+    "isolation.level": "read_uncommitted",
+    "check.crcs": True,
+    "queued.min.messages": _MOST_RECORDS,
+    "queued.max.messages.kbytes": 65_536,
+    # a full queue is looked at again after a second otherwise
+    "fetch.queue.backoff.ms": 2,
+    # only at the end of a partition, where there is nothing to wait for
+    "fetch.wait.max.ms": 10,
+    # the largest answer that is possible: a record may be larger than a fetch
+    "receive.message.max.bytes": 2**31 - 1,
+    # of what is sent, but no fetch may be smaller
+    "message.max.bytes": 1_000,
+    "reconnect.backoff.max.ms": 1_000,
+    "topic.metadata.propagation.max.ms": 5_000,
+}
+_OWN: Mapping[str, str | int | bool] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # never a jump that nobody notices
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    "max.poll.interval.ms": 86_400_000,
+    "log_level": 2,
+}
+
+
+def shares(ranges: Sequence[SourceRange], tasks: int) -> list[list[SourceRange]]:
+    """Ranges for so many tasks, each with about the same to read; a large one is cut.
+
+    What is left of a range or a share after a cut is never a small rest of it.
+    """
+    total = sum(r.records for r in ranges)
+    count = max(1, min(tasks, total))
+    slack = total // count // 8
+    found: list[list[SourceRange]] = [[] for _ in range(count)]
+    passed = number = 0
+    for r in ranges:
+        start = r.start
+        while start < r.end:
+            while number < count - 1 and passed >= total * (number + 1) // count - slack:
+                number += 1
+            end = start + total * (number + 1) // count - passed
+            if number == count - 1 or r.end - end <= slack:
+                end = r.end
+            found[number].append(SourceRange(r.topic, r.partition, start, end, end - start))
+            passed += end - start
+            start = end
+    return [share for share in found if share]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerReader:
+    """Reads a task's ranges as raw records."""
+
+    tasks: Sequence[Sequence[SourceRange]]
+    group: str
+    """Another one when topics were made anew: no consumer of before is used for them."""
+    fail_on_data_loss: bool
+    options: Mapping[str, str] = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Each incoming row is the number of a task."""
+        key = (self.group, *sorted(self.options.items()))
+        for batch in batches:
+            for number in batch.column(0).to_pylist() if self.tasks else ():
+                client = _KEPT.take(key) or Client(self.options, group=self.group)
+                try:
+                    yield from client.read(self.tasks[number], strict=self.fail_on_data_loss)
+                except BaseException:
+                    client.close()
+                    raise
+                _KEPT.keep(key, client)
+
+
+def read(
+    options: Mapping[str, str], ranges: Sequence[SourceRange], *, most_bytes: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of these ranges, read here and now.
+
+    With `most_bytes` it ends early, with the records that make it so many.
+    """
+    # what is fetched ahead counts, too
+    queue = {} if most_bytes is None else {"queued.max.messages.kbytes": str(most_bytes >> 10)}
+    client = Client({**options, **queue}, group="distributary-peek")
+    taken = 0
+    try:
+        for batch in client.read(ranges, strict=True):
+            yield batch
+            taken += batch.nbytes
+            if most_bytes is not None and taken >= most_bytes:
+                return
+    finally:
+        client.close()
+
+
+class Client:
+    """A consumer, and what its connections have complained about."""
+
+    def __init__(self, options: Mapping[str, str], *, group: str) -> None:
+        self._servers = options["bootstrap.servers"]
+        self._error: KafkaError | None = None
+        try:
+            self._consumer = Consumer(
+                {
+                    "group.id": group,
+                    **_OPTIONS,
+                    **options,
+                    **_OWN,
+                    "error_cb": self._remember,
+                }
+            )
+        except (KafkaException, ValueError) as error:
+            raise SourceError(
+                "librdkafka does not take these settings",
+                where=self._servers,
+                evidence=clean(str(error)),
+                next_step="correct source.security or source.options, or set source.reader: spark",
+            ) from None
+
+    def close(self) -> None:
+        """End its connections and threads."""
+        self._consumer.close()
+
+    def read(self, ranges: Sequence[SourceRange], *, strict: bool) -> Iterator[pa.RecordBatch]:
+        """The records of these ranges, no partition twice; `strict`: not if one of them is gone."""
+        self._error = None
+        left = _Left({(r.topic, r.partition): r for r in ranges if r.end > r.start})
+        if not left.ends:
+            return
+        self._consumer.assign(left.places())
+        most, moved = 1_000, time.monotonic()
+        while left.ends:
+            messages = self._taken(min(most, left.offsets))
+            told = [message for message in messages if message.error() is not None]
+            if told:
+                messages = [message for message in messages if message.error() is None]
+            if messages:
+                self._error = None
+                keep, done = left.seen(messages)
+                self._finish(done, left)
+                batch = _as_raw(messages if keep.all() else list(compress(messages, keep)))
+                most = _at_once(batch)
+                if batch.num_rows:
+                    yield batch
+                moved = time.monotonic()
+            for message in told:
+                self._answer(message, left, strict=strict)
+            if not messages:
+                self._keep_patience(moved, left, strict=strict)
+        self._consumer.unassign()
+
+    def _taken(self, most: int) -> list[Message]:
+        try:
+            return self._consumer.consume(most, timeout=_WAIT_SECONDS)
+        except KafkaException as error:
+            raise self._unavailable(error.args[0]) from error
+
+    def _finish(self, done: Sequence[Partition], left: _Left) -> None:
+        """Read no more of these partitions: one that waits at its end makes the others wait.
+
+        librdkafka ends the process if a partition is taken from it that it does not have.
+        """
+        mine = [one for one in done if left.ends.pop(one, None) is not None]
+        if mine:
+            self._consumer.incremental_unassign([TopicPartition(*one) for one in mine])
+
+    def _answer(self, message: Message, left: _Left, *, strict: bool) -> None:
+        """Do what something that is no record calls for."""
+        error = message.error()
+        one = (str(message.topic()), int(message.partition() or 0))
+        if error is None or one not in left.ends or error.code() in _PASSING:
+            # of a partition that was read, or of no partition: connections complain elsewhere
+            return
+        if error.code() == _END:
+            if int(message.offset() or 0) >= left.ends[one]:
+                self._finish([one], left)
+        elif error.code() in _OUT_OF_RANGE:
+            self._after_loss(one, left, strict=strict)
+        elif error.code() in REFUSED:
+            raise self._refused(error)
+        else:
+            raise self._unavailable(error)
+
+    def _after_loss(self, one: Partition, left: _Left, *, strict: bool) -> None:
+        """Go on where there are records of the range, if there are any."""
+        oldest, end = self._bounds(one)
+        position = left.positions[one]
+        gone = f"{one[0]}/{one[1]}: {position:,} was to be read, it has {oldest:,} to {end:,}"
+        if strict:
+            raise SourceError(
+                "records were deleted at the broker while they were being read",
+                code=ErrorCode.SOURCE_DATA_LOST,
+                where=self._servers,
+                evidence=clean(gone),
+            )
+        _log.warning("going on without deleted records: %s", clean(gone))
+        last = left.ends[one]
+        self._finish([one], left)
+        if position < oldest < last:
+            left.ends[one], left.positions[one] = last, oldest
+            self._consumer.incremental_assign([TopicPartition(*one, oldest)])
+
+    def _keep_patience(self, moved: float, left: _Left, *, strict: bool) -> None:
+        """Raise unless there is still hope."""
+        error, waited = self._error, time.monotonic() - moved
+        if error is not None and error.code() in REFUSED:
+            raise self._refused(error)
+        down = error is not None and error.code() == ALL_BROKERS_DOWN
+        if waited < (_DOWN_SECONDS if down else _PATIENCE_SECONDS):
+            return
+        if error is not None:
+            raise self._unavailable(error)
+        for one in list(left.ends):
+            # a log that was cut ends before the range does, and says nothing
+            if self._bounds(one)[1] < left.ends[one]:
+                self._after_loss(one, left, strict=strict)
+        if left.ends:
+            raise self._unavailable(None)
+
+    def _bounds(self, one: Partition) -> tuple[int, int]:
+        """The oldest offset of a partition, and the end."""
+        try:
+            found = self._consumer.get_watermark_offsets(
+                TopicPartition(*one), timeout=_PATIENCE_SECONDS
+            )
+        except KafkaException as error:
+            raise self._unavailable(error.args[0]) from error
+        if found is None:
+            raise self._unavailable(None)
+        return int(found[0]), int(found[1])
+
+    def _remember(self, error: KafkaError) -> None:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # nothing is asked of a group
+            return
+        if self._error is None or error.code() in REFUSED or error.code() == ALL_BROKERS_DOWN:
+            self._error = error
+
+    def _refused(self, error: KafkaError) -> SourceError:
+        return SourceError(
+            "the broker refuses these credentials",
+            where=self._servers,
+            evidence=clean(error.str()),
+            next_step="check source.security, and what the user may read",
+        )
+
+    def _unavailable(self, error: KafkaError | None) -> SourceUnavailableError:
+        return SourceUnavailableError(
+            "the broker did not give the records that it said it has",
+            where=self._servers,
+            evidence="no answer" if error is None else clean(error.str()),
+            next_step="try again; `distributary doctor` checks the broker",
+        )
+
+
+_KEPT: Cache[Client] = Cache(2)
+"""Of this worker, with open connections. One that is forgotten is closed by its destructor."""
+
+
+class _Left:
+    """What is still to be read of each partition."""
+
+    def __init__(self, ranges: Mapping[Partition, SourceRange]) -> None:
+        self.ends = {one: r.end for one, r in ranges.items()}
+        self.positions = {one: r.start for one, r in ranges.items()}
+        topics = {topic for topic, _ in ranges}
+        self._topic = next(iter(topics)) if len(topics) == 1 else None
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there are between here and the ends."""
+        return sum(end - self.positions[one] for one, end in self.ends.items())
+
+    def places(self) -> list[TopicPartition]:
+        return [TopicPartition(*one, offset) for one, offset in self.positions.items()]
+
+    def seen(self, messages: Sequence[Message]) -> tuple[np.ndarray, list[Partition]]:
+        """Which of these records are wanted, and the partitions that are read with them."""
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        partitions = [message.partition() for message in messages]
+        if self._topic is not None:
+            codes = np.array(partitions, np.int64)
+            known: dict[Partition, int] = {one: one[1] for one in self.ends}
+        else:
+            known = {one: number for number, one in enumerate(self.ends)}
+            pairs: Any = zip([m.topic() for m in messages], partitions, strict=True)
+            codes = np.array([known.get(pair, -1) for pair in pairs], np.int64)
+        keep = np.zeros(len(messages), bool)
+        done = []
+        for one, code in known.items():
+            here = np.flatnonzero(codes == code)
+            if not len(here):
+                continue
+            end = self.ends[one]
+            # a consumer gives the records of a partition in order
+            last = int(offsets[here[-1]])
+            keep[here] = offsets[here] < end
+            self.positions[one] = min(last + 1, end)
+            if last >= end - 1:
+                done.append(one)
+        return keep, done
+
+
+def _at_once(batch: pa.RecordBatch) -> int:
+    """How many records to take next, by the size of these."""
+    if not batch.num_rows:
+        return _MOST_RECORDS
+    fitting = int(_MOST_BYTES * batch.num_rows // batch.nbytes)
+    return max(1, min(_MOST_RECORDS, fitting))
+
+
+def _as_raw(messages: Sequence[Message]) -> pa.RecordBatch:
+    times = np.array([message.timestamp()[1] for message in messages], np.int64)
+    columns = [
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        _headers(messages),
+        pa.array([message.topic() for message in messages], pa.string()),
+        pa.array([message.partition() for message in messages], pa.int32()),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        pa.array(times.clip(_OLDEST_MS, _NEWEST_MS) * 1000).cast(TIMESTAMP),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+Headers = list[tuple[str, bytes | None]] | None
+
+
+def _headers(messages: Sequence[Message]) -> pa.ListArray:
+    """Without headers null, as Spark's connector has it."""
+    given: list[Headers]
+    try:
+        given = [message.headers() for message in messages]  # type: ignore[misc]
+    except SystemError:
+        given = [_odd_headers(message) for message in messages]
+    if not any(given):
+        return pa.nulls(len(given), RAW.field("headers").type)
+    ends = np.cumsum([0, *(len(each or ()) for each in given)], dtype=np.int32)
+    pairs = [pair for each in given for pair in each or ()]
+    names = pa.array([name for name, _ in pairs], pa.string())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    absent = pa.array([not each for each in given])
+    return pa.ListArray.from_arrays(
+        pa.array(ends),
+        pa.StructArray.from_arrays([names, values], fields=list(HEADER)),
+        type=RAW.field("headers").type,
+        mask=absent,
+    )
+
+
+_item = ctypes.pythonapi.PyTuple_GetItem
+_item.restype, _item.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_ssize_t]
+
+
+def _odd_headers(message: Message) -> Headers:
+    """Where a name may be no text: the client raises for it once, and then has nothing there.
+
+    That nothing is no object of Python, and may not be touched.
+    """
+    try:
+        pairs = message.headers()
+    except SystemError:
+        pairs = message.headers()
+    given: Headers = pairs  # type: ignore[assignment]
+    return given and [(pair[0] if _item(pair, 0) else "\ufffd", pair[1]) for pair in given]
