@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import BinaryIO, cast
 
+import orjson
 import pyarrow as pa
 
 from distributary.decode.change.base import claim
@@ -423,6 +424,11 @@ def parsed_json(text: bytes, most: int) -> object:
     """What a JSON text says; None where it is none, or too long, which only its decoder reports."""
     if len(text) > most:
         return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    # what Python takes as well, such as NaN: the event's decoder says what is wrong with it
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):
