@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer, widened
-from distributary.decode.json.pattern import familiar
+from distributary.decode.json.pattern import expression_in, familiar
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
@@ -65,7 +65,7 @@ def shapes(
         values = unwrapped.payloads.take(pa.array(rows))
         route = catalog.routes.get(key)
         if isinstance(route, Route) and not careful:
-            known = familiar(values, catalog.schemas[route.schema_id].body)
+            known = familiar(values, expression_in(catalog.schemas[route.schema_id].body))
             values = values.filter(pa.array(~known)) if known.any() else values
         shape = infer(values, parts=changes, careful=careful)
         if shape is not None:

@@ -37,25 +37,31 @@ class _UnusualShapeError(Exception):
     """A shape that no expression is made for."""
 
 
-def familiar(texts: pa.BinaryArray, schema: bytes) -> Mask:
-    """Which texts certainly add nothing to the shape that a compiled schema holds."""
-    expression = _expression(schema)
+def familiar(texts: pa.BinaryArray, expression: str) -> Mask:
+    """Which texts certainly add nothing to the shape that an expression was made of."""
     if not expression:
         return np.zeros(len(texts), np.bool_)
     return truths(pc.match_substring_regex(texts, expression))
 
 
-@lru_cache(maxsize=1024)
-def _expression(schema: bytes) -> str:
-    """The expression of a shape; empty where there is none."""
+@lru_cache(maxsize=4096)
+def expression_in(schema: bytes) -> str:
+    """The expression of the shape that a compiled schema holds; empty where there is none."""
     try:
-        shape = json.loads(schema)["schema"]
+        return expression_of(json.loads(schema)["schema"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def expression_of(shape: dict[str, Any]) -> str:
+    """The expression of a shape of objects; empty where there is none."""
+    try:
         made = rf"^(?:{_object(shape)})$" if "properties" in shape else ""
         if len(made) > _MOST_CHARACTERS:
             return ""
-        # what an engine does not take, it refuses with the first text
+        # one that the engine does not take is refused with the first text
         pc.match_substring_regex(pa.array([b"{}"]), made)
-    except (_UnusualShapeError, ValueError, KeyError, TypeError):
+    except (_UnusualShapeError, ValueError, KeyError, TypeError, AttributeError):
         return ""
     return made
 
