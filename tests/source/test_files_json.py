@@ -14,7 +14,7 @@ from distributary.errors import ErrorCode
 from distributary.source.files import bytes as files_bytes
 from distributary.source.files import json as files_json
 from distributary.source.files import json as files_values
-from distributary.source.files.bytes import micros
+from distributary.source.files.bytes import micros, parsed_events, parsed_json, told_events
 from tests.source.change_files import (
     avro,
     event,
@@ -248,3 +248,43 @@ class _Bytes:
 )
 def test_times_in_each_form(text: object, expected: int | None) -> None:
     assert micros(text) == expected
+
+
+_NAMES = st.none() | st.sampled_from(["shop", "", "a.b", 'q"t', "ü", "\x1f", "x" * 2_000])
+_TIMES = st.none() | st.sampled_from(
+    [
+        "2021-12-25 05:42:04.408",
+        "2021-12-25T06:42:04+01:00",
+        "infinity",
+        "",
+        "2021-12-25",
+        "0000-00",
+    ]
+)
+_ODD = st.sampled_from([7, True, [], {}, 1e300, ["shop"]])
+_METADATA = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("database", "schema", "table", "collection"), _NAMES | _ODD)
+)
+_EVENTS = st.fixed_dictionaries(
+    {"payload": st.just({"table": "x", "source_timestamp": "2021-12-25"})},
+    optional={"source_metadata": _METADATA | _ODD | st.none(), "source_timestamp": _TIMES | _ODD},
+)
+_LINES = _EVENTS.map(lambda each: json.dumps(each).encode()) | st.sampled_from(
+    [b"null", b"[]", b"{", b"7", b'{"a":NaN}', b'{"source_timestamp":"\\ud800"}', b"{}{}", b"\xff"]
+)
+
+
+@given(st.lists(_LINES, min_size=1, max_size=6))
+@settings(deadline=None)
+def test_claims_and_times_are_the_same_for_many_events_at_once(some: list[bytes]) -> None:
+    told = told_events(some)
+    parsed = parsed_events(some, (parsed_json(each, 1 << 20) for each in some))
+    assert told is None or told == parsed
+
+
+def test_usual_events_are_read_at_once() -> None:
+    rows = [event(n) | {"source_timestamp": f"2021-12-25T05:42:0{n}Z"} for n in range(9)]
+    told = told_events([json.dumps(row).encode() for row in rows])
+    assert told is not None
+    assert told.claims.to_pylist() == [b'["shop","","orders"]'] * 9
+    assert told.times.to_pylist() == [1_640_410_920_000_000 + n * 1_000_000 for n in range(9)]

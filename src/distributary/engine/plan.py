@@ -321,7 +321,7 @@ class Planner:
             catalog = self.catalog()
             groups = group(unwrapped, catalog.unions)
             if catalog.infer:
-                found = shapes(unwrapped, groups, changes=self._changes is not None)
+                found = shapes(unwrapped, groups, catalog)
                 self.learn(joined(found), unwrapped.carried.values())
                 catalog = self.catalog()
             places = zip(groups.keys, groups.first_rows(), strict=True)

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer, widened
+from distributary.decode.json.pattern import expression_in, familiar
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
-from distributary.model.plan import UNFRAMED, Rejected, StageOrder
+from distributary.model.plan import UNFRAMED, Rejected, Route, StageOrder
 from distributary.model.record import RAW
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.catalog import Catalog
@@ -46,21 +47,26 @@ def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
 def shapes(
     unwrapped: Unwrapped,
     groups: Groups,
+    catalog: Catalog,
     refused: Collection[int] = (),
     *,
-    changes: bool,
     careful: bool = False,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """A JSON Schema for each claim whose records name none, made of these records alone.
 
-    With `careful` one record is looked at after the other, in memory that does not depend on what
-    is in them.
+    Records that look like those before them say nothing. With `careful` one record is looked at
+    after the other, in memory that does not depend on what is in them.
     """
+    changes = catalog.changes is not None
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
         key = groups.keys[number]
         if key.schema_id != UNFRAMED or key.guid or number in refused:
             continue
         values = unwrapped.payloads.take(pa.array(rows))
+        route = catalog.routes.get(key)
+        if isinstance(route, Route) and not careful:
+            known = familiar(values, expression_in(catalog.schemas[route.schema_id].body))
+            values = values.filter(pa.array(~known)) if known.any() else values
         shape = infer(values, parts=changes, careful=careful)
         if shape is not None:
             yield key.claim, shape
@@ -136,7 +142,7 @@ def _sorted(
         for guid in new & unwrapped.carried.keys():
             yield "carried", json.dumps(unwrapped.carried[guid])
         if catalog.infer:
-            found = shapes(unwrapped, groups, refused, changes=timed, careful=order.guarded)
+            found = shapes(unwrapped, groups, catalog, refused, careful=order.guarded)
             for claim, shape in found:
                 yield "shape", json.dumps([claim, shape], ensure_ascii=False)
     if letters:

@@ -22,6 +22,7 @@ from distributary.source.files.bytes import (
     FileFaultError,
     parsed_events,
     parsed_json,
+    told_events,
 )
 
 # JSON values one after the other, out of a file of any length.
@@ -193,7 +194,8 @@ def _line_events(lines: list[bytes], longest: int) -> Iterator[Events]:
         return
     for start in range(0, len(events), EVENTS_PER_BATCH):
         some = events[start : start + EVENTS_PER_BATCH]
-        yield parsed_events(some, (parsed_json(each, longest) for each in some))
+        told = told_events(some) if max(map(len, some)) <= longest else None
+        yield told or parsed_events(some, (parsed_json(each, longest) for each in some))
 
 
 def _array(values: Values) -> Iterator[Events | Fault]:
