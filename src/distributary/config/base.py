@@ -334,6 +334,20 @@ FieldName = Annotated[
         "must be a field name, or a path such as a.b.c",
     ),
 ]
+_PATH = r"[^\s.{}]+(\.[^\s.{}]+)*"
+FieldPath = Annotated[
+    Text,
+    # JSON has fields of any name, such as @type
+    matching(_PATH, "field_path", "must be a field, or a path such as event.name"),
+]
+TypePlace = Annotated[
+    Text,
+    matching(
+        rf"\{{key\}}|\{{header:[^\s{{}}]+\}}|{_PATH}",
+        "type_place",
+        "must be a field, a path such as event.name, {header:NAME} or {key}",
+    ),
+]
 ContextName = Annotated[
     Text,
     # `team`, `.team` and `:.team:` are one context

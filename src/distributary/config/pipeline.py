@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from distributary.config.alerts import Alerts, Lineage, Metrics
 from distributary.config.base import Conflict, PipelineName, Section, placeholders
@@ -28,6 +30,7 @@ from distributary.config.source import (
 from distributary.errors import ConfigError
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
+_TYPE_PLACE = re.compile(r"\{(?:field:([^{}]*)|(header:[^{}]*|key))\}")
 
 
 _BUCKET_THREADS = 32
@@ -44,7 +47,8 @@ class PipelineConfig(Section):
     registry: Registry | None = None
     """Where schemas come from; needed for protobuf and Avro on Kafka or Delta."""
     envelope: Envelope | None = None
-    """The message around each payload; leave out when records are payloads."""
+    """Where each record names its type, or the message around its payload; leave out when the topic
+    is all that tells records apart."""
     payload: Payload | None = None
     """The message itself; leave out for files, which name their own format."""
     cdc: Cdc | None = None
@@ -84,6 +88,20 @@ class PipelineConfig(Section):
     shard: Shard | None = None
     """Which part of a pipeline this is, where several jobs share its types."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _type_in_template(cls, data: Any) -> Any:
+        """`each: silver_{field:event}` is short for an envelope that names the type."""
+        tables = data.get("tables") if isinstance(data, dict) else None
+        each = tables.get("each") if isinstance(tables, dict) else None
+        found = _TYPE_PLACE.search(each) if isinstance(each, str) else None
+        if tables is None or each is None or found is None or data.get("envelope") is not None:
+            return data
+        place = found[1] or f"{{{found[2]}}}"
+        short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
+        envelope = {"format": "json", "type": place}
+        return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
+
     @field_validator("payload")
     @classmethod
     def _default_framing(cls, payload: Payload | None, info: ValidationInfo) -> Payload | None:
@@ -91,7 +109,8 @@ class PipelineConfig(Section):
         if payload is None or "framing" in payload.model_fields_set:
             return payload
         framing: Framing = "confluent"
-        if info.data.get("envelope") is not None:
+        envelope = info.data.get("envelope")
+        if envelope is not None and envelope.payload is not None:
             framing = "none"
         elif payload.format == "json":
             framing = "auto" if info.data.get("registry") is not None else "none"
@@ -105,6 +124,8 @@ class PipelineConfig(Section):
             yield (), "needs payload for this source, such as payload: {format: protobuf}"
         elif self.registry is None and self.needs_registry:
             yield (), "needs registry, with url or path, for this payload"
+        if self.envelope is not None:
+            yield from self._envelope_conflicts(self.envelope)
         if isinstance(self.source, DeltaSource) and self.source.timestamp is None:
             if "_date" in self.tables.partition_by:
                 yield ("tables", "partition_by"), "needs source.timestamp for _date"
@@ -127,6 +148,18 @@ class PipelineConfig(Section):
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )
+
+    def _envelope_conflicts(self, envelope: Envelope) -> Iterator[Conflict]:
+        text = self.payload is not None and self.payload.format == "json"
+        if envelope.format == "json" and not text:
+            if envelope.payload is None and envelope.fields:
+                yield ("envelope", "format"), "reads JSON: payload.format must be json too"
+            elif envelope.payload is not None and envelope.encoding == "none":
+                yield ("envelope", "encoding"), "must be base64: bytes have no place in JSON"
+        if isinstance(self.source, DeltaSource) and envelope.type is not None:
+            for place, column in (("{key}", "key"), ("{header:", "headers")):
+                if envelope.type.startswith(place) and getattr(self.source, column) is None:
+                    yield ("source",), f"needs {column}, the column in which types are looked for"
 
     def _files_conflicts(self) -> Iterator[Conflict]:
         if self.cdc is None:
@@ -163,16 +196,21 @@ class PipelineConfig(Section):
     @property
     def infers(self) -> bool:
         """Whether records may come without any schema, which is then what they look like."""
-        json = self.records.format == "json" and self.envelope is None
-        return json and (self.registry is None or self.cdc is not None)
+        payload, envelope = self.records, self.envelope
+        if payload.format != "json" or (envelope is not None and envelope.schema_id is not None):
+            return False
+        if envelope is not None and envelope.has_schema and payload.framing == "none":
+            # the registry is there for the envelope
+            return True
+        return self.registry is None or self.cdc is not None
 
     @property
     def needs_registry(self) -> bool:
         """Whether records cannot be decoded without a registry."""
-        payload = self.payload
+        payload, envelope = self.payload, self.envelope
+        ids = envelope is not None and (envelope.has_schema or envelope.schema_id is not None)
         return payload is not None and (
-            self.envelope is not None
-            or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
+            ids or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
         )
 
     @property
