@@ -17,7 +17,7 @@ from distributary.cli.app import app
 from distributary.engine.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.operations.proposed import preview
-from distributary.operations.replay import healable, replay
+from distributary.operations.replay import replay
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics
@@ -72,11 +72,11 @@ def test_a_field_tells_types_apart_and_a_refused_one_is_replayed(
     assert events.pipeline(few).run(spark=spark).counts == Counts(3, 1, 2)
     assert events.ids("silver_paid") == [1]
     pipeline = events.pipeline(tables)
-    assert healable(pipeline).by_reason == {"TOO_MANY_TYPES": 1}
-    replay(pipeline, spark=spark)
+    letters = dead_letters_of(pipeline)
+    with pipeline.open(spark, lane="replay") as context:
+        replay(context, letters, letters.select(reason="TOO_MANY_TYPES"))
     assert events.ids("silver_order_placed") == [2]
-    letters = dead_letters_of(pipeline).select(pipeline="events", status="open")
-    assert letters["error_code"].to_pylist() == ["MISSING_TYPE"]
+    assert [one.code for one in letters.reasons()] == ["MISSING_TYPE"]
     traced = CliRunner().invoke(
         app, ["trace", f"{events.topic}/0/0", "--lake", str(events.lake), "--json"]
     )

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.load import load_text
-from distributary.engine.names import Entries, Names
+from distributary.engine.names import Entries, Names, Wanted
 from distributary.engine.plan import Planner
 from distributary.errors import ConfigError
 from distributary.lab.simulate.orders import avro_serializer
+from distributary.model.names import propose
 from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
 from distributary.registry.local import MemoryRegistry
@@ -319,14 +320,45 @@ def test_avro_envelopes_are_read_with_the_schema_that_wrote_them(
         return done
 
     old, new = envelope_schema(), envelope_schema("since")
+    nameless = {**old, "fields": [{"name": "kind", "type": "int"}]}
     one.registry.set_compatibility(None, "NONE")
     first = written(old, {"kind": "paid", "body": b'{"id": 1}'})
     assert one.rows(one.stage(first), "silver_paid") == [{"id": 1}]
     second = written(new, {"since": "now", "kind": "paid", "body": b'{"id": 2}'})
     unknown = frame(second[5:], schema_id=99, indexes=None)
-    staged = one.stage(first, second, first, unknown, b"", b"\x00")
+    third = written(nameless, {"kind": 7})
+    staged = one.stage(first, second, first, unknown, third, b"", b"\x00")
     assert one.rows(staged, "silver_paid") == [{"id": 1}, {"id": 2}, {"id": 1}]
-    assert staged.dead["UNKNOWN_SCHEMA_ID"] == 1 and staged.dead.total() == 3
+    assert dict(staged.dead) == {
+        "UNKNOWN_SCHEMA_ID": 1,
+        "MISSING_TYPE": 1,
+        "EMPTY_VALUE": 1,
+        "WIRE_HEADER_TRUNCATED": 1,
+    }
+
+
+def test_a_message_with_the_registrys_header_is_read_with_its_own_schema(
+    stream: Callable[[str], Stream],
+) -> None:
+    one = stream(JSON + "registry: {path: s}\ntables: {each: '{field:event}'}")
+    both = {"type": "object", "properties": {"event": {"type": "string"}, "id": {}}}
+    first = {**both, "properties": {**both["properties"], "id": {"type": "integer"}}}
+    second = {**both, "properties": {**both["properties"], "id": {"type": "string"}}}
+    one.registry.set_compatibility(None, "NONE")
+    ids = [
+        one.registry.register("paid-value", json.dumps(schema), format=Format.JSON)
+        for schema in (first, second)
+    ]
+    message = b'{"event": "paid", "id": 1}'
+    guid = one.registry.guid_of(ids[0])
+    staged = one.stage(
+        frame(message, schema_id=ids[0], indexes=None),
+        frame(message, guid=guid, indexes=None),
+        frame(message, schema_id=ids[1], indexes=None),
+        message,
+    )
+    assert [row["id"] for row in one.rows(staged, "paid")] == [1, 1]
+    assert dict(staged.dead) == {"PAYLOAD_MISMATCH": 2}
 
 
 def cloud_event(type_name: str, **more: Any) -> dict[str, Any]:
@@ -369,6 +401,7 @@ def test_cloud_events_in_both_modes(stream: Callable[[str], Stream]) -> None:
         ("w-value", "type: missing, payload: body", "envelope.type"),
         ("w-value", "type: body, payload: kind", "envelope.type"),
         ("w-value", "type: kind.name, payload: body", "envelope.type"),
+        ("list-value", "type: kind, payload: body", "envelope.subject"),
         ("w-value", "type: kind, payload: none", "envelope.payload"),
         ("w-value", "type: kind, payload: body, schema_id: id", "envelope.schema_id"),
     ],
@@ -380,6 +413,8 @@ def test_an_envelope_that_does_not_fit_its_schema_is_refused(
     envelope = f"envelope: {{format: avro, subject: {subject}, {fields}{schema}}}\n"
     one = Stream(tmp_path, JSON + "registry: {path: s}\n" + envelope + TABLES)
     one.registry.register("w-value", json.dumps(envelope_schema()), format=Format.AVRO)
+    several = {"type": "array", "items": envelope_schema()}
+    one.registry.register("list-value", json.dumps(several), format=Format.AVRO)
     one.registry.register("text-value", WRAPPER)
     with pytest.raises(ConfigError) as caught:
         one.bench.planner.catalog()
@@ -480,3 +515,33 @@ def test_nothing_breaks_the_reader(message: bytes) -> None:
         found = open_json(values, np.arange(2), letters, plan, max_depth=100)
         assert len(found.rows) + len(letters) == 2
         assert found.claims[-1].as_py() == "a"
+
+
+class Overtaken(Names):
+    """Another process takes names of the same lake in the very moment before these are written."""
+
+    def __init__(self, lake: Path, *others: str) -> None:
+        super().__init__(Entries(str(lake)))
+        self._lake, self._others = str(lake), others
+
+    def write(self) -> Any:
+        others, self._others = self._others, ()
+        fast = Names(Entries(self._lake))
+        for name in others:
+            proposals = (propose("silver_{type}", type=name),)
+            fast.take(Wanted(name, {"type": name}, proposals))
+        return super().write()
+
+
+def test_a_table_whose_name_goes_to_another_process_is_planned_again(
+    stream: Callable[[str], Stream], tmp_path: Path
+) -> None:
+    one = stream(JSON + "tables: {each: 'silver_{field:event}'}")
+    second = next(propose("silver_{type}", type="paid").marked())
+    one.bench.planner.book.names = Overtaken(tmp_path, "Paid")
+    staged = one.stage({"event": "paid", "id": 1}, {"event": "placed", "id": 2})
+    assert tables(staged) == sorted([second, "silver_placed"])
+    assert one.rows(staged, second) == [{"event": "paid", "id": 1}]
+    planned = one.bench.planner.book
+    assert "silver_paid" not in planned.tables
+    assert {use.table for use in planned.take_pending().uses} == {second, "silver_placed"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -35,6 +35,24 @@ _TYPE_PLACE = re.compile(r"\{(?:field:([^{}]*)|(header:[^{}]*|key))\}")
 
 _BUCKET_THREADS = 32
 """What waits for a bucket needs no processor."""
+
+
+def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file in whose template the type's place is short for an envelope, with that envelope.
+
+    `each: "{field:event}"` is `each: "{type}"` with `envelope: {format: json, type: event}`.
+    """
+    tables = data.get("tables")
+    each = tables.get("each") if isinstance(tables, Mapping) else None
+    found = _TYPE_PLACE.search(each) if isinstance(each, str) else None
+    if not isinstance(tables, Mapping) or not isinstance(each, str) or found is None:
+        return data
+    if data.get("envelope") is not None:
+        return data
+    place = found[1] if found[2] is None else f"{{{found[2]}}}"
+    short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
+    envelope = {"format": "json", "type": place}
+    return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
 
 
 class PipelineConfig(Section):
@@ -91,16 +109,7 @@ class PipelineConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _type_in_template(cls, data: Any) -> Any:
-        """`each: silver_{field:event}` is short for an envelope that names the type."""
-        tables = data.get("tables") if isinstance(data, dict) else None
-        each = tables.get("each") if isinstance(tables, dict) else None
-        found = _TYPE_PLACE.search(each) if isinstance(each, str) else None
-        if tables is None or each is None or found is None or data.get("envelope") is not None:
-            return data
-        place = found[1] or f"{{{found[2]}}}"
-        short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
-        envelope = {"format": "json", "type": place}
-        return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
+        return with_envelope(data) if isinstance(data, dict) else data
 
     @field_validator("payload")
     @classmethod

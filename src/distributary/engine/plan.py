@@ -22,7 +22,7 @@ from distributary.decode.change.debezium.messages import Kind, schema_claim, sch
 from distributary.decode.formats import change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.engine.names import Names, Wanted
-from distributary.engine.schemas import SchemaLookup, envelope_plan
+from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
 from distributary.engine.tables import (
     HISTORY,
     LOG,
@@ -40,7 +40,7 @@ from distributary.errors import (
     DecodeError,
     ErrorCode,
     InvalidSchemaError,
-    RegistryUnavailableError,
+    RegistryError,
     SchemaNotFoundError,
 )
 from distributary.evolve.merge import merge
@@ -303,7 +303,7 @@ class Planner:
     def begin_batch(self) -> None:
         """Forget what held for one batch only, and ask again for what may have healed."""
         again = self.book.begin_batch()
-        self._follow_envelope()
+        self.follow_envelope()
         now = time.monotonic()
         for key, route in list(self._routes.items()):
             if isinstance(route, Route):
@@ -378,7 +378,7 @@ class Planner:
             self._envelope = envelope_plan(envelope, self._lookup, self._limits)
         return self._envelope
 
-    def _follow_envelope(self) -> None:
+    def follow_envelope(self) -> None:
         """Take in new versions of an Avro envelope's schema, where the registry can be asked."""
         envelope = self._config.envelope
         if envelope is None or envelope.format != "avro" or self._envelope is None:
@@ -386,9 +386,11 @@ class Planner:
         try:
             versions = self._lookup.versions(envelope.subject or "")
             if versions != self._versions:
-                plan = envelope_plan(envelope, self._lookup, self._limits)
-                self._envelope, self._versions, self._snapshot = plan, versions, None
-        except RegistryUnavailableError:
+                # a newest version that is no envelope is nothing that a run should end for
+                schemas = envelope_versions(envelope, self._lookup)
+                self._envelope = replace(self._envelope, schemas=schemas)
+                self._versions, self._snapshot = versions, None
+        except RegistryError:
             # envelopes of the versions that are known can still be read
             return
 

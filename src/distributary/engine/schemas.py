@@ -6,6 +6,7 @@ subject, or, where records come without any schema, what those of its kind have 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -248,9 +249,30 @@ def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits
             next_step=f"set envelope.format to {schema.format}, or another subject",
         )
     message = envelope_message(envelope, schema)
+    if not _is_one_record(schema):
+        raise ConfigError(
+            "the envelope's schema is no record",
+            where="envelope.subject",
+            evidence=schema.label(),
+            next_step="name the subject of a schema that is a record",
+        )
     _check_fields(envelope, decoder_for(schema, message, limits).columns, schema)
-    versions = lookup.history(envelope.subject or "") if envelope.format == "avro" else ()
-    return replace(plan, schema=schema, message=message, schemas={s.id: s for s in versions})
+    schemas = envelope_versions(envelope, lookup) if envelope.format == "avro" else {}
+    return replace(plan, schema=schema, message=message, schemas=schemas)
+
+
+def envelope_versions(envelope: Envelope, lookup: SchemaLookup) -> dict[int, WriterSchema]:
+    """The versions of an Avro envelope's schema by their ids, as far as they are records."""
+    versions = lookup.history(envelope.subject or "")
+    return {each.id: each for each in versions if _is_one_record(each)}
+
+
+def _is_one_record(schema: WriterSchema) -> bool:
+    """Whether a message is one row: of an Avro array there are several, of a union many kinds."""
+    if schema.format is not Format.AVRO:
+        return True
+    top = json.loads(schema.body)
+    return isinstance(top, dict) and top.get("type") == "record"
 
 
 def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:

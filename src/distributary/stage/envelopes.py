@@ -340,19 +340,26 @@ def open_columns(
     """The columns of a plan's fields; types may be known already, from a header or the key."""
     if claims is None:
         claims = _column(batch, envelope.type_field)
+        if not pa.types.is_string(claims.type):
+            claims = pa.nulls(len(rows), pa.string())
     ids = _column(batch, envelope.schema_id_field) if envelope.schema_id_field else None
     payloads = _column(batch, envelope.payload_field)
-    if pa.types.is_string(payloads.type):
-        payloads = payloads.cast(pa.binary())
+    if not pa.types.is_binary(payloads.type):
+        text = pa.types.is_string(payloads.type)
+        payloads = payloads.cast(pa.binary()) if text else pa.nulls(len(rows), pa.binary())
     if envelope.base64:
         payloads = pa.array(map(_bytes, payloads.to_pylist()), pa.binary())
     return Opened(rows, claims, None if ids is None else _ids(ids), payloads)
 
 
 def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
-    first, *others = path.split(".")
-    column = batch.column(first)
-    return pc.struct_field(column, others) if others else column
+    """A field of each message; null where an older version of the schema does not have it."""
+    column = batch.to_struct_array()
+    for name in path.split("."):
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            return pa.nulls(batch.num_rows)
+        column = pc.struct_field(column, [name])
+    return column
 
 
 def _ids(column: pa.Array) -> pa.Int64Array:
@@ -364,7 +371,9 @@ def _ids(column: pa.Array) -> pa.Int64Array:
         # unsigned numbers of 64 bits, the larger of which are no ids
         good = pc.less_equal(column.cast(pa.float64()), _MOST_ID)
         return pc.if_else(good, column, pa.scalar(None, column.type)).cast(pa.int64())
-    return column.cast(pa.int64(), safe=False)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64(), safe=False)
+    return pa.nulls(len(column), pa.int64())
 
 
 def _bytes(text: bytes | None) -> bytes | None:

@@ -228,8 +228,10 @@ def _from_envelope(
         opened = open_cloud_events(raw, rows, letters, max_depth=depth)
         return _from_frame(raw, opened.rows, letters, catalog, opened.claims, opened.payloads)
     values, ids = _take(raw.column("value"), rows), None
+    inside = bool(envelope.payload_field)
     if envelope.framing != "none":
-        frames = split_v0(values, protobuf=envelope.format == "protobuf")
+        read = split_v0 if inside else split
+        frames = read(values, protobuf=envelope.format == "protobuf")
         keep = _well_framed(frames, envelope.framing, rows, letters)
         values, rows = _take(payloads(values, frames.payload_start), keep), rows[keep]
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
@@ -240,10 +242,12 @@ def _from_envelope(
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
         parts = [_decoded(*each, letters, catalog, envelope, guarded) for each in portions]
         opened = joined(parts) if parts else Opened.none()
-    found, inside = _complete(opened, envelope, letters), bool(envelope.payload_field)
+    found = _complete(opened, envelope, letters)
     if opened.ids is None:
+        # a message that is its own payload may have a header that names its schema
+        contents = found.payloads if inside else None
         claims = found.keys["claim"]
-        return _from_frame(raw, found.rows, letters, catalog, claims, found.payloads, inside=inside)
+        return _from_frame(raw, found.rows, letters, catalog, claims, contents, inside=inside)
     return found if catalog.payload_framing == "none" else _inner(found, catalog)
 
 
