@@ -433,6 +433,7 @@ def test_an_envelope_that_does_not_fit_its_schema_is_refused(
         JSON + "envelope: {format: avro, framing: confluent, type: a}\n" + TABLES,
         JSON + "envelope: {format: json, type: a}\ntables: {each: '{field:b}'}",
         JSON + "tables: {each: '{field:a}_{header:b}'}",
+        JSON + "tables: {each: '{topic}_{key}'}",
         "payload: {format: avro}\nregistry: {path: s}\ntables: {each: '{field:a}'}",
         "payload: {format: avro}\nregistry: {path: s}\n"
         "envelope: {format: json, type: a, payload: b}\n" + TABLES,

@@ -159,6 +159,9 @@ class PipelineConfig(Section):
         )
 
     def _envelope_conflicts(self, envelope: Envelope) -> Iterator[Conflict]:
+        if "topic" in placeholders(self.tables.each or ""):
+            # records of a type may come by several topics
+            yield ("tables", "each"), "has no {topic} beside an envelope: use {type}"
         text = self.payload is not None and self.payload.format == "json"
         if envelope.format == "json" and not text:
             if envelope.payload is None and envelope.fields:
