@@ -367,7 +367,7 @@ def cloud_event(type_name: str, **more: Any) -> dict[str, Any]:
 
 def test_cloud_events_in_both_modes(stream: Callable[[str], Stream]) -> None:
     one = stream(JSON + "envelope: {format: cloudevents}\n" + TABLES)
-    whole: Headers = {"content-type": "application/cloudevents+json; charset=utf-8"}
+    whole: Headers = {"content-type": "Application/CloudEvents+json; charset=utf-8"}
     binary: Headers = {"ce_specversion": "1.0", "ce_type": "shop.Paid"}
     staged = one.stage(
         (cloud_event("shop.Paid", data={"id": 1}), whole),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from distributary.config.alerts import Alerts, Lineage, Metrics
-from distributary.config.base import Conflict, PipelineName, Section, placeholders
+from distributary.config.base import (
+    TYPE_PLACE,
+    Conflict,
+    PipelineName,
+    Section,
+    placeholders,
+)
 from distributary.config.catalog import catalog_conflicts
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
@@ -30,7 +35,6 @@ from distributary.config.source import (
 from distributary.errors import ConfigError
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
-_TYPE_PLACE = re.compile(r"\{(?:field:([^{}]*)|(header:[^{}]*|key))\}")
 
 
 _BUCKET_THREADS = 32
@@ -44,12 +48,12 @@ def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     tables = data.get("tables")
     each = tables.get("each") if isinstance(tables, Mapping) else None
-    found = _TYPE_PLACE.search(each) if isinstance(each, str) else None
+    found = TYPE_PLACE.search(each) if isinstance(each, str) else None
     if not isinstance(tables, Mapping) or not isinstance(each, str) or found is None:
         return data
     if data.get("envelope") is not None:
         return data
-    place = found[1] if found[2] is None else f"{{{found[2]}}}"
+    place = found["field"] or f"{{{found['other']}}}"
     short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
     envelope = {"format": "json", "type": place}
     return {**data, "envelope": envelope, "tables": {**tables, "each": short}}

@@ -124,7 +124,9 @@ _PASS: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
 ).scan_once  # type: ignore[attr-defined]
 _BLANK = re.compile(r"[ \t\n\r]*")
 _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
-_NEXT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
+_MEMBER = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*').match
+_AFTER = re.compile(r"[ \t\n\r]*([,}])").match
+_EMPTY = re.compile(r"[ \t\n\r]*}").match
 _ID = re.compile(r"[0-9]{1,10}")
 _MOST_ID = 2**31 - 1
 
@@ -180,18 +182,15 @@ class JsonMessages:
 
 def _scan(text: str, start: int, node: _Node, found: Found) -> int:
     """Pass over an object, and note what is looked for in it; the place behind it."""
-    place = _after(_BLANK, text, start + 1)
-    if text[place] == "}":
-        return place + 1
+    place = start + 1
+    members = node.members
+    empty = _EMPTY(text, place)
+    if empty is not None:
+        return empty.end()
     while True:
-        if text[place] != '"':
-            raise ValueError("a name was expected")
-        name, end = scanstring(text, place + 1, True)
-        colon = _COLON.match(text, end)
-        if colon is None:
-            raise ValueError("a colon was expected")
-        place = colon.end()
-        member = node.members.get(name)
+        named = _MEMBER(text, place)
+        name, place = (named[1], named.end()) if named is not None else _name(text, place)
+        member = members.get(name)
         if member is None:
             _, end = _PASS(text, place)
         else:
@@ -206,13 +205,24 @@ def _scan(text: str, start: int, node: _Node, found: Found) -> int:
                     raise RefusedError(ErrorCode.DUPLICATE_KEY, f"{name} stands twice")
                 if value is not None:
                     found[member.found] = value, text[place:end]
-        after = _NEXT.match(text, end)
+        after = _AFTER(text, end)
         if after is None:
-            place = _after(_BLANK, text, end)
-            if text[place] != "}":
-                raise ValueError("an end was expected")
-            return place + 1
+            raise ValueError("a comma or an end was expected")
         place = after.end()
+        if after[1] == "}":
+            return place
+
+
+def _name(text: str, place: int) -> tuple[str, int]:
+    """A member's name that has escapes in it, and where its value begins."""
+    place = _after(_BLANK, text, place)
+    if text[place] != '"':
+        raise ValueError("a name was expected")
+    name, end = scanstring(text, place + 1, True)
+    colon = _COLON.match(text, end)
+    if colon is None:
+        raise ValueError("a colon was expected")
+    return name, colon.end()
 
 
 def _after(blank: re.Pattern[str], text: str, place: int) -> int:
@@ -396,7 +406,7 @@ def open_cloud_events(
     values = _taken(raw.column("value"), rows)
     types = _header(raw, rows, "ce_type")
     media = _header(raw, rows, "content-type")
-    structured = pc.fill_null(pc.starts_with(media, pattern=_STRUCTURED), False)
+    structured = pc.fill_null(pc.starts_with(media, pattern=_STRUCTURED, ignore_case=True), False)
     inside = pc.or_(structured, types.is_null()).to_numpy(zero_copy_only=False)
     places = np.flatnonzero(~inside)
     names = _texts(_taken(types, places))
