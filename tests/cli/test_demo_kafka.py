@@ -52,7 +52,7 @@ def test_orders(cli: Cli, spark: SparkSession, own_temporary_folder: Path) -> No
         "trace dev.orders/0/0",
         f"dlq show {letter['id']}",
         "tables",
-        "schema show dev__orders",
+        "schema show dev_orders",
     ):
         shown = cli(*line.split(), "--lake", "lake")
         assert shown.code == 0, (line, shown.err)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from distributary.engine.names import Entries, Entry
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pulse import write_failure
@@ -130,6 +131,24 @@ payload: {{format: protobuf}}
 tables: {{each: "silver_{{type}}"}}
 lake: {{path: {lake}}}
 """
+
+
+def test_tables_name_the_types_that_claim_one_name(lake: Path, cli: Cli) -> None:
+    assert cli("tables", "--json").json["clashes"] == []
+    entries, second = Entries(str(lake)), "silver_0_x0123456789"
+    entries.take("silver_0", Entry({"type": "chess"}, ("silver_0",)))
+    entries.take(second, Entry({"type": HOSTILE}, (second,), instead_of="silver_0"))
+    entries.take("other_x0123456789", Entry({"type": "x"}, ("other",), instead_of="elsewhere"))
+    (clash,) = cli("tables", "--json").json["clashes"]
+    assert clash == {
+        "name": "silver_0",
+        "owner": "chess",
+        "claimed_by": HOSTILE,
+        "table": second,
+    }
+    text = cli("tables").out
+    assert "silver_0 of chess is also claimed by" in text and second in text
+    assert "\x1b" not in text
 
 
 def test_tables(lake: Path, cli: Cli) -> None:

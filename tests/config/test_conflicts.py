@@ -84,6 +84,7 @@ def blamed(problems_of: Problems, text: str, changes: dict[str, object]) -> list
         ({"envelope": {"type": "t"}}, "envelope"),
         ({"envelope": ENVELOPE | {"payload": "t"}}, "envelope"),
         ({"envelope": ENVELOPE | {"payload": "a b"}}, "envelope.payload"),
+        ({"envelope": ENVELOPE, "registry": REGISTRY, "tables.each": "{topic}"}, "tables.each"),
         ({"tables": {"prefix": "x"}}, "tables"),
         ({"tables.bronze": "Dead_Letters"}, "tables.bronze"),
         ({"tables.each": "dead_letters"}, "tables.each"),
@@ -130,7 +131,7 @@ def test_what_cannot_be_is_refused_at_the_setting_to_blame(
         {"source.starting_offsets": {"t": {"0": "latest", 1: -2, 2: 5}}},
         {"source": DELTA},
         {"registry": {"urls": "http://a, https://b:1/x"}, "payload": PROTOBUF},
-        {"registry": REGISTRY, "payload": PROTOBUF, "envelope": ENVELOPE},
+        {"registry": REGISTRY, "payload": PROTOBUF, "envelope": ENVELOPE, "tables.each": "{type}"},
         {"registry": REGISTRY, "payload.subject": "{topic}-{record}"},
         {"tables": {"unified": {"name": "gold", "mode": "wide", "max_columns": 5}}},
         {"tables.each": "silver_{type}_{topic}"},
@@ -156,7 +157,8 @@ def test_framing_that_is_left_out_follows_from_the_rest(loaded: Load) -> None:
     assert framing() == "none"
     assert framing(registry=REGISTRY) == "auto"
     assert framing(registry=REGISTRY, payload=PROTOBUF) == "confluent"
-    assert framing(registry=REGISTRY, payload=PROTOBUF, envelope=ENVELOPE) == "none"
+    wrapped = {"envelope": ENVELOPE, "tables.each": "{type}"}
+    assert framing(registry=REGISTRY, payload=PROTOBUF, **wrapped) == "none"
     assert framing(registry=REGISTRY, payload=PROTOBUF | {"framing": "auto"}) == "auto"
 
 

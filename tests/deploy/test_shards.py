@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distributary.config.load import load_text
-from distributary.config.source import job_name
+from distributary.config.source import Part, job_name
 from distributary.deploy.files import Action, TargetName, refuse_conflicts
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.shards import (
@@ -90,6 +90,20 @@ def install(pipeline: Installable, shards: int, **how: Any) -> ShardsTarget:
 
 def written(folder: str = ".") -> list[str]:
     return sorted(str(p) for p in Path(folder).rglob("*") if p.is_file())
+
+
+def test_all_jobs_know_where_a_record_names_its_type(games: Make) -> None:
+    short = {
+        "registry: {path: ./schemas}\nenvelope: {subject: wrapper-value, type: game_name}\n": "",
+        "{format: protobuf}": "{format: json}",
+        "silver_{type}": "silver_{header:kind}",
+    }
+    pipeline = games(**short)
+    parts: tuple[Part, ...] = ("bronze", 0, 1)
+    for part in parts:
+        config = load_text(derived(pipeline, part, shards=2), environ=SECRET).config
+        assert config.envelope is not None and config.envelope.type == "{header:kind}"
+        assert config.tables.each == (None if part == "bronze" else "silver_{type}")
 
 
 def test_one_job_lands_and_the_others_read_what_it_landed(games: Make) -> None:

@@ -242,7 +242,7 @@ def test_sql_servers_key_is_its_replication_index_and_oracles_may_be_the_row_id(
     ]
     feed.put_events("b", twice, kind="oracle")
     run(feed, spark, tables="{each: '{table}_{database}'}")
-    by_index = feed.lake / "orders_mydb__dbo"
+    by_index = feed.lake / "orders_mydb_dbo"
     names = {path.name for path in feed.lake.iterdir()}
     assert by_index.name in names, names
     assert {row["id"] for row in feed.rows(by_index.name)} == {1, 2}

@@ -80,3 +80,4 @@ def test_a_dead_letter_is_shown_as_the_message_that_it_is(tmp_path: Path) -> Non
 def test_a_dead_letter_of_no_known_message_is_shown_by_numbers(tmp_path: Path) -> None:
     one, value = pipeline(tmp_path, OTHER, ITEM, EVENT)
     assert '1: "me"' in look_inside(one, letter(value)).text
+    assert '"user": "me"' in look_inside(None, letter(b'{"user":"me"}')).text

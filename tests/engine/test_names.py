@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.lake import Tables
-from distributary.engine.names import Entries, Names, Wanted, forget_names
+from distributary.engine.names import Clash, Entries, Entry, Names, Wanted, clashes, forget_names
 from distributary.engine.tables import source_table
+from distributary.errors import ErrorCode
 from distributary.model import layout
 from distributary.model.names import propose, refused_type_name
-from distributary.store.base import introduce
+from distributary.store.base import at, introduce
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
@@ -64,12 +67,76 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 def test_the_first_has_the_plain_name_and_the_second_one_with_digits(lake: Lake) -> None:
     assert lake.take("Chess", "chess") == ["silver_chess", marked("chess")]
-    assert lake.take("a.b", "a_b", "a-b", "A.b") == [
-        "silver_a__b",
-        "silver_a_b",
-        marked("a-b"),
-        marked("A.b"),
-    ]
+    assert lake.take("a.b", "a_b", "a-b") == ["silver_a_b", marked("a_b"), marked("a-b")]
+    assert set(clashes(lake.address)) == {
+        Clash("silver_chess", "Chess", "chess", marked("chess")),
+        Clash("silver_a_b", "a.b", "a_b", marked("a_b")),
+        Clash("silver_a_b", "a.b", "a-b", marked("a-b")),
+    }
+
+
+def test_a_dotted_name_of_the_version_before_stays(lake: Lake) -> None:
+    former = propose(TEMPLATE, type="a.b").former
+    assert former == "silver_a__b"
+    Entries(lake.address).take(former, Entry({"type": "a.b"}, (former,)))
+    assert lake.take("a.b", "a_b", "A.b") == [former, "silver_a_b", marked("A.b")]
+
+
+def test_many_names_are_written_down_at_once(lake: Lake) -> None:
+    names = lake.names()
+    names.think()
+    types = [f"type {number}" for number in range(40)] + ["Type-1", "type 1"]
+    found = [names.take(wanted(type_name)) for type_name in types]
+    assert found[1] == found[-1] == "silver_type_1" and found[-2] == marked("Type-1")
+    assert not at(layout.names(lake.address)).files()
+    assert names.write() == ([], None)
+    assert lake.take(*types) == found
+
+
+def test_whoever_is_overtaken_while_thinking_is_named_again(lake: Lake) -> None:
+    names = lake.names()
+    names.think()
+    assert [names.take(wanted(t)) for t in ("chess", "go")] == ["silver_chess", "silver_go"]
+    assert lake.take("Chess") == ["silver_chess"]
+    lost, error = names.write()
+    assert [entry.tables for entry in lost] == [("silver_chess",)] and error is None
+    assert [names.take(wanted(t)) for t in ("chess", "go")] == [marked("chess"), "silver_go"]
+    assert lake.take("chess", "go") == [marked("chess"), "silver_go"]
+
+
+def test_what_could_not_be_written_down_is_nobodys(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    names = lake.names()
+    names.think()
+    assert names.take(wanted("chess")) == "silver_chess"
+    (tmp_path / "lake").write_text("a file where the lake should be")
+    lost, error = names.write()
+    assert [entry.tables for entry in lost] == [("silver_chess",)]
+    assert error is not None and error.code is ErrorCode.LAKE_UNAVAILABLE
+    (tmp_path / "lake").unlink()
+    assert lake.take("Chess") == ["silver_chess"]
+    assert names.take(wanted("chess")) == marked("chess")
+
+
+def _take_in_a_process(address: str, types: Sequence[str]) -> dict[str, str]:
+    names = Names(Entries(address))
+    names.think()
+    while True:
+        found = {type_name: names.take(wanted(type_name)) for type_name in types}
+        if not names.write()[0]:
+            return found
+
+
+def test_processes_agree(tmp_path: Path) -> None:
+    sets = [[f"{letter}{n}" for n in range(25) for letter in order] for order in ("aA", "Aa", "Ab")]
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_take_in_a_process, str(tmp_path), types) for types in sets]
+        answers = [job.result() for job in jobs]
+    found: dict[str, str] = {}
+    for answer in answers:
+        assert all(found.setdefault(type_name, name) == name for type_name, name in answer.items())
+    assert len(set(found.values())) == len(found)
+    assert Lake(str(tmp_path)).take(*found) == list(found.values())
 
 
 def test_names_are_the_same_after_a_restart_in_any_order(lake: Lake) -> None:
@@ -191,12 +258,12 @@ def test_two_ways_to_cut_the_name_of_a_source_table(tmp_path: Path) -> None:
     # a log says which name it belongs to
     forget_names(lake.address, ["my_shop_orders_log"])
     assert claimed(lake, each, claims[2]) == [third]
-    assert claimed(lake, each, '["my.shop","","orders"]') == ["my__shop_orders"]
+    assert claimed(lake, each, '["my.shop","","orders"]') == ["my_shop_orders"]
 
 
 def test_source_tables_of_one_name_in_two_schemas_stay_two(tmp_path: Path) -> None:
     claims = ['["a","public","t"]', '["b","public","t"]', '["a","audit","t"]']
-    assert claimed(Lake(str(tmp_path)), "{table}", *claims) == ["t", "t", "audit__t"]
+    assert claimed(Lake(str(tmp_path)), "{table}", *claims) == ["t", "t", "audit_t"]
 
 
 def test_a_log_from_before_keeps_its_name_with_its_tables(tmp_path: Path) -> None:

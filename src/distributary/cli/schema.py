@@ -27,6 +27,7 @@ from distributary.cli.output import (
     Words,
     clock,
     counted,
+    cut,
     number,
     printable,
     since,
@@ -62,6 +63,7 @@ from distributary.errors import (
 from distributary.model import layout
 
 if TYPE_CHECKING:
+    from distributary.engine.names import Clash
     from distributary.model.plan import Rejected
     from distributary.model.record import Format, WriterSchema
     from distributary.model.table import Change, Column
@@ -89,18 +91,36 @@ PipelineFile = Annotated[Path | None, option("--file -f --config", _FILE_HELP, m
 _AT_ONCE = 8
 _GUESS = "did you mean"
 _UNREGISTERED = -1
+_MOST_CLASHES = 20
 _COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
 
 
 @verb(tables_app, "tables --lake distributary-demo")
 def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = None) -> None:
     """Every table with its rows, columns and last commit."""
+    from distributary.engine.names import clashes
     from distributary.observe.health import with_measures
 
     found = find_lake(call, lake)
     known = found.ledger().tables(pipeline)
     every = with_measures(found.path, known, storage_options=found.options)
-    call.out.show({"lake": found.path, "tables": every}, lambda paper: _draw_tables(paper, every))
+    shown = {table.table for table in every}
+    alike = [clash for clash in clashes(found.path) if {clash.name, clash.table} & shown]
+
+    def draw(paper: Paper) -> None:
+        _draw_tables(paper, every)
+        _draw_clashes(paper, alike)
+
+    call.out.show({"lake": found.path, "tables": every, "clashes": alike}, draw)
+
+
+def _draw_clashes(paper: Paper, found: Sequence[Clash]) -> None:
+    for clash in found[:_MOST_CLASHES]:
+        owner = f" of {cut(clash.owner, 80)}" if clash.owner else ""
+        paper.line(
+            f"{clash.name}{owner} is also claimed by {cut(clash.claimed_by, 80)}: {clash.table}"
+        )
+    paper.more(len(found) - _MOST_CLASHES)
 
 
 def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:

@@ -257,8 +257,8 @@ def placeholders(template: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(template))
 
 
-def _placing(*known: str) -> AfterValidator:
-    """Refuses templates with other placeholders than these."""
+def _placing(*known: str, short: tuple[str, ...] = ()) -> AfterValidator:
+    """Refuses templates with other placeholders; the short ones are spelled out before."""
 
     def check(template: str) -> str:
         unknown = next((name for name in placeholders(template) if name not in known), None)
@@ -268,7 +268,7 @@ def _placing(*known: str) -> AfterValidator:
         raise PydanticCustomError(
             "template",
             "may use only these placeholders: {known}",
-            {"known": ", ".join(f"{{{name}}}" for name in known)}
+            {"known": ", ".join(f"{{{name}}}" for name in (*known, *short))}
             | ({"suggestion": f"{{{close}}}"} if close else {}),
         )
 
@@ -319,7 +319,10 @@ TableName = Annotated[Text, matching(_TABLE, "table_name", _TABLE_WORDS)]
 TablePrefix = Annotated[str, matching(f"({_TABLE})?", "table_name", _TABLE_WORDS)]
 TableTemplate = Annotated[
     Text,
-    _placing("type", "topic", "record", "database", "schema", "table"),
+    _placing(
+        *("type", "topic", "record", "database", "schema", "table"),
+        short=("field:PATH", "header:NAME", "key"),
+    ),
     # each placeholder becomes a safe name: what is left over must be one too
     required(
         lambda value: re.fullmatch(_TABLE, _PLACEHOLDER.sub("x", value)),
@@ -347,6 +350,22 @@ FieldName = Annotated[
         r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
         "field_name",
         "must be a field name, or a path such as a.b.c",
+    ),
+]
+_PATH = r"[^\s.{}]+(\.[^\s.{}]+)*"
+TYPE_PLACE = re.compile(rf"\{{(?:field:(?P<field>{_PATH})|(?P<other>header:[^\s{{}}]+|key))\}}")
+"""Where a record names its type, in the template of tables' names."""
+FieldPath = Annotated[
+    Text,
+    # JSON has fields of any name, such as @type
+    matching(_PATH, "field_path", "must be a field, or a path such as event.name"),
+]
+TypePlace = Annotated[
+    Text,
+    matching(
+        rf"\{{key\}}|\{{header:[^\s{{}}]+\}}|{_PATH}",
+        "type_place",
+        "must be a field, a path such as event.name, {header:NAME} or {key}",
     ),
 ]
 ContextName = Annotated[

@@ -137,7 +137,9 @@ class Tables(Section):
     """Table of raw payloads with their coordinates; none when left out."""
     each: TableTemplate | None = Field(default=None, examples=["silver_{type}"])
     """Name of the tables per type: {type}, {topic}, {record}, for change data {database}, {schema}
-    and {table}, or one fixed name; none when left out."""
+    and {table}, or one fixed name; none when left out. Without an envelope, {field:PATH},
+    {header:NAME} and {key} are the type as a field of a JSON message, a header or the key says it:
+    short for `envelope: {format: json, type: PATH}` and `{type}`."""
     unified: (
         Annotated[Unified, BeforeValidator(_named, json_schema_input_type=Unified | str)] | None
     ) = Field(default=None, examples=["unified_gold"])

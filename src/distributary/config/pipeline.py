@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from distributary.config.alerts import Alerts, Lineage, Metrics
-from distributary.config.base import Conflict, PipelineName, Section, placeholders
+from distributary.config.base import (
+    TYPE_PLACE,
+    Conflict,
+    PipelineName,
+    Section,
+    placeholders,
+)
 from distributary.config.catalog import catalog_conflicts, iceberg_conflicts
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
@@ -41,6 +48,24 @@ _BUCKET_THREADS = 32
 """What waits for a bucket needs no processor."""
 
 
+def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file in whose template the type's place is short for an envelope, with that envelope.
+
+    `each: "{field:event}"` is `each: "{type}"` with `envelope: {format: json, type: event}`.
+    """
+    tables = data.get("tables")
+    each = tables.get("each") if isinstance(tables, Mapping) else None
+    found = TYPE_PLACE.search(each) if isinstance(each, str) else None
+    if not isinstance(tables, Mapping) or not isinstance(each, str) or found is None:
+        return data
+    if data.get("envelope") is not None:
+        return data
+    place = found["field"] or f"{{{found['other']}}}"
+    short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
+    envelope = {"format": "json", "type": place}
+    return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
+
+
 class PipelineConfig(Section):
     """One pipeline: a source, what its records are, and the tables they end up in."""
 
@@ -51,7 +76,8 @@ class PipelineConfig(Section):
     registry: Registry | None = None
     """Where schemas come from; needed for protobuf and Avro on Kafka or Delta."""
     envelope: Envelope | None = None
-    """The message around each payload; leave out when records are payloads."""
+    """Where each record names its type, or the message around its payload; leave out when the topic
+    is all that tells records apart."""
     payload: Payload | None = None
     """The message itself; leave out for files, which name their own format."""
     cdc: Cdc | None = None
@@ -91,6 +117,11 @@ class PipelineConfig(Section):
     shard: Shard | None = None
     """Which part of a pipeline this is, where several jobs share its types."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _type_in_template(cls, data: Any) -> Any:
+        return with_envelope(data) if isinstance(data, dict) else data
+
     @field_validator("payload")
     @classmethod
     def _default_framing(cls, payload: Payload | None, info: ValidationInfo) -> Payload | None:
@@ -98,7 +129,8 @@ class PipelineConfig(Section):
         if payload is None or "framing" in payload.model_fields_set:
             return payload
         framing: Framing = "confluent"
-        if info.data.get("envelope") is not None:
+        envelope = info.data.get("envelope")
+        if envelope is not None and envelope.payload is not None:
             framing = "none"
         elif payload.format == "json":
             framing = "auto" if info.data.get("registry") is not None else "none"
@@ -120,6 +152,8 @@ class PipelineConfig(Section):
             yield (), "needs payload for this source, such as payload: {format: protobuf}"
         elif self.registry is None and self.needs_registry:
             yield (), "needs registry, with url or path, for this payload"
+        if self.envelope is not None:
+            yield from self._envelope_conflicts(self.envelope)
         if isinstance(self.source, DeltaSource) and self.source.timestamp is None:
             if "_date" in self.tables.partition_by:
                 yield ("tables", "partition_by"), "needs source.timestamp for _date"
@@ -143,6 +177,21 @@ class PipelineConfig(Section):
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )
+
+    def _envelope_conflicts(self, envelope: Envelope) -> Iterator[Conflict]:
+        if "topic" in placeholders(self.tables.each or ""):
+            # records of a type may come by several topics
+            yield ("tables", "each"), "has no {topic} beside an envelope: use {type}"
+        text = self.payload is not None and self.payload.format == "json"
+        if envelope.format == "json" and not text:
+            if envelope.payload is None and envelope.fields:
+                yield ("envelope", "format"), "reads JSON: payload.format must be json too"
+            elif envelope.payload is not None and envelope.encoding == "none":
+                yield ("envelope", "encoding"), "must be base64: bytes have no place in JSON"
+        if isinstance(self.source, DeltaSource) and envelope.type is not None:
+            for place, column in (("{key}", "key"), ("{header:", "headers")):
+                if envelope.type.startswith(place) and getattr(self.source, column) is None:
+                    yield ("source",), f"needs {column}, the column in which types are looked for"
 
     def _files_conflicts(self) -> Iterator[Conflict]:
         if self.cdc is None:
@@ -179,16 +228,21 @@ class PipelineConfig(Section):
     @property
     def infers(self) -> bool:
         """Whether records may come without any schema, which is then what they look like."""
-        json = self.records.format == "json" and self.envelope is None
-        return json and (self.registry is None or self.cdc is not None)
+        payload, envelope = self.records, self.envelope
+        if payload.format != "json" or (envelope is not None and envelope.schema_id is not None):
+            return False
+        if envelope is not None and envelope.has_schema and payload.framing == "none":
+            # the registry is there for the envelope
+            return True
+        return self.registry is None or self.cdc is not None
 
     @property
     def needs_registry(self) -> bool:
         """Whether records cannot be decoded without a registry."""
-        payload = self.payload
+        payload, envelope = self.payload, self.envelope
+        ids = envelope is not None and (envelope.has_schema or envelope.schema_id is not None)
         return payload is not None and (
-            self.envelope is not None
-            or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
+            ids or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
         )
 
     @property

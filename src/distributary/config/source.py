@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from distributary.config.base import (
     Conflict,
     Duration,
     FieldName,
+    FieldPath,
     Listed,
     Moment,
     PipelineName,
@@ -23,6 +24,7 @@ from distributary.config.base import (
     Section,
     SubjectRule,
     Text,
+    TypePlace,
     placeholders,
 )
 from distributary.config.kafka import KafkaSource
@@ -219,31 +221,84 @@ class Cdc(Section):
 Framing = Literal["none", "confluent", "auto"]
 
 
-class Envelope(Section):
-    """A message that wraps another one and names its type and schema."""
+def _usual(name: str) -> Callable[[dict[str, Any]], str | None]:
+    """The usual name of a field, in envelopes that are messages of their own."""
 
-    format: Literal["protobuf"] = "protobuf"
-    """Encoding of the envelope."""
+    def default(given: dict[str, Any]) -> str | None:
+        message = given.get("format") in ("protobuf", "avro")
+        return name if message and not str(given.get("type", "")).startswith("{") else None
+
+    return default
+
+
+class Envelope(Section):
+    """Where a record says what type it is, and where its schema's id and its payload are."""
+
+    format: Literal["protobuf", "avro", "json", "cloudevents"] = "protobuf"
+    """Encoding of the envelope. cloudevents: the type is that of the event; the payload is its
+    `data`, or in binary mode, with a header `ce_type`, the whole value."""
     framing: Framing = "auto"
     """Whether the registry's header stands before it: none, confluent, or auto for either."""
     subject: Text | None = Field(default=None, examples=["wrapper-value"])
-    """Subject of the envelope's own schema; needed unless every record has a header."""
-    type: FieldName = Field(examples=["game_name"])
-    """Field that names the type of the payload."""
-    schema_id: FieldName = "schema_id"
-    """Field that holds the id of the payload's schema."""
-    payload: FieldName = "payload"
-    """Field that holds the payload's bytes."""
+    """Subject of the envelope's own schema, for protobuf and Avro; needed unless every record has a
+    header."""
+    type: TypePlace | None = Field(
+        default=None, examples=["game_name", "event.name", "{header:event}", "{key}"]
+    )
+    """What names the type of the payload: a field, a path such as event.name, `{header:NAME}` or
+    `{key}`."""
+    schema_id: Annotated[
+        FieldPath | None,
+        AfterValidator(lambda value: None if value == "none" else value),
+        Field(default_factory=_usual("schema_id")),
+    ]
+    """Field that holds the id of the payload's schema; `schema_id` in protobuf and Avro when left
+    out. With none, or left out elsewhere, a payload says it itself, or means the newest schema of
+    its type, or, JSON without a registry, has none."""
+    payload: Annotated[FieldPath | None, Field(default_factory=_usual("payload"))]
+    """Field that holds the payload: bytes, text, or JSON in its place; `payload` in protobuf and
+    Avro when left out. Left out elsewhere, the payload is the whole value."""
+    encoding: Literal["none", "base64"] = "none"
+    """How the payload is written into its field: as it is, or as base64."""
     message: FieldName | None = None
     """Name of the envelope's message, with its package or without. When left out: the one that has
     the three fields, is named like the subject, or is a part of no other."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A bare envelope can only be read by the schema of a named subject."""
-        if self.subject is None and self.framing != "confluent":
-            yield (), "needs subject, or framing: confluent"
-        if len({self.type, self.schema_id, self.payload}) != 3:
+        """What an envelope of its format needs, and what means nothing there."""
+        if self.format == "cloudevents":
+            for name in ("subject", "type", "schema_id", "payload", "message"):
+                if getattr(self, name) is not None:
+                    yield (name,), "means nothing here: events say it in ways of their own"
+            if self.encoding != "none":
+                yield ("encoding",), "means nothing here: data_base64 says it"
+            return
+        if self.type is None:
+            yield (), "needs type, such as type: event.name"
+        if self.has_schema:
+            if self.payload is None:
+                yield (), "needs payload: an envelope of this format is not its own payload"
+            if self.subject is None and (self.framing != "confluent" or self.format == "avro"):
+                yield (), "needs subject, or framing: confluent"
+        elif self.subject is not None or self.message is not None:
+            name = "subject" if self.subject is not None else "message"
+            yield (name,), "means nothing here: nothing of the envelope has a schema"
+        if self.encoding != "none" and self.payload is None:
+            yield ("encoding",), "needs payload, the field that is written so"
+        fields = [name for name in (self.type, self.schema_id, self.payload) if name is not None]
+        if len(set(fields)) != len(fields):
             yield (), "needs three different fields for type, schema_id and payload"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the message that are looked at."""
+        named = None if self.type is None or self.type.startswith("{") else self.type
+        return tuple(name for name in (named, self.schema_id, self.payload) if name is not None)
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether it takes the envelope's own schema to read it."""
+        return self.format in ("protobuf", "avro") and bool(self.fields)
 
 
 class Payload(Section):
@@ -253,8 +308,8 @@ class Payload(Section):
     """Encoding of the payload."""
     framing: Framing = "confluent"
     """Whether the registry's header stands before it: none, confluent, or auto for either.
-    When left out: none inside an envelope; for json, auto with a registry and none without one;
-    otherwise confluent."""
+    When left out: none in a field of an envelope; for json, auto with a registry and none without
+    one; otherwise confluent."""
     subject: SubjectRule = Field(default="auto", examples=["{topic}-value"])
     """Which subject a schema must belong to: auto (the type's own, `{type}-value` or `{type}`,
     where the registry has it), any, or a template with {topic}, {type} or {record}."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 from distributary.config.alerts import host_and_port
 from distributary.config.document import PipelineFileError, dotted, parse, printable
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline import PipelineConfig, with_envelope
 from distributary.config.source import MOST_SHARDS, Part, job_name, unspreadable
 from distributary.config.yaml_text import to_yaml
 from distributary.deploy.files import (
@@ -99,7 +99,8 @@ def derived(pipeline: Installable, part: Part, *, shards: int) -> str:
 
 def _tree(pipeline: Installable) -> Tree:
     tree, _ = parse(pipeline.text, file=printable(str(pipeline.path)))
-    return cast(Tree, tree.without_unset().plain())
+    # a job without tables per type must know, too, what the types are
+    return dict(with_envelope(cast(Tree, tree.without_unset().plain())))
 
 
 def _section(tree: Tree, name: str) -> Tree:

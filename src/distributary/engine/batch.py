@@ -91,6 +91,7 @@ class ReadAhead:
         if source is None:
             return
         order = stage_order(context, batch, source)
+        context.planner.follow_envelope()
         catalog = context.planner.catalog()
         work = begin_stage(context, source, catalog, order)
         self._ahead = _Ahead(batch, source, Begun(order, catalog, self._pool.submit(work)))

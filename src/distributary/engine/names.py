@@ -5,22 +5,31 @@ are in lower case, for whoever ignores case.
 
 A table that the ledger knows and that has no entry, from before there were any, is the table of its
 type. An entry becomes durable with the files of its batch, before the manifest that needs it.
+
+A batch may bring a thousand new types, and in a bucket each entry is a request. So names are first
+thought of, one after the other (`together`), and then written down, all at once. Who is overtaken
+by another process meanwhile is named again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from distributary.delta.log import commit_path, parse_commit
+from distributary.errors import LakeUnavailableError
 from distributary.model import layout
-from distributary.model.names import Proposal
-from distributary.store.base import at, is_remote, reaching
+from distributary.model.names import Proposal, is_marked
+from distributary.store.base import Store, at, is_remote, reaching, stay_inside
 
-_READERS = 16
+_THREADS = 32
+"""What waits for a bucket needs no processor."""
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,9 @@ class Wanted:
 
     def entry(self, name: str) -> Entry:
         """What is written down when the name is taken."""
-        return Entry(dict(self.owner), tuple(name + ending for ending in self.endings))
+        tables = tuple(name + ending for ending in self.endings)
+        best = self.proposals[-1].plain
+        return Entry(dict(self.owner), tables, best if is_marked(name) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +58,27 @@ class Entry:
 
     owner: Mapping[str, str]
     tables: tuple[str, ...]
+    instead_of: str = ""
+    """The plain name, where another had it."""
 
     def to_json(self) -> str:
         """The entry's text."""
-        return json.dumps({"owner": dict(self.owner), "tables": self.tables}, sort_keys=True)
+        data = {"owner": dict(self.owner), "tables": self.tables}
+        more = {"instead_of": self.instead_of} if self.instead_of else {}
+        return json.dumps(data | more, sort_keys=True)
+
+    @property
+    def spoken(self) -> str:
+        """The owner as people write it: `chess`, `shop.public.orders`."""
+        return ".".join(str(value) for value in self.owner.values() if value)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
         """The inverse; what cannot be read is nobody's, and stays taken."""
         try:
             data = json.loads(text)
-            return cls(data["owner"], tuple(data["tables"]))
-        except (ValueError, KeyError, TypeError):
+            return cls(dict(data["owner"]), tuple(data["tables"]), str(data.get("instead_of", "")))
+        except (ValueError, KeyError, TypeError, AttributeError):
             return cls({}, ())
 
 
@@ -68,6 +88,8 @@ class Entries:
     def __init__(self, lake: str, *, trial: bool = False) -> None:
         self._store = at(layout.names(lake))
         self._trial = trial
+        self._waiting: dict[str, tuple[Entry, tuple[str, ...]]] | None = None
+        """Thought of and not written down yet, with the names to look at before."""
         self._known = self._read_all()
 
     def owner(self, name: str) -> Mapping[str, str] | None:
@@ -79,22 +101,69 @@ class Entries:
         """From now on entries are only thought of."""
         self._trial = True
 
-    def look(self, name: str) -> None:
-        """See who has a name now."""
+    def take(self, name: str, entry: Entry, *, unless: Sequence[str] = ()) -> bool:
+        """Make an entry, unless another has the name, or its owner one of some others by now."""
         if self.owner(name) is None:
-            with reaching(self._store.address):
-                found = self._read(_file(name))
+            if self._trial:
+                self._known[name.lower()] = entry
+            elif self._waiting is not None:
+                self._known[name.lower()] = entry
+                self._waiting[name] = entry, tuple(unless)
+            else:
+                with reaching(self._store.address):
+                    return self._write(name, entry, unless)
+        return self.owner(name) == entry.owner
+
+    def think(self) -> None:
+        """From now on, until `write`, entries are thought of."""
+        self._waiting = {}
+
+    def write(self) -> tuple[list[Entry], LakeUnavailableError | None]:
+        """Write down what was thought of; those that were not, and the error that is the reason.
+
+        Without an error, others have been faster.
+        """
+        waiting, self._waiting = self._waiting or {}, None
+        for name in waiting:
+            del self._known[name.lower()]
+
+        def written(name: str) -> bool | LakeUnavailableError:
+            try:
+                with reaching(self._store.address):
+                    return self._write(name, *waiting[name])
+            except LakeUnavailableError as error:
+                return error
+
+        done = dict(zip(waiting, self._each(written, waiting), strict=True))
+        lost = [waiting[name][0] for name, good in done.items() if good is not True]
+        errors = (good for good in done.values() if isinstance(good, LakeUnavailableError))
+        return lost, next(errors, None)
+
+    def _write(self, name: str, entry: Entry, unless: Sequence[str]) -> bool:
+        """Create an entry's file; what another process has done meanwhile is known after it."""
+        for other in unless:
+            found = self._see(other)
+            if found is not None and found.owner == entry.owner:
+                return False
+        if self._store.create(_file(name), entry.to_json().encode(), durable=False) is not None:
+            self._known[name.lower()] = entry
+            return True
+        found = self._see(name)
+        return found is not None and found.owner == entry.owner
+
+    def _see(self, name: str) -> Entry | None:
+        """Who has a name now."""
+        if name.lower() not in self._known:
+            found = self._read(_file(name))
             if found is not None:
                 self._known[name.lower()] = found
+        return self._known.get(name.lower())
 
-    def take(self, name: str, entry: Entry) -> bool:
-        """Make an entry, unless another has the name."""
-        if self.owner(name) is None:
-            if self._trial or self._create(_file(name), entry.to_json()):
-                self._known[name.lower()] = entry
-            else:
-                self.look(name)
-        return self.owner(name) == entry.owner
+    def _each(self, do: Callable[[_A], _B], items: Iterable[_A]) -> list[_B]:
+        if not is_remote(self._store.address):
+            return [do(item) for item in items]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(do, items))
 
     def forget(self, tables: Collection[str]) -> None:
         """Remove the entries of these tables."""
@@ -106,29 +175,28 @@ class Entries:
                     self._store.remove_folder(name)
                 del self._known[name]
 
-    def _create(self, file: str, text: str) -> bool:
-        with reaching(self._store.address):
-            return self._store.create(file, text.encode(), durable=False) is not None
-
     def _read_all(self) -> dict[str, Entry]:
         with reaching(self._store.address):
             files = [file.name for file in self._store.files()]
             names = {f: f.removesuffix(".json") for f in files if _file(f[:-5]) == f}
             if is_remote(self._store.address):
                 names |= {commit_path(n, 0): n for n in self._store.folders() if n not in names}
-            with ThreadPoolExecutor(_READERS) as pool:
-                found = pool.map(self._read, names)
+            found = self._each(self._read, names)
             return {n: entry for n, entry in zip(names.values(), found, strict=True) if entry}
 
     def _read(self, file: str) -> Entry | None:
-        try:
-            text = self._store.read(file)
-        except FileNotFoundError:
-            return None
-        if "/" not in file:
-            return Entry.from_json(text)
-        # the version before made an entry in a bucket by the first commit of a table without rows
-        return Entry.from_json((parse_commit(text).metadata or {}).get("description", ""))
+        return _read(self._store, file)
+
+
+def _read(store: Store, file: str) -> Entry | None:
+    try:
+        text = store.read(file)
+    except FileNotFoundError:
+        return None
+    if "/" not in file:
+        return Entry.from_json(text)
+    # the version before made an entry in a bucket by the first commit of a table without rows
+    return Entry.from_json((parse_commit(text).metadata or {}).get("description", ""))
 
 
 def _file(name: str) -> str:
@@ -154,7 +222,12 @@ class Names:
 
     def held(self, wanted: Wanted) -> str | None:
         """The name that a type has already."""
-        names = [name for p in wanted.proposals for name in (*self._seen(p), p.plain) if name]
+        names = [
+            name
+            for each in wanted.proposals
+            for name in (*self._seen(each), each.plain, each.former)
+            if name
+        ]
         mine = (name for name in names if self._owner(name) == wanted.owner)
         if "topic" in wanted.owner:
             # the ledger does not tell topics apart: only what was named after this one alone
@@ -168,16 +241,23 @@ class Names:
 
     def take(self, wanted: Wanted) -> str:
         """The name of a type's table; nobody else gets it from now on."""
-        name = self.held(wanted)
-        if name is None and self._entries is not None:
-            # another process may have taken a less wanted one meanwhile
-            first, *others = wanted.proposals
-            self._entries.look(next(first.marked()))
-            for name in (name for p in others for name in (next(p.marked()), p.plain) if name):
-                self._entries.look(name)
+        while True:
             name = self.held(wanted)
-        choices = chain(() if name is None else (name,), self._free(wanted))
-        return next(name for name in choices if self._take(name, wanted))
+            for choice in (name,) if name is not None else self._free(wanted):
+                if self._take(choice, wanted):
+                    return choice
+                if self.held(wanted) is not None:
+                    # another process has taken a less wanted one meanwhile
+                    break
+
+    def think(self) -> None:
+        """Until `write`, give names without writing them down, which is slow one by one."""
+        if self._entries is not None:
+            self._entries.think()
+
+    def write(self) -> tuple[list[Entry], LakeUnavailableError | None]:
+        """Write down the names that were given since `think`; those that were not, and why not."""
+        return ([], None) if self._entries is None else self._entries.write()
 
     def _free(self, wanted: Wanted) -> Iterator[str]:
         """Names that nobody has, as far as it is known, the best first."""
@@ -213,9 +293,45 @@ class Names:
     def _take(self, name: str, wanted: Wanted) -> bool:
         if self._entries is None:
             return self._alone.setdefault(name.lower(), wanted.owner) == wanted.owner
-        return self._entries.take(name, wanted.entry(name))
+        first, *others = wanted.proposals
+        less_wanted = [next(first.marked())]
+        less_wanted += [other for p in others for other in (next(p.marked()), p.plain) if other]
+        return self._entries.take(
+            name, wanted.entry(name), unless=[other for other in less_wanted if other != name]
+        )
 
 
 def forget_names(lake: str, tables: Collection[str]) -> None:
     """Give back the names of tables that are gone."""
     Entries(lake).forget(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A name that two types would have, and what became of the second."""
+
+    name: str
+    owner: str
+    """Who has it; empty where that is not written down."""
+    claimed_by: str
+    table: str
+    """The table of the second."""
+
+
+def clashes(lake: str) -> tuple[Clash, ...]:
+    """The tables of a lake that could not have their plain names; others are not looked at."""
+    store = at(layout.names(lake))
+    with reaching(store.address):
+        stay_inside(lake, store.address)
+        files = {file.name for file in store.files()}
+        marked = sorted(name for name in files if is_marked(name.removesuffix(".json")))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            second = [one for one in pool.map(lambda f: _read(store, f), marked) if one]
+            second = [one for one in second if one.instead_of and one.tables]
+            names = (one.instead_of for one in second)
+            first = pool.map(lambda n: _read(store, _file(n)) if _file(n) in files else None, names)
+            pairs = list(zip(second, first, strict=True))
+    return tuple(
+        Clash(one.instead_of, other.spoken if other else "", one.spoken, one.tables[0])
+        for one, other in pairs
+    )

@@ -22,7 +22,7 @@ from distributary.decode.change.debezium.messages import Kind, schema_claim, sch
 from distributary.decode.formats import change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.engine.names import Names, Wanted
-from distributary.engine.schemas import SchemaLookup, envelope_message
+from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
 from distributary.engine.tables import (
     HISTORY,
     LOG,
@@ -36,7 +36,13 @@ from distributary.engine.tables import (
     spoken,
     table_folder,
 )
-from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
+from distributary.errors import (
+    DecodeError,
+    ErrorCode,
+    InvalidSchemaError,
+    RegistryError,
+    SchemaNotFoundError,
+)
 from distributary.evolve.merge import merge
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
@@ -204,6 +210,10 @@ def _newest_row(path: str) -> int:
     return max((end for end in ends if end is not None), default=_NEVER)
 
 
+def _table_of(route: Route | Rejected) -> str:
+    return route.table if isinstance(route, Route) else ""
+
+
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
 _ALL_VERSIONS = Evolution()
@@ -236,6 +246,8 @@ class Planner:
         self._asked: dict[RouteKey, float] = {}
         self._unions: set[RouteKey] = set()
         self._envelope: EnvelopePlan | None = None
+        self._versions: tuple[int, ...] = ()
+        """Of the schema of an Avro envelope, as they were last asked for."""
         self._version = 0
         self._snapshot: Catalog | None = None
         self._limits = DecodeLimits(
@@ -291,6 +303,7 @@ class Planner:
     def begin_batch(self) -> None:
         """Forget what held for one batch only, and ask again for what may have healed."""
         again = self.book.begin_batch()
+        self.follow_envelope()
         now = time.monotonic()
         for key, route in list(self._routes.items()):
             if isinstance(route, Route):
@@ -307,12 +320,30 @@ class Planner:
             {i.key.schema_id for i in unresolved if 0 <= i.key.schema_id < FIRST_ID}
         )
         self._lookup.note(item.key for item in unresolved)
-        for item in unresolved:
-            answer = self._answer(item.key)
-            if answer is not None:
-                self._routes[item.key] = answer
+        self.book.names.think()
+        try:
+            self._find_routes(item.key for item in unresolved)
+        finally:
+            self._write_names()
         self.book.evolve_unified(self._columns_of_type)
         self._snapshot = None
+
+    def _write_names(self) -> None:
+        """Write down the names of new tables; whose name went to another gets a second one."""
+        overtaken, error = self.book.names.write()
+        lost = self.book.discard(overtaken)
+        again = [key for key, route in self._routes.items() if _table_of(route) in lost]
+        for key in again:
+            self._forget(key)
+        if error is not None:
+            raise error
+        self._find_routes(again)
+
+    def _find_routes(self, keys: Iterable[RouteKey]) -> None:
+        for key in keys:
+            answer = self._answer(key)
+            if answer is not None:
+                self._routes[key] = answer
 
     def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
         """The records by key, each key with an answer: what a stage does, in this process."""
@@ -344,16 +375,24 @@ class Planner:
     def _envelope_plan(self) -> EnvelopePlan | None:
         envelope = self._config.envelope
         if envelope is not None and self._envelope is None:
-            schema = self._lookup.latest(envelope.subject or "")
-            self._envelope = EnvelopePlan(
-                schema=schema,
-                message=envelope_message(envelope, schema),
-                framing=envelope.framing,
-                type_field=envelope.type,
-                schema_id_field=envelope.schema_id,
-                payload_field=envelope.payload,
-            )
+            self._envelope = envelope_plan(envelope, self._lookup, self._limits)
         return self._envelope
+
+    def follow_envelope(self) -> None:
+        """Take in new versions of an Avro envelope's schema, where the registry can be asked."""
+        envelope = self._config.envelope
+        if envelope is None or envelope.format != "avro" or self._envelope is None:
+            return
+        try:
+            versions = self._lookup.versions(envelope.subject or "")
+            if versions != self._versions:
+                # a newest version that is no envelope is nothing that a run should end for
+                schemas = envelope_versions(envelope, self._lookup)
+                self._envelope = replace(self._envelope, schemas=schemas)
+                self._versions, self._snapshot = versions, None
+        except RegistryError:
+            # envelopes of the versions that are known can still be read
+            return
 
     def _forget(self, key: RouteKey) -> None:
         self._routes.pop(key, None)

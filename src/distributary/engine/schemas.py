@@ -6,17 +6,25 @@ subject, or, where records come without any schema, what those of its kind have 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Envelope
+from distributary.decode.base import DecodeLimits
+from distributary.decode.formats import decoder_for
 from distributary.decode.json.infer import NOTHING, grown
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
-from distributary.model.plan import UNFRAMED, Rejected, RouteKey
+from distributary.model.plan import UNFRAMED, EnvelopePlan, Rejected, RouteKey
 from distributary.model.record import Format, WriterSchema
+from distributary.model.table import Column
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import (
     choose_message,
@@ -38,7 +46,11 @@ class SchemaLookup:
         inferred: InferredSchemas | None,
         carried: CarriedSchemas | None = None,
     ) -> None:
-        self._enveloped = config.envelope is not None
+        envelope = config.envelope
+        self._enveloped = envelope is not None
+        self._named = envelope is not None and envelope.schema_id is not None
+        """Whether every record names its schema: none follows the newest."""
+        self._inside = envelope is not None and envelope.payload is not None
         self._changes = config.cdc is not None
         self._payload = config.records
         self._registry = registry
@@ -53,6 +65,16 @@ class SchemaLookup:
     def latest(self, subject: str) -> WriterSchema:
         """The newest version of a subject."""
         return self._server(subject).latest(subject)
+
+    def history(self, subject: str) -> Iterator[WriterSchema]:
+        """All versions of a subject that can be read, the oldest first."""
+        for version in self.versions(subject):
+            with suppress(InvalidSchemaError):
+                yield self._server(subject).version(subject, version)
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The versions of a subject."""
+        return self._server(subject).versions(subject)
 
     def of(self, key: RouteKey) -> WriterSchema:
         """The schema that records with this key were written with."""
@@ -139,7 +161,7 @@ class SchemaLookup:
         """
         if schema.format is not Format.AVRO or schema.message != "bytes":
             return False
-        if self._enveloped:
+        if self._inside:
             return self._payload.framing == "confluent"
         return bool(key.guid) or key.schema_id != UNFRAMED
 
@@ -168,7 +190,7 @@ class SchemaLookup:
         )
 
     def _follows_newest(self, key: RouteKey) -> bool:
-        return key.schema_id == UNFRAMED and not self._enveloped and not key.guid
+        return key.schema_id == UNFRAMED and not self._named and not key.guid
 
     def _newest_seen(self, claim: str, inferred: InferredSchemas) -> WriterSchema:
         """What records of a claim look like, or the schema that they came with."""
@@ -201,9 +223,56 @@ def choose_envelope(envelope: Envelope, schema: WriterSchema) -> str | Rejected:
         schema,
         wanted=envelope.message,
         names=((envelope.subject or "").removesuffix("-value"),),
-        fields=(envelope.type, envelope.schema_id, envelope.payload),
+        fields=[path.partition(".")[0] for path in envelope.fields],
         setting="envelope.message",
     )
+
+
+def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits) -> EnvelopePlan:
+    """How records are opened; ConfigError when that is not clear, or not possible."""
+    plan = EnvelopePlan(
+        format=envelope.format,
+        framing=envelope.framing,
+        type_field=envelope.type or "",
+        schema_id_field=envelope.schema_id or "",
+        payload_field=envelope.payload or "",
+        base64=envelope.encoding == "base64",
+    )
+    if not envelope.has_schema:
+        return plan
+    schema = lookup.latest(envelope.subject or "")
+    if schema.format != envelope.format:
+        raise ConfigError(
+            "the envelope's schema is of another format",
+            where="envelope.format",
+            evidence=f"{schema.label()} is {schema.format}",
+            next_step=f"set envelope.format to {schema.format}, or another subject",
+        )
+    message = envelope_message(envelope, schema)
+    if not _is_one_record(schema):
+        raise ConfigError(
+            "the envelope's schema is no record",
+            where="envelope.subject",
+            evidence=schema.label(),
+            next_step="name the subject of a schema that is a record",
+        )
+    _check_fields(envelope, decoder_for(schema, message, limits).columns, schema)
+    schemas = envelope_versions(envelope, lookup) if envelope.format == "avro" else {}
+    return replace(plan, schema=schema, message=message, schemas=schemas)
+
+
+def envelope_versions(envelope: Envelope, lookup: SchemaLookup) -> dict[int, WriterSchema]:
+    """The versions of an Avro envelope's schema by their ids, as far as they are records."""
+    versions = lookup.history(envelope.subject or "")
+    return {each.id: each for each in versions if _is_one_record(each)}
+
+
+def _is_one_record(schema: WriterSchema) -> bool:
+    """Whether a message is one row: of an Avro array there are several, of a union many kinds."""
+    if schema.format is not Format.AVRO:
+        return True
+    top = json.loads(schema.body)
+    return isinstance(top, dict) and top.get("type") == "record"
 
 
 def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
@@ -218,6 +287,38 @@ def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
             next_step="set envelope.message to one of the messages",
         )
     return found
+
+
+def _check_fields(envelope: Envelope, columns: Sequence[Column], schema: WriterSchema) -> None:
+    """Each field that the envelope names must be there, and be able to hold what it should."""
+    types = {column.name: column.type for column in columns}
+    for setting in ("type", "schema_id", "payload"):
+        path = getattr(envelope, setting)
+        if path not in envelope.fields:
+            continue
+        found: pa.DataType | None = pa.struct(list(types.items()))
+        for name in path.split("."):
+            inside = isinstance(found, pa.StructType) and found.get_field_index(name) >= 0
+            found = found.field(name).type if inside and found is not None else None
+        if found is None or not _FITS[setting](found):
+            raise ConfigError(
+                f"the envelope has no field that could be its {setting}",
+                where=f"envelope.{setting}",
+                evidence=f"{path} is {found or 'not a field'} of {schema.label()}, "
+                f"which has {', '.join(types)}"[:500],
+                next_step="name another field, or a path such as event.name",
+            )
+
+
+_FITS: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "type": pa.types.is_string,
+    "schema_id": lambda kind: (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or (pa.types.is_decimal(kind) and not kind.scale)
+    ),
+    "payload": lambda kind: pa.types.is_binary(kind) or pa.types.is_string(kind),
+}
 
 
 def _branch(branch: int, schema: WriterSchema) -> str | Rejected:

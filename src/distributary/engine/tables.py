@@ -15,7 +15,7 @@ from distributary.config.lake import Tables, below
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc, DeltaSource, FilesSource
 from distributary.delta.log import DataFile, added_by, snapshot_of
-from distributary.engine.names import Names, Wanted
+from distributary.engine.names import Entry, Names, Wanted
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
@@ -322,6 +322,16 @@ class TableBook:
             if refused is not None:
                 return refused
         return self.names.take(wanted)
+
+    def discard(self, overtaken: Iterable[Entry]) -> set[str]:
+        """Forget what was planned for tables whose names went to others; these tables' names."""
+        lost = {table for entry in overtaken for table in entry.tables}
+        for name in lost & self.tables.keys():
+            table = self.tables.pop(name)
+            self._new_tables -= table.role in (Role.EACH, Role.LOG) and not table.exists
+            self._pending.changes.pop(name, None)
+        self._pending.uses = [use for use in self._pending.uses if use.table not in lost]
+        return lost
 
     def take_pending(self) -> Pending:
         """What the manifest that is being written must carry."""

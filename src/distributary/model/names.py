@@ -1,8 +1,9 @@
 """From names of the outside to names that a table, a folder or a message can have.
 
-A table name is the template with each field's value in it, in lower case: `silver_chess`. Several
-types may want the same: the first to take it has it (`engine/names.py`). The others, and values
-that are not readable or mean something, get digits of their SHA-256: `silver_chess_x6a1f03c2d9`.
+A table name is the template with each field's value in it, in lower case, with `_` for all that is
+neither letter nor digit: `silver_chess`. Several types may want the same: the first to take it has
+it (`engine/names.py`). The others, and values that are not readable, get digits of their SHA-256:
+`silver_chess_x6a1f03c2d9`.
 """
 
 from __future__ import annotations
@@ -112,10 +113,12 @@ class Proposal:
 
     plain: str
     """The readable name, which others may want, too; empty where there is none."""
-    exact: bool
-    """Whether no other values get the plain name: each value is spelled as it is, and all can be
-    read back. Of `{database}_{table}`, `shop` + `order_items` is exact, `my_shop` + `orders` not:
+    exact: str
+    """The name that no other values get: each is spelled as it is, a dot as `__`, and all can be
+    read back. Of `{database}_{table}`, `shop` + `order_items` has one, `my_shop` + `orders` none:
     it would read as `my` + `shop_orders`."""
+    former: str
+    """The readable name of versions that wrote a dot as `__`; lakes keep it."""
     readable: str
     digest: str
     reserved: frozenset[str]
@@ -137,7 +140,7 @@ class Proposal:
     @property
     def alone(self) -> str:
         """The name where nobody writes down which names are taken."""
-        return self.plain if self.exact else next(self.marked())
+        return self.exact or next(self.marked())
 
 
 def propose(
@@ -159,14 +162,22 @@ def propose(
         if key not in fields:
             raise _refused(template, f"it asks for {{{key}}}; there is {', '.join(sorted(fields))}")
     values = [fields[key] for key in keys]
-    exact = all(map(_EXACT.fullmatch, values))
-    spelled = [value.replace(".", "__") if exact else _spelled(value) for value in values]
-    plain = _filled(literals, spelled) if all(spelled) else ""
-    if not plain or len(plain) > MAX_TABLE_NAME or _means_something(plain, reserved, endings):
-        plain = ""
+
+    def usable(spelled: Sequence[str], *, lettered: bool) -> str:
+        """The template with these values; empty where that is no name, or one of another."""
+        name = _filled(literals, spelled) if all(spelled) else ""
+        if name and _is_no_identifier(name):
+            name = f"t_{name}" if lettered else ""
+        taken = name and _means_something(name, reserved, endings)
+        return "" if taken or len(name) > MAX_TABLE_NAME else name
+
+    as_is = all(map(_EXACT.fullmatch, values))
+    dotted = [value.replace(".", "__") if as_is else _dotted(value) for value in values]
+    former = usable(dotted, lettered=False)
     return Proposal(
-        plain=plain,
-        exact=bool(plain) and exact and _reads_back(spelled, literals[1:]),
+        plain=usable([_spelled(value) for value in values], lettered=True),
+        exact=former if as_is and _reads_back(dotted, literals[1:]) else "",
+        former=former,
         readable=_filled(literals, [_slug(value) for value in values]),
         # JSON keeps the values apart: ["a_b", "c"] and ["a", "b_c"] are different texts
         digest=hashlib.sha256(json.dumps(values).encode()).hexdigest(),
@@ -198,16 +209,24 @@ def _reads_back(values: Sequence[str], following: Sequence[str]) -> bool:
     )
 
 
+def _is_no_identifier(name: str) -> bool:
+    """Whether SQL or a file system takes the name for something else."""
+    folded = name.lower()
+    return folded[0].isdigit() or folded in _SQL_WORDS or is_device(folded)
+
+
 def _means_something(name: str, reserved: frozenset[str], endings: tuple[str, ...]) -> bool:
     folded = name.lower()
     return (
-        bool(_MARKED.search(folded))
-        or folded[0].isdigit()
-        or folded in _SQL_WORDS
-        or is_device(folded)
+        is_marked(folded)
         or _is_reserved(folded, reserved)
         or folded.endswith(tuple(ending.lower() for ending in endings))
     )
+
+
+def is_marked(name: str) -> bool:
+    """Whether a table's name ends with digits of its owner's."""
+    return _MARKED.search(name) is not None
 
 
 def _is_reserved(folded: str, reserved: frozenset[str]) -> bool:
@@ -215,7 +234,17 @@ def _is_reserved(folded: str, reserved: frozenset[str]) -> bool:
 
 
 def _spelled(value: str) -> str:
-    """A value that only needs other letters to be a name; empty where it needs more than that."""
+    """A value as people would write it in a name; empty where it is unsafe or would lose letters.
+
+    Such values are not told apart by what is left of them.
+    """
+    folded = value.casefold()
+    lost = any(c.isalnum() and not _slug(c) for c in folded)
+    return "" if lost or check_type_name(value) is not None else _slug(folded)
+
+
+def _dotted(value: str) -> str:
+    """The same, as versions did that wrote a dot as `__`."""
     parts = (re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in value.lower().split("."))
     return "__".join(filter(None, parts)) if _READABLE.fullmatch(value) else ""
 

@@ -17,7 +17,7 @@ class RouteKey(NamedTuple):
     """What a record says about itself."""
 
     claim: str
-    """The envelope's type; without an envelope, the topic."""
+    """The type that the record names; without an envelope, the topic."""
     schema_id: int
     message_index: tuple[int, ...] = ()
     """Path to the Protobuf message of a framed payload, `(0,)` for the first message; for Avro the
@@ -59,14 +59,24 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopePlan:
-    """How to get type, schema id and payload out of a wrapper."""
+    """How to get type, schema id and payload out of a record."""
 
-    schema: WriterSchema
-    message: str
+    format: str
+    """`protobuf`, `avro`, `json` or `cloudevents`."""
     framing: str
-    type_field: str
-    schema_id_field: str
-    payload_field: str
+    type_field: str = ""
+    """A field or a path; `{key}` or `{header:NAME}`."""
+    schema_id_field: str = ""
+    """Empty where no field names schema ids."""
+    payload_field: str = ""
+    """Empty where the whole value is the payload."""
+    base64: bool = False
+    """Whether the payload stands in its field as base64."""
+    schema: WriterSchema | None = None
+    """The envelope's own, for protobuf and Avro: the newest."""
+    message: str = ""
+    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
+    """Every version by its id, for Avro: only the one that it was written with reads a message."""
 
 
 @dataclass(frozen=True, slots=True)

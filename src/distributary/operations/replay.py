@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.decode.formats import VIEWS
-from distributary.decode.protobuf.wire import best_effort_text
 from distributary.engine.batch import run_batch
 from distributary.engine.parts import RunContext
 from distributary.engine.pipeline import Pipeline
@@ -285,11 +284,16 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
 
 def _readable(writer: WriterSchema | None, message: str | Rejected, payload: bytes) -> str:
     if writer is None or (isinstance(message, Rejected) and writer.format is Format.PROTOBUF):
-        # protobuf can be told field by field without a schema
-        return best_effort_text(None, "", payload)
+        return _without_schema(payload)
     view = VIEWS.get(writer.format)
     name = writer.message if isinstance(message, Rejected) else message
     return view(writer.body, name, payload) if view else ""
+
+
+def _without_schema(payload: bytes) -> str:
+    """JSON as it is; anything else as protobuf, whose fields have numbers without a schema, too."""
+    text = payload.lstrip()[:1] in (b"{", b"[")
+    return VIEWS[Format.JSON if text else Format.PROTOBUF](None, "", payload)
 
 
 def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
@@ -300,7 +304,7 @@ def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
         schema="unknown" if schema_id is None else str(schema_id),
         mark=start + position if known else None,
         label=f"byte {position} of the message" if known else "",
-        text=best_effort_text(None, "", value[start:])[:_MOST_CHARACTERS] if value else "",
+        text=_without_schema(value[start:])[:_MOST_CHARACTERS] if value else "",
     )
 
 

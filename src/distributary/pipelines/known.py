@@ -185,6 +185,8 @@ def _unfit(config: PipelineConfig) -> str:
     each = config.tables.each or ""
     if "{type}" not in each and "{record}" not in each:
         return "it has no table for each type (tables.each)"
+    if config.envelope is not None and config.envelope.schema_id is None:
+        return "its records do not name their schemas (envelope.schema_id)"
     if config.envelope is not None and config.records.subject == ANY:
         return "with payload.subject: any no subject says which type it is of"
     return ""

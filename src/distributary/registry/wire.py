@@ -243,7 +243,7 @@ def split(
     of the header of this name, are read once for each distinct frame.
     """
     frames, words = _split(array, protobuf)
-    rows, contents = _named(headers, header)
+    rows, contents = header_contents(headers, header)
     # a null is a tombstone, whatever its headers say
     living = frames.reasons[rows] != _NULL
     if living.any():
@@ -304,7 +304,7 @@ def _split(array: pa.BinaryArray, protobuf: bool) -> tuple[SplitFrames, NDArray[
     return _with_paths(frames, layout, words) if protobuf else frames, words
 
 
-def _named(headers: pa.ListArray | None, name: str) -> tuple[Rows, pa.BinaryArray]:
+def header_contents(headers: pa.ListArray | None, name: str) -> tuple[Rows, pa.BinaryArray]:
     """The records that have a header of this name, and the last one's content for each."""
     nothing = np.zeros(0, dtype=np.int64), pa.array([], pa.binary())
     if headers is None or len(headers.values) == 0:

@@ -26,9 +26,17 @@ from distributary.decode.formats import decoder_for
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.plan import UNFRAMED, EnvelopePlan
-from distributary.model.record import RAW, Format
+from distributary.model.record import RAW, Format, WriterSchema
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.catalog import Catalog
+from distributary.stage.envelopes import (
+    Opened,
+    joined,
+    open_cloud_events,
+    open_columns,
+    open_json,
+    texts_in,
+)
 from distributary.stage.files import Letter
 from distributary.stage.guard import GuardedDecoder
 
@@ -135,16 +143,25 @@ def _from_frame(
     letters: list[Letter],
     catalog: Catalog,
     claims: pa.StringArray | None = None,
+    values: pa.BinaryArray | None = None,
+    *,
+    inside: bool = False,
 ) -> Unwrapped:
-    """Without an envelope the registry's header names the schema, and the topic makes the claim."""
-    values = _take(raw.column("value"), rows)
+    """Records whose schema the registry's header names; the topic makes the claim.
+
+    Where something else does, the claims are given; and so are payloads that were `inside` of
+    something, about which the headers of the record say nothing.
+    """
+    headers = None if inside else raw.column("headers")
+    values = _take(raw.column("value"), rows) if values is None else values
     claims = _take(raw.column("topic"), rows) if claims is None else claims
     if catalog.payload_framing == "none":
         keys = {"claim": claims, "schema_id": _unframed(len(rows))}
         return Unwrapped(rows, keys, values, letters)
     protobuf = catalog.payload_format is Format.PROTOBUF
-    headers = raw.column("headers")
-    named = _take(headers, rows) if headers.null_count < len(headers) else None
+    named = None
+    if headers is not None and headers.null_count < len(headers):
+        named = _take(headers, rows)
     frames = split(values, named, protobuf=protobuf)
     keep = _well_framed(frames, catalog.payload_framing, rows, letters)
     keys = {"claim": claims, "schema_id": pa.array(frames.ids), **_keys_in(frames, protobuf)}
@@ -201,53 +218,135 @@ def _from_envelope(
     *,
     guarded: bool,
 ) -> Unwrapped:
-    values = _take(raw.column("value"), rows)
+    claims: pa.StringArray | None = None
+    if envelope.type_field.startswith("{"):
+        rows, claims = _named_outside(raw, rows, letters, envelope.type_field)
+        if not envelope.schema_id_field and not envelope.payload_field:
+            return _from_frame(raw, rows, letters, catalog, claims)
+    depth = catalog.limits.max_depth
+    if envelope.format == "cloudevents":
+        opened = open_cloud_events(raw, rows, letters, max_depth=depth)
+        return _from_frame(raw, opened.rows, letters, catalog, opened.claims, opened.payloads)
+    values, ids = _take(raw.column("value"), rows), None
+    inside = bool(envelope.payload_field)
     if envelope.framing != "none":
-        frames = split_v0(values, protobuf=True)
+        read = split_v0 if inside else split
+        frames = read(values, protobuf=envelope.format == "protobuf")
         keep = _well_framed(frames, envelope.framing, rows, letters)
         values, rows = _take(payloads(values, frames.payload_start), keep), rows[keep]
-    # its newest schema is known, not the one that it was written with
+        ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
+        claims = None if claims is None else _take(claims, keep)
+    if envelope.format == "json":
+        opened = open_json(values, rows, letters, envelope, claims, max_depth=depth)
+    else:
+        portions = _by_schema(envelope, values, rows, ids, claims, letters)
+        parts = [_decoded(*each, letters, catalog, envelope, guarded) for each in portions]
+        opened = joined(parts) if parts else Opened.none()
+    found = _complete(opened, envelope, letters)
+    if opened.ids is None:
+        # a message that is its own payload may have a header that names its schema
+        contents = found.payloads if inside else None
+        claims = found.keys["claim"]
+        return _from_frame(raw, found.rows, letters, catalog, claims, contents, inside=inside)
+    return found if catalog.payload_framing == "none" else _inner(found, catalog)
+
+
+def _named_outside(
+    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], place: str
+) -> tuple[Rows, pa.StringArray]:
+    """The records whose key or header names their type."""
+    claims = texts_in(place, raw, rows)
+    named = claims.is_valid().to_numpy(zero_copy_only=False)
+    if named.all():
+        return rows, claims
+    for row in rows[~named].tolist():
+        text = f"{place.strip('{}')} is missing, or is not text"
+        letters.append(Letter(row, ErrorCode.MISSING_TYPE, text, "unwrap"))
+    return rows[named], claims.filter(pa.array(named))
+
+
+_Portion = tuple[WriterSchema, pa.BinaryArray, Rows, pa.StringArray | None]
+
+
+def _by_schema(
+    envelope: EnvelopePlan,
+    values: pa.BinaryArray,
+    rows: Rows,
+    ids: npt.NDArray[Any] | None,
+    claims: pa.StringArray | None,
+    letters: list[Letter],
+) -> Iterator[_Portion]:
+    """Envelopes with the schema that reads them: the newest, or of Avro, the one they name."""
+    if envelope.schema is None:
+        return
+    if envelope.format != "avro" or ids is None:
+        yield envelope.schema, values, rows, claims
+        return
+    for schema_id in np.unique(ids).tolist():
+        places = np.flatnonzero(ids == schema_id)
+        schema = envelope.schema if schema_id == UNFRAMED else envelope.schemas.get(schema_id)
+        if schema is not None:
+            named = None if claims is None else _take(claims, places)
+            yield schema, _take(values, places), rows[places], named
+            continue
+        for row in rows[places].tolist():
+            text = f"the envelope's schema {schema_id} is no version of its subject"
+            letters.append(Letter(row, ErrorCode.UNKNOWN_SCHEMA_ID, text, "unwrap"))
+
+
+def _decoded(
+    schema: WriterSchema,
+    values: pa.BinaryArray,
+    rows: Rows,
+    claims: pa.StringArray | None,
+    letters: list[Letter],
+    catalog: Catalog,
+    envelope: EnvelopePlan,
+    guarded: bool,
+) -> Opened:
+    """Type, schema id and payload of envelopes of one schema."""
+    # of protobuf the newest schema is known, not the one that it was written with
     limits = replace(catalog.limits, drop_unknown_fields=True)
-    build = partial(decoder_for, envelope.schema, envelope.message, limits)
+    message = envelope.message if schema.format is Format.PROTOBUF else schema.message
+    build = partial(decoder_for, schema, message, limits)
     decoder: Decoder = GuardedDecoder(build) if guarded else build()
-    wanted = [envelope.type_field, envelope.schema_id_field, envelope.payload_field]
-    kept: list[Rows] = []
-    found: list[pa.RecordBatch] = []
+    parts: list[Opened] = []
     for part in decoder.expansion.slices(values, limit=limits.max_decoded_bytes):
         decoded, own = decoder.decode(values[part]), rows[part]
         for failure in decoded.failed:
             code = failure.code if failure.code in _KEPT_CODES else ErrorCode.NOT_AN_ENVELOPE
             row = int(own[failure.index])
             letters.append(Letter(row, code, failure.message, "unwrap", failure.position))
+        named = None if claims is None else claims[part]
         if decoded.origin is not None:
             own = own[decoded.origin.to_numpy(zero_copy_only=False)]
-        kept.append(own)
-        found.append(decoded.ok.select(wanted))
-    rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
-    claims, ids, contents = (found[0] if len(found) == 1 else pa.concat_batches(found)).columns
-    keys = {"claim": claims, "schema_id": ids.cast(pa.int64())}
-    unwrapped = _complete(Unwrapped(rows, keys, contents, letters), envelope)
-    return unwrapped if catalog.payload_framing == "none" else _inner(unwrapped, catalog)
+            named = None if named is None else named.take(decoded.origin)
+        parts.append(open_columns(decoded.ok, own, envelope, named))
+    return joined(parts) if parts else Opened.none()
 
 
-def _complete(unwrapped: Unwrapped, envelope: EnvelopePlan) -> Unwrapped:
+def _complete(opened: Opened, envelope: EnvelopePlan, letters: list[Letter]) -> Unwrapped:
     """The records of which all fields are set."""
-    claims, ids = unwrapped.keys.values()
+    claims, ids = opened.claims, opened.ids
+    keys = {"claim": claims} if ids is None else {"claim": claims, "schema_id": ids}
+    unwrapped = Unwrapped(opened.rows, keys, opened.payloads, letters)
     needed = (
         (claims, ErrorCode.MISSING_TYPE, envelope.type_field),
         (ids, ErrorCode.MISSING_SCHEMA_ID, envelope.schema_id_field),
-        (unwrapped.payloads, ErrorCode.MISSING_PAYLOAD, envelope.payload_field),
+        (opened.payloads, ErrorCode.MISSING_PAYLOAD, envelope.payload_field),
     )
-    if not any(array.null_count for array, _, _ in needed):
+    if not any(array.null_count for array, _, _ in needed if array is not None):
         return unwrapped
     good = np.ones(len(unwrapped.rows), dtype=bool)
     for array, code, name in needed:
+        if array is None:
+            continue
         missing = array.is_null().to_numpy(zero_copy_only=False) & good
         good &= ~missing
         for i in np.flatnonzero(missing).tolist():
-            row, text = int(unwrapped.rows[i]), f"the field {name} is not set"
-            claim, schema_id = claims[i].as_py(), ids[i].as_py()
-            unwrapped.letters.append(Letter(row, code, text, "unwrap", None, claim, schema_id))
+            row, text = int(unwrapped.rows[i]), f"the field {name} is not set, or cannot be used"
+            claim, schema_id = claims[i].as_py(), None if ids is None else ids[i].as_py()
+            letters.append(Letter(row, code, text, "unwrap", None, claim, schema_id))
     return _only(unwrapped, np.flatnonzero(good))
 
 
