@@ -42,6 +42,7 @@ def test_an_answer_as_a_table_as_json_and_as_csv(lake: Path, cli: Cli) -> None:
 def test_values_from_outside_reach_no_terminal_and_survive_csv(lake: Path, cli: Cli) -> None:
     sql = "select 'a' || chr(27) || '[31m,\"' || chr(10) as x, [1, null] as y, null as z"
     assert "\x1b" not in cli("query", sql).out
+    assert "\x1b" not in cli("query", 'select 1 as "\x1b[31m[bold]"').out
     rows = list(csv.reader(io.StringIO(cli("query", sql, "--csv").out)))
     assert rows == [["x", "y", "z"], ['a\x1b[31m,"\n', "[1, null]", ""]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.lakes import find_lake, find_table
-from distributary.cli.output import Paper, counted, cut
+from distributary.cli.output import Paper, counted, cut, printable
 from distributary.cli.verb import (
     LOOK,
     FileOption,
@@ -194,7 +194,9 @@ def _draw(paper: Paper, columns: Sequence[Field], rows: Sequence[Sequence[str]])
             for column, value in zip(columns, row, strict=True):
                 paper.row(column.name, value, width=28)
         return
-    paper.table([c.name + ">" * _is_number(c.type) for c in columns], rows, indent=0)
+    # names of columns come from records, and from whoever wrote the statement
+    headers = [printable(column.name) + ">" * _is_number(column.type) for column in columns]
+    paper.table(headers, rows, indent=0)
 
 
 def _is_number(type_name: str) -> bool:
