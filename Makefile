@@ -23,7 +23,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom dist bench bench-check clean
 
 ##@ Start
 
@@ -99,6 +99,7 @@ typecheck: $(STAMP) ## Types only
 
 docs: $(STAMP) ## Build the documentation site into build/site; any warning fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'Open build/site/index.html in a browser: no server is needed'
 
 pictures: connectors ## Draw the README's pictures again, from a run of the demo
 	$(BIN)/python -m tools.pictures
@@ -113,6 +114,21 @@ lock: $(STAMP) ## Write the locks anew; LOCK_ARGS=--upgrade takes the newest ver
 
 sbom: $(STAMP) ## List what is shipped, with its checksums, in build/sbom.cdx.json (CycloneDX)
 	@$(BIN)/python -m tools.sbom build/sbom.cdx.json
+
+dist: $(STAMP) ## Build wheel and sdist into dist, and try both in an environment of their own
+	rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist
+	@# outside of the tree: nothing of it must be needed; what they depend on is taken from the lock, as an image does
+	@set -e; tried=$$(mktemp -d); trap 'rm -rf "$$tried"' EXIT; $(PYTHON) -m venv "$$tried/env"; \
+	pip() { "$$tried/env/bin/python" -m pip install --quiet --disable-pip-version-check "$$@"; }; \
+	pip --require-hashes --requirement $(BUILD_LOCK); \
+	pip --require-hashes --no-build-isolation --requirement $(LOCK); \
+	cp examples/declarative/games.yaml "$$tried"; \
+	for built in "$$PWD"/dist/*.whl "$$PWD"/dist/*.tar.gz; do \
+		pip --no-deps --force-reinstall "$$built"; \
+		(cd "$$tried" && env/bin/distributary --version && env/bin/distributary validate games.yaml); \
+		echo "$$(basename "$$built") works"; \
+	done
 
 ##@ Measure and tidy
 

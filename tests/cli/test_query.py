@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
 
+from distributary.cli.output import program
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
+from tests.source.s3_server import s3_server
+
+FILE = """
+name: games
+source: {{type: delta, path: ./wrapper}}
+payload: {{format: json}}
+tables: {{each: one}}
+lake: {{path: "{lake}", storage_options: {options}}}
+"""
 
 
 @pytest.fixture
@@ -31,6 +42,7 @@ def test_an_answer_as_a_table_as_json_and_as_csv(lake: Path, cli: Cli) -> None:
 def test_values_from_outside_reach_no_terminal_and_survive_csv(lake: Path, cli: Cli) -> None:
     sql = "select 'a' || chr(27) || '[31m,\"' || chr(10) as x, [1, null] as y, null as z"
     assert "\x1b" not in cli("query", sql).out
+    assert "\x1b" not in cli("query", 'select 1 as "\x1b[31m[bold]"').out
     rows = list(csv.reader(io.StringIO(cli("query", sql, "--csv").out)))
     assert rows == [["x", "y", "z"], ['a\x1b[31m,"\n', "[1, null]", ""]]
 
@@ -92,3 +104,42 @@ def test_head_shows_the_newest_rows_by_table_or_type(lake: Path, cli: Cli) -> No
     assert (wrong.code, "silver_0" in wrong.err) == (2, True)
     # the key and the value of a dead letter are bytes from anywhere
     assert "\x1b" not in cli("head", "dead_letters").out
+
+
+def test_a_lake_in_a_bucket_by_the_pipelines_file(own_folder: Path, cli: Cli) -> None:
+    local = make_lake(own_folder / "made")
+    with s3_server() as server:
+        for path in local.rglob("*"):
+            if path.is_file():
+                server.put(f"lake/{path.relative_to(local)}", path.read_bytes())
+        address = f"s3://{server.bucket}/lake"
+        options = json.dumps(server.options)
+        file = own_folder / "games.yaml"
+        file.write_text(FILE.format(lake=address, options=options))
+        sql = "select count(*) as n from silver_0 where _offset > 4"
+        assert cli("query", sql, "-f", file, "--json").json["rows"] == [{"n": 5}]
+        assert len(cli("head", "silver_0", "-n", 2, "-f", file, "--json").json["rows"]) == 2
+        refused = cli("query", "select * from nothing", "-f", file, "--debug")
+        assert (refused.code, server.keys["aws_secret_access_key"] in refused.err) == (2, False)
+
+
+def test_what_to_type_is_a_path_where_the_name_is_nobodys(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = own_folder / "a venv" / "distributary"
+    own.parent.mkdir()
+    own.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(own)])
+    monkeypatch.setenv("PATH", str(own_folder))
+    assert program() == "'a venv/distributary'"
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert program() == "distributary"
+    # another program of this name
+    (own_folder / "distributary").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{own_folder}:{own.parent}")
+    assert program() == "'a venv/distributary'"
+    monkeypatch.chdir(own.parent)
+    assert program() == "./distributary"
+    (own_folder / "elsewhere").mkdir()
+    monkeypatch.chdir(own_folder / "elsewhere")
+    assert program() == f"'{own}'"

@@ -180,6 +180,8 @@ def test_debezium_in_json(with_schema: bool) -> None:
     config = loaded(discover(sample([*texts(event) * 3, None]), None))
     assert config.cdc is not None
     assert (config.cdc.format, config.tables.each) == ("debezium", "{schema}_{table}")
+    findings = discover(sample(texts(event), "shop.public.orders"), None)
+    assert any(r"topic_pattern shop\..*" in each.what for each in findings)
     mysql = debezium(connector="mysql", schema=None)
     assert loaded(discover(sample(texts(mysql)), None)).tables.each == "{database}_{table}"
 

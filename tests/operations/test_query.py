@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.health import open_readable
-from distributary.operations.query import Bounds, Questions, newest
+from distributary.operations.query import Bounds, Questions, json_value, newest
 from tests.cli.lake import make_lake
 
 
@@ -22,7 +22,8 @@ def lake(tmp_path: Path) -> Path:
 
 def ask(lake: Path, sql: str, **bounds: Any) -> list[dict[str, Any]]:
     with Questions(str(lake)).ask(sql, Bounds(**bounds)) as answer:
-        return answer.named()
+        names = [column.name for column in answer.columns]
+        return [dict(zip(names, map(json_value, row), strict=True)) for row in answer.rows()]
 
 
 def refused(lake: Path, sql: str, **bounds: Any) -> DistributaryError:

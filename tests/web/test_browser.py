@@ -27,6 +27,7 @@ ADDRESSES = {
     "dead-letter": f"/dead-letters/{ID}",
     "schemas": "/schemas",
     "schema": "/schemas/silver_chess",
+    "query": "/query",
     "errors": "/errors",
     "error": "/errors/UNKNOWN_SCHEMA_ID",
     "search": "/search?q=chess",

@@ -71,9 +71,10 @@ def program() -> str:
     found = shutil.which(_PROGRAM)
     if not own.is_file() or (found is not None and os.path.samefile(found, own)):
         return _PROGRAM
-    path = own.absolute()
-    below = path.is_relative_to(Path.cwd())
-    return shlex.quote(str(path.relative_to(Path.cwd()) if below else path))
+    path, here = own.absolute(), Path.cwd()
+    if path.parent == here:
+        return f"./{_PROGRAM}"
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 # Numbers, times and foreign text for people; nothing that a terminal would obey gets through.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.lakes import find_lake, find_table
-from distributary.cli.output import Paper, counted, cut
+from distributary.cli.output import Paper, counted, cut, printable
 from distributary.cli.verb import (
     LOOK,
     FileOption,
@@ -23,7 +25,7 @@ from distributary.cli.verb import (
 )
 
 if TYPE_CHECKING:
-    from distributary.operations.query import Bounds, Questions
+    from distributary.operations.query import Bounds, Field, Questions
 
 app = single(LOOK)
 
@@ -33,6 +35,15 @@ _WIDEST = 60
 _PROMPT, _GOES_ON = "sql> ", "...> "
 _LEAVES = frozenset({"exit", "quit", "\\q", ".quit", ".exit"})
 
+Width = Annotated[
+    int | None,
+    option(
+        "--width",
+        "Cut values after so many characters; 60 in a table, whole in --json and --csv.",
+        metavar="CHARACTERS",
+        min=1,
+    ),
+]
 Csv = Annotated[bool, option("--csv", "Print comma-separated values with a header.")]
 Timeout = Annotated[str, option("--timeout", "How long an answer may take.", metavar="DURATION")]
 Memory = Annotated[str, option("--memory", "How much memory it may take.", metavar="SIZE")]
@@ -61,6 +72,7 @@ def query(
     ] = None,
     timeout: Timeout = "60s",
     memory: Memory = "2GiB",
+    width: Width = None,
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
@@ -72,10 +84,11 @@ def query(
     bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, options=found.options)
+    shape = _Shape(as_csv, width)
     if sql is None and sys.stdin.isatty():
-        _converse(call, questions, bounds, as_csv=as_csv)
+        _converse(call, questions, bounds, shape)
         return
-    _answer(call, questions, sys.stdin.read() if sql is None else sql, bounds, as_csv=as_csv)
+    _answer(call, questions, sys.stdin.read() if sql is None else sql, bounds, shape)
 
 
 @verb(app, "head bronze_events --lake distributary-demo", "head bronze_events -n 3 --json")
@@ -86,11 +99,12 @@ def head(
         int, option("--rows -n", "How many.", metavar="ROWS", min=1, max=_MOST_SHOWN)
     ] = 10,
     as_csv: Csv = False,
+    width: Width = None,
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
     """The newest rows of a table, the newest first."""
-    from distributary.operations.query import Field, Questions, json_value, newest
+    from distributary.operations.query import Field, Questions, newest
 
     if as_csv and call.out.is_json:
         raise call.usage("--csv and --json exclude each other.")
@@ -103,18 +117,16 @@ def head(
     opened = questions.open(name)
     rows = newest(opened, count)
     columns = tuple(Field(field.name, str(field.type)) for field in rows.schema)
-    if as_csv:
-        _write_csv(call, columns, _values(rows.to_pydict().values()))
-        return
-    data = {
-        "table": questions.places[name][0],
-        "table_version": opened.version,
-        "columns": columns,
-        "rows": [{key: json_value(value) for key, value in row.items()} for row in rows.to_pylist()]
-        if call.out.is_json
-        else [],
-    }
-    call.out.show(data, lambda paper: _draw(paper, columns, _values(rows.to_pydict().values())))
+    about = {"table": questions.places[name][0], "table_version": opened.version}
+    _show(call, columns, _values(rows.to_pydict().values()), _Shape(as_csv, width), about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How rows are to be printed."""
+
+    as_csv: bool
+    width: int | None
 
 
 def _values(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
@@ -137,47 +149,66 @@ def _bounds(
 
 
 def _answer(
-    call: Invocation, questions: Questions, sql: str, bounds: Bounds, *, as_csv: bool
+    call: Invocation, questions: Questions, sql: str, bounds: Bounds, shape: _Shape
 ) -> None:
     with questions.ask(sql, bounds) as answer:
-        if as_csv:
-            _write_csv(call, answer.columns, answer.rows())
-        elif call.out.is_json:
-            rows = answer.named()
-            data = {"columns": answer.columns, "rows": rows, "more": answer.more}
-            call.out.show(data, lambda paper: None)
-        else:
-            shown = list(answer.rows())
-            call.out.show({}, lambda paper: _draw(paper, answer.columns, shown))
+        _show(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
         if answer.more and not call.out.is_json:
             call.out.note(f"only the first {counted(bounds.rows or 0, 'row')}: --limit says more")
 
 
-def _draw(paper: Paper, columns: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
-    shown = [[_text(value) for value in row] for row in rows]
+def _show(
+    call: Invocation,
+    columns: Sequence[Field],
+    rows: Iterable[Sequence[Any]],
+    shape: _Shape,
+    about: Mapping[str, Any],
+    after: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Rows as they are wanted; `after` says what is known once all of them were taken."""
+    if shape.as_csv:
+        written = csv.writer(call.out.stdout, lineterminator="\n")
+        written.writerow([column.name for column in columns])
+        for row in rows:
+            written.writerow([_cut(_text(value), shape.width) for value in row])
+        call.out.stdout.flush()
+    elif call.out.is_json:
+        names = [column.name for column in columns]
+        named = [
+            {name: _json(value, shape.width) for name, value in zip(names, row, strict=True)}
+            for row in rows
+        ]
+        data = {**about, "columns": columns, "rows": named, **after()}
+        call.out.show(data, lambda paper: None)
+    else:
+        width = shape.width or _WIDEST
+        shown = [[_cut(_text(value), width) for value in row] for row in rows]
+        call.out.show({}, lambda paper: _draw(paper, columns, shown))
+
+
+def _draw(paper: Paper, columns: Sequence[Field], rows: Sequence[Sequence[str]]) -> None:
     if paper.fancy and len(columns) * 4 > paper.console.width:
         # a table that no screen is wide enough for: a line for each value
-        for number, row in enumerate(shown, 1):
+        for number, row in enumerate(rows, 1):
             paper.line(f"row {number}")
             for column, value in zip(columns, row, strict=True):
                 paper.row(column.name, value, width=28)
         return
-    paper.table([c.name + ">" * _is_number(c.type) for c in columns], shown, indent=0)
+    # names of columns come from records, and from whoever wrote the statement
+    headers = [printable(column.name) + ">" * _is_number(column.type) for column in columns]
+    paper.table(headers, rows, indent=0)
 
 
 def _is_number(type_name: str) -> bool:
     return type_name.startswith(("int", "uint", "float", "double", "decimal", "half"))
 
 
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None else cut(text, width)
+
+
 def _text(value: Any) -> str:
-    text = _whole_text(value)
-    return cut(text, _WIDEST)
-
-
-def _whole_text(value: Any) -> str:
     """A value in one piece: nothing for null, JSON for what has parts."""
-    import json
-
     from distributary.operations.query import json_value
 
     if isinstance(value, bool):
@@ -189,18 +220,20 @@ def _whole_text(value: Any) -> str:
     return "" if value is None else str(value) if known is None else str(known)
 
 
-def _write_csv(call: Invocation, columns: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
-    written = csv.writer(call.out.stdout, lineterminator="\n")
-    written.writerow([column.name for column in columns])
-    for row in rows:
-        written.writerow([_whole_text(value) for value in row])
-    call.out.stdout.flush()
+def _json(value: Any, width: int | None) -> Any:
+    from distributary.operations.query import json_value
+
+    known = json_value(value)
+    if width is None or not isinstance(known, str | dict | list):
+        return known
+    text = known if isinstance(known, str) else json.dumps(known, ensure_ascii=False)
+    return known if len(text) <= width else cut(text, width)
 
 
 # A prompt.
 
 
-def _converse(call: Invocation, questions: Questions, bounds: Bounds, *, as_csv: bool) -> None:
+def _converse(call: Invocation, questions: Questions, bounds: Bounds, shape: _Shape) -> None:
     """Statement after statement, each up to its semicolon, until the end of input."""
     from distributary.cli.logs import report
     from distributary.errors import DistributaryError
@@ -212,7 +245,7 @@ def _converse(call: Invocation, questions: Questions, bounds: Bounds, *, as_csv:
     call.out.note(f"{tables}; end a statement with ;  and leave with Ctrl-D. Try: show tables;")
     for sql in _statements(call):
         try:
-            _answer(call, questions, sql, bounds, as_csv=as_csv)
+            _answer(call, questions, sql, bounds, shape)
         except DistributaryError as error:
             report(call.out, error, call.log)
         except KeyboardInterrupt:

@@ -192,7 +192,7 @@ def _framed(sample: Sample, schemas: Schemas) -> list[Finding]:
     if format_ is Format.PROTOBUF and (wrapped := _framed_envelope(mine, schemas)):
         return wrapped
     if format_ is Format.AVRO and _is_debezium(schema):
-        return _debezium_avro(schema)
+        return [*_debezium_avro(schema), *_other_tables(sample.topic)]
     subject = schema.subjects[0].subject if schema.subjects else ""
     ids = {each.id for _, each in mine}
     known = f"{len(ids)} schemas" if len(ids) > 1 else "one schema"
@@ -400,7 +400,7 @@ def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
     changes = [_row_change(event) for event in events]
     told = [each for each in changes if each is not None]
     if len(told) >= _ENOUGH * len(events):
-        return [*_debezium_json(told), *left_over]
+        return [*_debezium_json(told), *_other_tables(sample.topic), *left_over]
     payload: dict[str, Any] = {"format": "json"}
     subject = next(
         (
@@ -450,6 +450,14 @@ def _debezium_json(told: Sequence[Mapping[str, Any]]) -> list[Finding]:
     tables = Finding("A table of rows by the topic's name", {"tables": {"each": "{table}"}})
     schemas = any(source.get("schema") for source in told)
     return [Finding(what, settings), tables if flat else _change_tables(schemas=schemas)]
+
+
+def _other_tables(topic: str) -> Iterator[Finding]:
+    """A connector has a topic for each table, `prefix.schema.table`."""
+    prefix, dot, rest = topic.partition(".")
+    if dot and rest:
+        pattern = f"{re.escape(prefix)}\\..*"
+        yield Finding(f"All tables of the connector: topic_pattern {pattern} in place of topics")
 
 
 def _place(source: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -83,14 +83,6 @@ class Answer:
                 given += 1
                 yield row
 
-    def named(self) -> list[dict[str, Any]]:
-        """All rows as JSON values by column."""
-        names = [column.name for column in self.columns]
-        return [
-            {name: json_value(value) for name, value in zip(names, row, strict=True)}
-            for row in self.rows()
-        ]
-
 
 class Questions:
     """Answers questions about one lake; what it has learned of the tables' places is kept."""

@@ -20,14 +20,17 @@ _log = logging.getLogger(__name__)
 VERSION = 1
 _LONGEST = 300
 """Of anything that is asked for by name."""
-_STATUS = {
+STATUS = {
     ErrorCode.NOT_FOUND: 404,
     ErrorCode.CONFIG_INVALID: 400,
     ErrorCode.CONFIRMATION_NEEDED: 409,
     ErrorCode.ACTION_RUNNING: 409,
     ErrorCode.ACCESS_DENIED: 403,
     ErrorCode.LAKE_UNAVAILABLE: 503,
+    ErrorCode.QUERY_INVALID: 400,
+    ErrorCode.QUERY_STOPPED: 422,
 }
+"""Codes that are not the dashboard's own fault."""
 
 Read = Callable[[Request], Mapping[str, Any]]
 Reads = dict[str, Read]
@@ -44,7 +47,7 @@ def answer(data: Mapping[str, Any], *, status: int = 200) -> Response:
 
 def refuse(error: DistributaryError, *, status: int | None = None) -> Response:
     """An error: its code, what, where, what was seen, and what to do."""
-    return answer({"error": parts_of(error)}, status=status or _STATUS.get(error.code, 500))
+    return answer({"error": parts_of(error)}, status=status or STATUS.get(error.code, 500))
 
 
 def parts_of(error: DistributaryError) -> dict[str, Any]:

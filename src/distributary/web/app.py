@@ -25,6 +25,7 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.access import Access, Guard, Hosts, Tell, is_api
 from distributary.web.answers import not_found, refuse, routes_of
 from distributary.web.api import letters, pipelines, search, session, tables
+from distributary.web.api.query import Queries
 from distributary.web.assets import Assets
 from distributary.web.jobs import Jobs
 from distributary.web.reading import Reading
@@ -142,6 +143,7 @@ class Dashboard:
     app: ASGIApp
     access: Access
     jobs: Jobs
+    queries: Queries
     live: Live
     lake: Reading
 
@@ -158,6 +160,7 @@ class Dashboard:
     def close(self) -> None:
         """Ends what still listens, then what still runs."""
         self.live.closing = True
+        self.queries.close()
         self.jobs.close()
 
 
@@ -166,6 +169,7 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     lake = Reading(settings.lake, options=settings.options, file=settings.file)
     access = Access(settings.token)
     jobs = Jobs(lake=settings.lake, file=settings.file)
+    queries = Queries(lake=settings.lake, file=settings.file)
     live = Live(lambda: {"lake": lake.stamp(), "jobs": str(jobs.changes)})
     # cookies know hosts, but no ports: two dashboards on one machine must not share one
     cookie = f"distributary_{settings.port}"
@@ -174,6 +178,7 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         *session.routes(access, cookie=cookie),
         Route("/api/events", live.open),
         *session.job_routes(lake, jobs),
+        *queries.routes(),
         *routes_of(pipelines.reads(lake)),
         *routes_of(tables.reads(lake)),
         *routes_of(letters.reads(lake)),
@@ -197,4 +202,4 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     # with no proxy to trust, nobody may say who asks
     proxied = ProxyHeadersMiddleware(guarded, list(settings.proxies))  # type: ignore[arg-type]
     app = cast(ASGIApp, proxied) if settings.proxies else guarded
-    return Dashboard(app, access, jobs, live, lake)
+    return Dashboard(app, access, jobs, queries, live, lake)

@@ -21,7 +21,7 @@ _SHELL = "index.html"
 PAGES = (
     *("/", "/login", "/search", "/tables", "/tables/{name:path}", "/pipelines/{name:path}"),
     *("/batches", "/batches/{pipeline:path}/{number:int}", "/dead-letters", "/dead-letters/{id}"),
-    *("/schemas", "/schemas/{table:path}", "/errors", "/errors/{code}"),
+    *("/schemas", "/schemas/{table:path}", "/errors", "/errors/{code}", "/query"),
 )
 """Every address of the page; which of them it is, the browser finds out."""
 

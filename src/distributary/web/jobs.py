@@ -52,12 +52,12 @@ class Wish:
     def command(self, *, lake: str, file: str | None, dry_run: bool) -> list[str]:
         """The words after `distributary`. None of them can be taken for an option."""
         if self.action is Action.RESUME:
-            words = ["resume", *_option("file", file)]
+            words = ["resume", *option("file", file)]
         else:
             words = ["dlq", str(self.action)]
-            words += _option("file", file) if self.action is Action.REPLAY else []
-            words += [*_option("reason", self.reason), *_option("type", self.type)]
-            words += _option("id", self.id)
+            words += option("file", file) if self.action is Action.REPLAY else []
+            words += [*option("reason", self.reason), *option("type", self.type)]
+            words += option("id", self.id)
             words += [f"--note={self.note}"] if self.action is Action.DISCARD else []
             words += [] if dry_run else ["--yes"]
         words += ["--json", f"--lake={lake}", f"--pipeline={self.pipeline}"]
@@ -126,7 +126,7 @@ class Jobs:
             # nobody can try twice with the same permission
             self._trials.pop(after, None)
             job = Job(secrets.token_hex(6), wish, dry_run, datetime.now(UTC))
-            process = _spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
+            process = spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
             self._jobs[job.id] = job
             self._processes[job.id] = process
             ended = [id for id, job in self._jobs.items() if job.state != "running"]
@@ -202,10 +202,11 @@ class Jobs:
                 self._changes += 1
 
 
-def _spawn(words: Sequence[str]) -> subprocess.Popen[bytes]:
+def spawn(words: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """One of our own commands, in a process and a group of its own."""
     return subprocess.Popen(  # noqa: S603 - no shell, and options cannot be smuggled in
         [sys.executable, "-m", "distributary", *words],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # a child has no use for the token, and no terminal to ask in
@@ -215,7 +216,8 @@ def _spawn(words: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _option(name: str, value: str | None) -> list[str]:
+def option(name: str, value: str | None) -> list[str]:
+    """An option of a command, where it has a value."""
     # in one word: a value that begins with a dash stays a value
     return [f"--{name}={value}"] if value else []
 

@@ -12,6 +12,7 @@ import { letter, letters } from "./views/letters.js";
 import { login } from "./views/login.js";
 import { overview } from "./views/overview.js";
 import { pipeline } from "./views/pipeline.js";
+import { query } from "./views/query.js";
 import { schema, schemas } from "./views/schemas.js";
 import { search } from "./views/search.js";
 import { table } from "./views/table.js";
@@ -31,6 +32,7 @@ const ROUTES = [
   [/^\/dead-letters\/([^/]+)$/, letter],
   [/^\/schemas$/, schemas],
   [/^\/schemas\/(.+)$/, schema],
+  [/^\/query$/, query],
   [/^\/errors$/, errors],
   [/^\/errors\/([^/]+)$/, error],
 ];

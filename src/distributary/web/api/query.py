@@ -1,0 +1,137 @@
+"""`/api/query`: one SELECT, answered by our own command in a process of its own.
+
+A process can be ended whatever it is doing, and its memory is its own: a statement that is too much
+for the engine takes neither the dashboard nor its other pages with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.web.answers import STATUS, answer, read_json, refuse, unexpected, wrong
+from distributary.web.jobs import option, spawn
+
+MOST_ROWS = 500
+SECONDS = 20
+_MEMORY = "512MiB"
+_ADDRESSES = 6 << 30
+"""What the process may map: several times what the engine may use, libraries and all."""
+_START_SECONDS = 20
+"""Until the command has begun, on a machine that is busy."""
+_WIDEST = 300
+_MOST_BYTES = 32 << 20
+_AT_ONCE = 2
+_LONGEST_SQL = 20_000
+_PARTS = ("code", "what", "where", "evidence", "next_step", "retryable")
+
+
+class Queries:
+    """Runs a few statements at a time. Thread-safe."""
+
+    def __init__(self, *, lake: str, file: str | None = None) -> None:
+        self._words = [
+            *("query", "--json", f"--limit={MOST_ROWS}", f"--timeout={SECONDS}s"),
+            *(f"--memory={_MEMORY}", f"--width={_WIDEST}", f"--lake={lake}", *option("file", file)),
+        ]
+        self._free = threading.Semaphore(_AT_ONCE)
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def routes(self) -> list[Route]:
+        """The address of this module."""
+
+        async def ask(request: Request) -> Response:
+            try:
+                sql = (await read_json(request)).get("sql")
+                if not isinstance(sql, str) or not 0 < len(sql) <= _LONGEST_SQL:
+                    raise wrong("sql", f"not a text of at most {_LONGEST_SQL:,} characters")
+                return await run_in_threadpool(self._ask, sql)
+            except DistributaryError as error:
+                return refuse(error)
+            except Exception as error:
+                return unexpected(error)
+
+        return [Route("/api/query", ask, methods=["POST"])]
+
+    def close(self) -> None:
+        """Ends what still runs: it changes nothing."""
+        for process in list(self._running):
+            _kill(process)
+
+    def _ask(self, sql: str) -> Response:
+        if not self._free.acquire(blocking=False):
+            raise DistributaryError(
+                "other statements are being answered",
+                code=ErrorCode.ACTION_RUNNING,
+                evidence=f"{_AT_ONCE} at a time",
+                next_step="wait a moment and ask again",
+            )
+        try:
+            return _answered(self._run(sql))
+        finally:
+            self._free.release()
+
+    def _run(self, sql: str) -> Mapping[str, Any]:
+        with spawn(self._words, stdin=subprocess.PIPE) as process:
+            self._running.add(process)
+            try:
+                if hasattr(resource, "prlimit"):
+                    with suppress(OSError):
+                        resource.prlimit(process.pid, resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
+                said, _ = process.communicate(
+                    sql.encode("utf-8", "replace"), timeout=SECONDS + _START_SECONDS
+                )
+            except subprocess.TimeoutExpired:
+                raise _stopped(f"{SECONDS} seconds") from None
+            finally:
+                _kill(process)
+                self._running.discard(process)
+        if len(said) > _MOST_BYTES:
+            raise _stopped(f"an answer of {len(said):,} bytes")
+        with suppress(ValueError):
+            found = json.loads(said)
+            if isinstance(found, dict):
+                return found
+        # killed from outside, or by an engine that could not go on
+        raise _stopped(f"the process ended with {process.returncode}")
+
+
+def _answered(found: Mapping[str, Any]) -> Response:
+    error = found.get("error")
+    if not isinstance(error, dict):
+        return answer(found)
+    # what stays at home: the path of a log, and addresses of pages
+    told = {name: error.get(name) for name in _PARTS}
+    with suppress(ValueError):
+        return answer({"error": told}, status=STATUS.get(ErrorCode(str(told["code"])), 500))
+    return answer({"error": told}, status=500)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        # it leads a group of its own
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _stopped(evidence: str) -> DistributaryError:
+    return DistributaryError(
+        "the answer would cost more than it may",
+        code=ErrorCode.QUERY_STOPPED,
+        where="SQL",
+        evidence=evidence,
+        next_step="ask for less, or ask in a terminal: `distributary query`",
+    )
