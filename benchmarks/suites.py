@@ -13,6 +13,7 @@ from benchmarks import (
     freshness,
     kafka,
     sizes,
+    skew,
     startup,
     wide,
 )
@@ -24,6 +25,7 @@ SUITES = {
         wide.SUITE,
         avro.SUITE,
         changes.SUITE,
+        skew.SUITE,
         freshness.SUITE,
         evolution.SUITE,
         startup.SUITE,

@@ -167,7 +167,7 @@ def test_a_key_that_is_defined_anew(shop: Shop) -> None:
 def test_several_files_are_read_and_only_what_changes_is_written(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "SMALL_FILE", 0)
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
     monkeypatch.setattr(apply, "READ_WHOLE", 0)
     batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(5)]
     for batch in batches:
@@ -185,7 +185,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
     after = set(DeltaTable(shop.folder / "orders").file_uris())
     assert len(before & after) == 3
     assert shop.rows() == truth(batches, COLUMNS)
-    monkeypatch.setattr(apply, "SMALL_FILE", 2**20)
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 4)
     batches.append([event(10, "insert", id=100)])
     merge_table(shop.order(batches[-1]))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) == 1
@@ -193,7 +193,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
 
 
 def test_large_outputs_are_cut(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply, "LARGEST_OUTPUT", 2000)
+    monkeypatch.setattr(apply, "FILE_BYTES", 2000)
     batch = [event(1, "insert", id=n, region="x" * 50) for n in range(200)]
     merge_table(shop.order(batch))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) > 3
