@@ -496,14 +496,13 @@ def _cut(rows: pa.Table, folder: str, prefix: str, key: Definition) -> list[Stag
     count = min(rows.num_rows, max(1, round(rows.nbytes / FILE_BYTES)))
     if count == 1:
         return [write_rows(rows, folder, prefix=prefix, key=key)]
-    order = np.arange(rows.num_rows)
+    order: Ints = np.arange(rows.num_rows)
     if key:
-        order = pc.sort_indices(
-            rows.select(key), sort_keys=[(name, "ascending") for name in key]
-        ).to_numpy()
+        by = [(name, "ascending") for name in key]
+        order = pc.sort_indices(rows.select(key), sort_keys=by).to_numpy().astype(np.int64)
 
     def write(share: Ints) -> StagedFile:
-        in_line = len(share) == share[-1] - share[0] + 1 and bool((np.diff(share) == 1).all())
+        in_line = bool((np.diff(share) == 1).all())
         some = rows.slice(share[0], len(share)) if in_line else rows.take(share)
         return write_rows(some, folder, prefix=prefix, key=key)
 
