@@ -15,6 +15,7 @@ from benchmarks import (
     kafka,
     reader,
     sizes,
+    skew,
     startup,
     wide,
 )
@@ -29,6 +30,7 @@ SUITES = {
         json_orders.SUITE,
         json_orders.TYPES_SUITE,
         changes.SUITE,
+        skew.SUITE,
         freshness.SUITE,
         evolution.SUITE,
         startup.SUITE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,12 @@ REGIONS = ("EU", "US", None)
 
 @st.composite
 def histories(
-    draw: st.DrawFn, *, truncates: bool = True, left_out: bool = False, most: int = 14
+    draw: st.DrawFn,
+    *,
+    truncates: bool = True,
+    left_out: bool = False,
+    most: int = 14,
+    ids: Sequence[Any] = (1, 2, 3, None),
 ) -> list[Event]:
     """Events of one table with one key, each at a place of its own, oldest first."""
     size = draw(st.integers(1, most))
@@ -26,7 +32,7 @@ def histories(
         if op == "truncate" and (not truncates or draw(st.integers(0, 2))):
             op = "update"
         values: dict[str, Any] = {
-            "id": draw(st.sampled_from([1, 2, 3, None])),
+            "id": draw(st.sampled_from(ids)),
             "region": draw(st.sampled_from(REGIONS)),
             "price": float(number),
         }

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes import apply, history, tombstones
-from distributary.changes.apply import merge_table
+from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.changes.spark import choose
-from distributary.delta import checkpoint, log
+from distributary.delta import checkpoint, log, parquet
 from distributary.delta import commit as writing
 from distributary.delta.commit import rewrite_files
-from distributary.delta.log import Snapshot
+from distributary.delta.compact import Sizes, compact
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
 from distributary.model.table import Column
 from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, event, plain, truth
@@ -167,7 +169,7 @@ def test_a_key_that_is_defined_anew(shop: Shop) -> None:
 def test_several_files_are_read_and_only_what_changes_is_written(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "SMALL_FILE", 0)
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
     monkeypatch.setattr(apply, "READ_WHOLE", 0)
     batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(5)]
     for batch in batches:
@@ -185,7 +187,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
     after = set(DeltaTable(shop.folder / "orders").file_uris())
     assert len(before & after) == 3
     assert shop.rows() == truth(batches, COLUMNS)
-    monkeypatch.setattr(apply, "SMALL_FILE", 2**20)
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 4)
     batches.append([event(10, "insert", id=100)])
     merge_table(shop.order(batches[-1]))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) == 1
@@ -193,7 +195,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
 
 
 def test_large_outputs_are_cut(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply, "LARGEST_OUTPUT", 2000)
+    monkeypatch.setattr(apply, "FILE_BYTES", 2000)
     batch = [event(1, "insert", id=n, region="x" * 50) for n in range(200)]
     merge_table(shop.order(batch))
     assert len(DeltaTable(shop.folder / "orders").file_uris()) > 3
@@ -365,10 +367,81 @@ def test_the_way_is_chosen_by_size(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     order = shop.order(FIRST)
     assert choose(order) == "arrow"
     merge_table(order)
-    assert choose(order) == choose(order, 10) == "arrow"
-    assert choose(order, 2**40) == "spark"
+    assert choose(order) == "arrow"
     monkeypatch.setattr("distributary.changes.spark.LARGE_BATCH", 10)
-    assert choose(order, 10) == "spark"
+    assert choose(order) == "spark"
+
+
+def test_the_way_is_chosen_by_what_a_batch_touches(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
+    for number in range(3):
+        merge_table(shop.order([event(1, "insert", id=10 * number + k) for k in range(5)]))
+    sizes = [path.stat().st_size for path in (shop.folder / "orders").glob("*.parquet")]
+    monkeypatch.setattr("distributary.changes.spark.LARGE_CHANGE", 2 * max(sizes))
+    assert choose(shop.order([event(2, id=1), event(2, id=12)])) == "arrow"
+    assert choose(shop.order([event(2, id=99)])) == "arrow"
+    for all_ in ([event(2, id=n) for n in (1, 12, 23)], [event(2, "truncate")]):
+        assert choose(shop.order(all_)) == "spark"
+
+
+def test_files_that_cannot_hold_a_key_are_not_opened(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
+    batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(6)]
+    for batch in batches:
+        merge_table(shop.order(batch))
+    tables = {Path(uri).name for uri in DeltaTable(shop.folder / "orders").file_uris()}
+    opened: list[str] = []
+    real = Snapshot.read
+
+    def read(self: Snapshot, file: DataFile, *told: Any, **options: Any) -> pa.Table:
+        opened.extend([file.path] if file.path in tables else [])
+        return real(self, file, *told, **options)
+
+    monkeypatch.setattr(Snapshot, "read", read)
+    changes = [event(9, id=31), event(9, "delete", id=33), event(9, "insert", id=99)]
+    merge_table(shop.order(changes))
+    assert len(set(opened)) == 1
+    assert shop.rows() == truth([*batches, changes], COLUMNS)
+
+
+def test_files_go_on_holding_stretches_of_keys(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inserts in any order, then changes all over the table, and what maintenance does between."""
+    monkeypatch.setattr(apply, "FILE_BYTES", 8000)
+    ids = [(37 * n) % 1000 for n in range(1000)]
+    batches = [[event(1, "insert", id=id_, region="x" * 20) for id_ in ids]]
+    batches += [[event(n, id=id_) for id_ in ids[n :: 40 + n]] for n in range(2, 8)]
+    batches.append([event(9, "insert", id=id_) for id_ in range(1000, 1100)])
+    for batch in batches:
+        merge_table(shop.order(batch))
+        state = snapshot_of(str(shop.folder / "orders"))
+        assert state is not None
+        compact(state, compaction(state, Sizes(2**30, 2)))
+    state = snapshot_of(str(shop.folder / "orders"))
+    assert state is not None
+    bounds = sorted(file.bounds("id") for file in state.files.values())
+    assert len(bounds) > 5
+    assert all(before[1] < after[0] for before, after in pairwise(bounds))
+    assert shop.rows() == truth(batches, COLUMNS)
+
+
+def test_a_file_that_is_larger_than_memory_is_merged_in_pieces(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [[event(1, "insert", id=n, region=f"r{n}") for n in range(500)]]
+    merge_table(shop.order(batches[0]))
+    monkeypatch.setattr(apply, "READ_WHOLE", 0)
+    monkeypatch.setattr(log, "LARGE_FILE", 0)
+    monkeypatch.setattr(parquet, "_PIECE_ROWS", 64)
+    for number, deletes in ((2, "hard"), (3, "soft")):
+        batches.append([event(number, id=n) for n in range(0, 500, 7)])
+        batches[-1] += [event(number, "insert", id=number * 1000)]
+        merge_table(shop.order(batches[-1], deletes=deletes))
+    found = [{**row, "_deleted": bool(row["_deleted"])} for row in shop.rows()]
+    assert found == truth(batches, COLUMNS, soft=True)
 
 
 def test_one_place_one_event(shop: Shop) -> None:

@@ -50,8 +50,11 @@ from distributary.changes.tombstones import (
     remember,
 )
 from distributary.delta.commit import Change, rewrite_files, write_rows
+from distributary.delta.compact import Sizes, stored_schema
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
+from distributary.evolve.types import is_nested
 from distributary.model.change import SEQ
 from distributary.model.manifest import StagedFile
 
@@ -101,9 +104,13 @@ class Target:
         self._whole = snapshot is not None and snapshot.size <= READ_WHOLE
         self._read: dict[str, pa.Table] = {}
 
-    def rows(self, file: DataFile) -> pa.Table:
+    def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """All rows of a file."""
-        return self._columns(file, self._shape.schema)
+        if self.snapshot is None or self._whole:
+            yield self._columns(file, self._shape.schema)
+            return
+        lenient = self._shape.rewritten
+        yield from self.snapshot.pieces(file, self._shape.schema, lenient=lenient)
 
     def forgotten(self, file: DataFile) -> Flags | None:
         """Rows that were only marked as deleted, once the table has no column to tell."""
@@ -136,7 +143,12 @@ class Target:
             known = self._columns(file, wanted).take(places) if len(places) else None
             return _Found(file, places, [each[places] for each in groups], known)
 
-        found = at_once(look, list(self.snapshot.files.values()) if self.snapshot else ())
+        nothing = np.zeros(0, np.int64)
+        files = list(self.snapshot.files.values()) if self.snapshot else []
+        may = files if everything else _candidates(files, keys)
+        looked = {each.file.path: each for each in at_once(look, may)}
+        unread = [nothing] * len(keys)
+        found = [looked.get(f.path) or _Found(f, nothing, unread, None) for f in files]
         parts: list[Part] = []
         count = 0
         for each in found:
@@ -199,6 +211,15 @@ class MemoryTarget:
     def places(self) -> Iterator[pa.ChunkedArray]:
         """The place of every row."""
         yield self._rows.column("_seq")
+
+
+def _candidates(files: Sequence[DataFile], keys: Sequence[KeyIndex]) -> Sequence[DataFile]:
+    """The files that can hold a row that agrees with an event on some key."""
+    if len(files) < 2:
+        # one file is read sooner than its bounds are compared
+        return files
+    wanted = [Keys(index.rows, index.definition) for index in keys]
+    return [file for file in files if any(each.may_be_in(file) for each in wanted)]
 
 
 def _any(groups: Sequence[Ints], size: int) -> Flags:
@@ -383,75 +404,151 @@ def _top(places: Iterable[Place | None]) -> Place | None:
 
 
 # The files of a table that change, written again: without the rows that left, with new ones.
+#
+# A file keeps its place among the keys: rows that come into its bounds come into it, others go to
+# files of their own, in the order of their keys. So the bounds of files stay as narrow as they are,
+# and the next batch reads few of them.
 
-SMALL_FILE = 8 * 2**20
-"""Bytes: files up to this size are put together when there are too many."""
+FILE_BYTES = 64 * 2**20
+"""In memory: rows of a file, about. Twice as many are read and written in one piece at most."""
 MOST_SMALL_FILES = 4
-LARGEST_OUTPUT = 128 * 2**20
-"""Bytes in memory: more rows go to another file."""
+"""Then they become one: files with less than a quarter of the rows that a file should have."""
+_UNPACKED = 8
+"""How many times larger rows are in memory than in a file, about."""
 
 
 def rewrite(
     target: Target, made: Plan, shape: Shape, *, folder: str
 ) -> tuple[list[DataFile], list[StagedFile]]:
     """Write the rows of changed files and the winners; returns files to take out and to put in."""
+    winners = made.winners
+    key = clustering(made.spans[-1].key, shape.schema) if made.spans else ()
     changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
-    if made.winners.num_rows or changed:
-        changed += _too_small([part for part in made.parts if part not in changed])
-    large = [part for part in changed if part.file.size > SMALL_FILE]
-    small = [part for part in changed if part.file.size <= SMALL_FILE]
+    small = small_files([part.file for part in made.parts], winners)
+    if not winners.num_rows and not changed:
+        small = set()
+    own = [part for part in changed if part.file.path not in small]
+    if len(small) < MOST_SMALL_FILES:
+        small &= {part.file.path for part in changed}
+    few = [part for part in made.parts if part.file.path in small]
+    places, rest = _placed(winners, key, [part.file for part in own])
 
-    def again(part: Part) -> list[StagedFile]:
-        return written([_kept_rows(target, part, made)], folder=folder)
+    def again(number: int) -> list[StagedFile]:
+        come = winners.take(places[number])
+        pieces = _kept_pieces(target, own[number], made)
+        return written(chain(pieces, [come]), folder=folder, key=key)
 
-    added = [file for files in at_once(again, large) for file in files]
-    rest = (_kept_rows(target, part, made) for part in small)
-    added += written(chain(rest, [made.winners]), folder=folder)
-    return [part.file for part in changed], added
+    added = [file for files in at_once(again, range(len(own))) for file in files]
+    kept = chain.from_iterable(_kept_pieces(target, part, made) for part in few)
+    added += written(chain(kept, [winners.take(rest)]), folder=folder, key=key)
+    return [part.file for part in (*own, *few)], added
 
 
-def written(tables: Iterable[pa.Table], *, folder: str, prefix: str = "merged") -> list[StagedFile]:
+def clustering(key: Definition, schema: pa.Schema) -> Definition:
+    """The columns by whose values rows lie in files: the key, unless it has no order."""
+    ordered = [name in schema.names and not is_nested(schema.field(name).type) for name in key]
+    return key if all(ordered) else ()
+
+
+def compaction(state: Snapshot, sizes: Sizes) -> Sizes:
+    """How files of a table are put together beside its merges, if it is merged into.
+
+    Neighbours by their keys, up to the size that merges make them: larger ones would be cut again.
+    """
+    spans = from_text(state.property(PROPERTY))
+    if not spans:
+        return sizes
+    key = clustering(spans[-1].key, stored_schema(state))
+    return replace(sizes, target=min(sizes.target, FILE_BYTES // _UNPACKED), by=key)
+
+
+def small_files(files: Sequence[DataFile], rows: pa.Table) -> set[str]:
+    """The paths of files that have far fewer rows than a file should have, of about this size."""
+    small = set()
+    for file in files:
+        size = file.size * _UNPACKED
+        if rows.num_rows and file.rows is not None:
+            size = file.rows * rows.nbytes // rows.num_rows
+        if size < FILE_BYTES // MOST_SMALL_FILES:
+            small.add(file.path)
+    return small
+
+
+def written(
+    tables: Iterable[pa.Table], *, folder: str, prefix: str = "merged", key: Definition = ()
+) -> list[StagedFile]:
     """Rows as few files, none of which takes more memory than it may."""
     files: list[StagedFile] = []
     waiting: list[pa.Table] = []
+    size = 0
     for table in tables:
-        if not table.num_rows:
-            continue
-        while table.nbytes > 2 * LARGEST_OUTPUT and table.num_rows > 1:
-            rows = max(1, table.num_rows * LARGEST_OUTPUT // table.nbytes)
-            files.append(write_rows(table.slice(0, rows), folder, prefix=prefix))
-            table = table.slice(rows)
-        waiting.append(table)
-        if sum(each.nbytes for each in waiting) >= LARGEST_OUTPUT:
-            files.append(write_rows(pa.concat_tables(waiting), folder, prefix=prefix))
-            waiting = []
-    if waiting:
-        files.append(write_rows(pa.concat_tables(waiting), folder, prefix=prefix))
-    return files
+        if table.num_rows:
+            waiting.append(table)
+            size += table.nbytes
+        if size >= 2 * FILE_BYTES:
+            files += _cut(pa.concat_tables(waiting), folder, prefix, key)
+            waiting, size = [], 0
+    return files + (_cut(pa.concat_tables(waiting), folder, prefix, key) if waiting else [])
 
 
-def _too_small(parts: Sequence[Part]) -> list[Part]:
-    small = [part for part in parts if part.file.size <= SMALL_FILE]
-    return small if len(small) >= MOST_SMALL_FILES else []
+def _cut(rows: pa.Table, folder: str, prefix: str, key: Definition) -> list[StagedFile]:
+    """Files of about the size that they should have, each with a stretch of the keys."""
+    count = min(rows.num_rows, max(1, round(rows.nbytes / FILE_BYTES)))
+    if count == 1:
+        return [write_rows(rows, folder, prefix=prefix, key=key)]
+    order: Ints = np.arange(rows.num_rows)
+    if key:
+        by = [(name, "ascending") for name in key]
+        order = pc.sort_indices(rows.select(key), sort_keys=by).to_numpy().astype(np.int64)
+
+    def write(share: Ints) -> StagedFile:
+        in_line = bool((np.diff(share) == 1).all())
+        some = rows.slice(share[0], len(share)) if in_line else rows.take(share)
+        return write_rows(some, folder, prefix=prefix, key=key)
+
+    return at_once(write, np.array_split(order, count))
 
 
-def _kept_rows(target: Target, part: Part, made: Plan) -> pa.Table:
-    return staying(target.rows(part.file), part, made.decision, drop=target.forgotten(part.file))
+def _placed(
+    winners: pa.Table, key: Definition, files: Sequence[DataFile]
+) -> tuple[list[Ints], Ints]:
+    """For each file the winners within its bounds, and those that are in no file's."""
+    free = np.ones(winners.num_rows, np.bool_)
+    places = [np.zeros(0, np.int64) for _ in files]
+    if key and files and winners.num_rows:
+        keys = Keys(winners, key)
+        within = [keys.within(file) for file in files]
+        # the narrowest first: one that is wide would take all
+        for number in sorted(range(len(files)), key=lambda each: len(within[each])):
+            places[number] = np.sort(within[number][free[within[number]]])
+            free[places[number]] = False
+    return places, np.flatnonzero(free)
+
+
+def _kept_pieces(target: Target, part: Part, made: Plan) -> Iterator[pa.Table]:
+    drop = target.forgotten(part.file)
+    at = 0
+    for rows in target.pieces(part.file):
+        here = None if drop is None else drop[at : at + rows.num_rows]
+        yield staying(rows, part, made.decision, at=at, drop=here)
+        at += rows.num_rows
 
 
 def staying(
-    rows: pa.Table, part: Part, decision: Decision, *, drop: Flags | None = None
+    rows: pa.Table, part: Part, decision: Decision, *, at: int = 0, drop: Flags | None = None
 ) -> pa.Table:
-    """The rows of a file that stay, those marked that are deleted from now on."""
+    """The rows of a file, or of a piece of it, that stay; marked those deleted from now on."""
+    inside = (part.places >= at) & (part.places < at + rows.num_rows)
+    places, known = part.places[inside] - at, part.known[inside]
     keep = np.ones(rows.num_rows, np.bool_) if drop is None else ~drop
-    keep[part.places[decision.gone[part.known]]] = False
-    marked = part.places[decision.marked[part.known]]
+    keep[places[decision.gone[known]]] = False
+    marked = places[decision.marked[known]]
     if len(marked):
         flags = np.zeros(rows.num_rows, np.bool_)
         flags[marked] = True
-        at = rows.schema.get_field_index("_deleted")
-        deleted = pc.or_(rows.column(at).fill_null(False), pa.array(flags))
-        rows = rows.set_column(at, rows.schema.field(at), deleted)
+        column = rows.schema.get_field_index("_deleted")
+        deleted = pc.or_(rows.column(column).fill_null(False), pa.array(flags))
+        rows = rows.set_column(column, rows.schema.field(column), deleted)
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 

@@ -35,7 +35,7 @@ def ranks(parts: Sequence[pa.Array | pa.ChunkedArray]) -> list[Ints]:
     whole = _whole(parts)
     rank = _dense([_numbers(whole, field.name) for field in SEQ if field.name != "tie"])
     tie = whole.field("tie") if len(rank) else None
-    if tie is not None and len(rank) and len(np.unique(rank)) < len(rank):
+    if tie is not None and len(rank) and int(rank.max()) + 1 < len(rank):
         rank = _dense([rank, pc.rank(tie.fill_null(""), tiebreaker="dense").to_numpy()])
     return np.split(rank, np.cumsum(sizes)[:-1]) if sizes else []
 
@@ -110,6 +110,7 @@ class KeyIndex:
 
     def __init__(self, rows: pa.Table, definition: Definition) -> None:
         self.definition = definition
+        self.rows = rows.select(definition)
         self._values: list[pa.Array] = []
         self._steps: list[Ints] = []
         groups: Ints | None = None

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.apply import MOST_SMALL_FILES, SMALL_FILE, written
+from distributary.changes.apply import MOST_SMALL_FILES, clustering, small_files, written
 from distributary.changes.decide import Told, followed, gathered, just_before
 from distributary.changes.events import (
     OLD_KEY,
@@ -49,6 +49,7 @@ from distributary.changes.shape import (
 from distributary.changes.tombstones import highest_by
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
@@ -410,10 +411,13 @@ def find_versions(
 ) -> Stored:
     """The versions of the rows that are in a table, or all; those in closed files if asked to."""
     index = None if of is None else KeyIndex(of, key)
+    wanted = None if of is None else Keys(of, key)
     found: list[pa.Table] = []
     places: list[tuple[DataFile, Ints]] = []
     for file in before.files.values() if before else ():
         if before is None or (is_closed(file) and not closed):
+            continue
+        if wanted is not None and not wanted.may_be_in(file):
             continue
         at = None
         if index is not None:
@@ -429,7 +433,13 @@ def find_versions(
 
 
 def write_versions(
-    before: Snapshot | None, stored: Stored, rows: pa.Table, *, open_: Flags, folder: str
+    before: Snapshot | None,
+    stored: Stored,
+    rows: pa.Table,
+    *,
+    open_: Flags,
+    folder: str,
+    key: Definition,
 ) -> tuple[list[DataFile], list[StagedFile]]:
     """Write versions in place of those that were stored; returns files to take out and put in."""
     touched = list(stored.places)
@@ -437,9 +447,9 @@ def write_versions(
     files = before.files.values() if before else ()
     rest = [file for file in files if file.path not in names]
     for closed in (False, True):
-        small = [f for f in rest if is_closed(f) is closed and f.size <= SMALL_FILE]
+        small = small_files([file for file in rest if is_closed(file) is closed], rows)
         if len(small) >= MOST_SMALL_FILES:
-            touched += [(file, np.zeros(0, np.int64)) for file in small]
+            touched += [(f, np.zeros(0, np.int64)) for f in rest if f.path in small]
 
     def kept(*, closed: bool) -> Iterator[pa.Table]:
         for file, at in touched:
@@ -449,8 +459,8 @@ def write_versions(
                 yield left.filter(pa.array(keep))
         yield rows.filter(pa.array(open_ ^ closed))
 
-    added = written(kept(closed=False), folder=folder)
-    added += written(kept(closed=True), folder=folder, prefix=_CLOSED)
+    added = written(kept(closed=False), folder=folder, key=key)
+    added += written(kept(closed=True), folder=folder, prefix=_CLOSED, key=key)
     return [file for file, _ in touched], added
 
 
@@ -516,7 +526,9 @@ def _attempt(order: MergeOrder) -> MergeResult:
         truncates=len(truncates),
     )
     properties = after.properties() if after != past else {}
-    version = _commit(order, before, columns, settled, properties, counts)
+    newest = next((key for key, place in after.keys if place is None), ())
+    key = clustering(newest, columns.schema)
+    version = _commit(order, before, columns, settled, properties, counts, key)
     return MergeResult(order.table, version, counts)
 
 
@@ -625,6 +637,7 @@ def _commit(
     settled: _Settled,
     properties: dict[str, str],
     counts: MergeCounts,
+    key: Definition,
 ) -> int:
     changed = settled.added or settled.changed
     if before is None and not changed and not properties:
@@ -632,7 +645,7 @@ def _commit(
     if before is not None and not (changed or columns.changed or properties):
         return before.version
     removed, added = write_versions(
-        before, settled.stored, settled.rows, open_=settled.open, folder=order.path
+        before, settled.stored, settled.rows, open_=settled.open, folder=order.path, key=key
     )
     change = Change(
         "MERGE",

@@ -12,7 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.apply import MemoryTarget, open_target, plan, staying, written
+from distributary.changes.apply import (
+    MemoryTarget,
+    clustering,
+    open_target,
+    plan,
+    staying,
+    written,
+)
 from distributary.changes.events import (
     CHANGE_SCHEMA,
     PROPERTY,
@@ -226,7 +233,8 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeRes
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
         return MergeResult(order.table, -1)
-    added = written(replayed.gather(columns.schema), folder=order.path)
+    key = clustering(replayed.spans[-1].key if replayed.spans else (), columns.schema)
+    added = written(replayed.gather(columns.schema), folder=order.path, key=key)
     # first: a row that is gone without a memory could come back
     replace_all(order.tombstones, replayed.tombstones, table=order.table)
     change = Change(

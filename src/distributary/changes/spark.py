@@ -1,4 +1,4 @@
-"""The same merge with Spark's MERGE: for tables that are too large for one process.
+"""The same merge with Spark's MERGE: for changes that touch more than suits one process.
 
 Spark finds the last event of each key, and rewrites what changes, in as many tasks as it takes.
 What is rare in large tables is left to `apply`: several definitions of a key in play, keys that
@@ -63,6 +63,7 @@ from distributary.delta.columns import Field, fields_of, schema_string
 from distributary.delta.commit import Change, facts, rewrite_files
 from distributary.delta.log import Snapshot, commits_back, snapshot_of
 from distributary.delta.parquet import conform, read_file
+from distributary.delta.skipping import Keys
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.evolve.types import is_map
 from distributary.model.change import SEQ
@@ -648,26 +649,37 @@ def _result(order: MergeOrder, survey: _Survey, winners: int) -> MergeResult:
 
 # Which way a table is merged: in one process, or by Spark.
 
-LARGE_TABLE = 4 * 2**30
-"""Bytes in a table's files: up to this one process is faster than MERGE on two cores, five times
-so with 5 million rows; beyond it, a cluster's many cores are."""
+LARGE_CHANGE = 4 * 2**30
+"""Bytes in the files of a table that a batch can touch: up to this one process is several times as
+fast as MERGE on two cores; beyond it, a cluster's many cores are faster."""
 LARGE_BATCH = 256 * 2**20
 """Bytes in a batch's files: their events are in memory all at once, several times larger."""
 
 
-def choose(order: MergeOrder, size: int | None = None) -> Literal["arrow", "spark"]:
-    """The way for an order into a table of a size in bytes, which is looked up if not given."""
+def choose(order: MergeOrder) -> Literal["arrow", "spark"]:
+    """The way for an order: by what it brings, and how much of its table that can touch."""
     if is_remote(order.path):
         # the session need not know the bucket; one process reads a large table file by file
         return "arrow"
     if sum(os.path.getsize(file) for file in order.files) > LARGE_BATCH:
         return "spark"
-    if size is None:
-        with committing(order.path, doing="look at a table"):
-            snapshot = snapshot_of(order.path)
+    with committing(order.path, doing="look at a table"):
+        snapshot = snapshot_of(order.path)
         if snapshot is None:
             return "arrow"
         if snapshot.no_changes():
             return "spark"
-        size = snapshot.size
-    return "spark" if size > LARGE_TABLE else "arrow"
+        large = snapshot.size > LARGE_CHANGE and _touched(order) > LARGE_CHANGE
+    return "spark" if large else "arrow"
+
+
+def _touched(order: MergeOrder) -> int:
+    """Bytes in the files of a table that can hold rows of which a batch speaks."""
+    before, columns = look_at(order)
+    survey = _survey(order, columns)
+    files = list(before.files.values()) if before else []
+    if len(survey.keys) == 1 and not survey.truncates.num_rows:
+        key = pa.schema([columns.schema.field(name) for name in survey.keys[0]])
+        keys = Keys(pa.concat_tables([read_file(file, key) for file in order.files]), key.names)
+        files = [file for file in files if keys.may_be_in(file)]
+    return sum(file.size for file in files)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,7 @@ from distributary.changes.shape import SEQ_COLUMN
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.delta.skipping import SLACK_US, microseconds
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.model.cache import Cache
 from distributary.model.change import SEQ
@@ -351,9 +351,6 @@ def _one(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
 # A process keeps what it has worked out: a log is asked about with every batch, and grows with it.
 
 MOST_TABLES = 1024
-_SLACK_US = 1000
-"""Some writers cut the bounds of times to milliseconds."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,18 +389,6 @@ def bounds_of(log: Snapshot) -> Bounds:
     return found
 
 
-def microseconds(text: str | None) -> int | None:
-    """A time as a log's statistics spell it, since 1970; None where they do not tell."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 def _bounds(files: Sequence[DataFile]) -> Bounds:
     times = [[microseconds(end) for end in file.bounds("_source_ts")] for file in files]
     nulls = [(file.told().get("nullCount") or {}).get("_source_ts") for file in files]
@@ -411,7 +396,7 @@ def _bounds(files: Sequence[DataFile]) -> Bounds:
     return Bounds(
         files=tuple(files),
         low=np.array([low or 0 for low, _ in times], np.int64),
-        high=np.array([(high or 0) + _SLACK_US for _, high in times], np.int64),
+        high=np.array([(high or 0) + SLACK_US for _, high in times], np.int64),
         no_time=np.array(unbounded, np.bool_),
         ids=tuple(file.bounds("_uuid") for file in files),
     )

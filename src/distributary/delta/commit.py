@@ -285,9 +285,11 @@ def _text(actions: Sequence[Action]) -> bytes:
 # How it gets into its place.
 
 
-def write_rows(rows: pa.Table, folder: str, *, prefix: str = "merged") -> StagedFile:
+def write_rows(
+    rows: pa.Table, folder: str, *, prefix: str = "merged", key: Sequence[str] = ()
+) -> StagedFile:
     """A file that no commit names yet; `commit` waits until it is there for good."""
-    return write_file(rows, at(folder).address, f"{prefix}-{uuid.uuid4().hex}.parquet")
+    return write_file(rows, at(folder).address, f"{prefix}-{uuid.uuid4().hex}.parquet", key=key)
 
 
 def commit(store: Store, before: Snapshot | None, change: Change) -> Snapshot:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from distributary.delta.columns import UnsupportedTypeError, columns_of
 from distributary.delta.commit import Change, commit
 from distributary.delta.log import DataFile, Snapshot, follow
-from distributary.delta.parquet import conform, opened, statistics
+from distributary.delta.parquet import read_pieces, statistics
 from distributary.delta.tables import OvertakenError, until_not_overtaken
 from distributary.model.manifest import StagedFile
 from distributary.store.base import Store, stay_inside
@@ -26,8 +26,8 @@ from distributary.store.disk import Disk, sync
 # Which files of a table are put together. Pure.
 #
 # Only neighbours become one file, in their own order: a file goes on holding one stretch of time,
-# so that readers can skip it, and the order in which a table was written can still be told from
-# it.
+# or of keys, so that readers can skip it, and the order in which a table was written can still be
+# told from it.
 
 Bin = tuple[DataFile, ...]
 
@@ -41,20 +41,27 @@ class Sizes:
 
     target: int
     min_files: int
+    by: tuple[str, ...] = ()
+    """Columns by whose values rows lie in files, if not by the time at which they came."""
 
 
 def bins(files: Iterable[DataFile], sizes: Sizes) -> list[Bin]:
     """Files to be put together, each group into one."""
     groups: dict[tuple[object, ...], list[DataFile]] = {}
-    for file in in_order(list(files)):
+    for file in in_order(list(files), by=sizes.by):
         kind = file.path.rpartition("/")[2].partition("-")[0]
         groups.setdefault((kind, tuple(sorted(file.values.items()))), []).append(file)
     found = (run for group in groups.values() for run in _runs(group, sizes))
     return [each for each in found if len(each) >= max(2, sizes.min_files)]
 
 
-def in_order(files: Sequence[DataFile]) -> list[DataFile]:
-    """As they were written: by their batches if all of them tell, else by their times."""
+def in_order(files: Sequence[DataFile], *, by: Sequence[str] = ()) -> list[DataFile]:
+    """By their lowest values of some columns, or as they were written.
+
+    The latter is by their batches if all of them tell, else by their times.
+    """
+    if by:
+        return sorted(files, key=lambda file: [_lowest(file, name) for name in by])
     batches = [_batch(file) for file in files]
     known = all(batch is not None for batch in batches)
     keys = [
@@ -62,6 +69,12 @@ def in_order(files: Sequence[DataFile]) -> list[DataFile]:
         for file, batch in zip(files, batches, strict=True)
     ]
     return [files[at] for at in sorted(range(len(files)), key=keys.__getitem__)]
+
+
+def _lowest(file: DataFile, column: str) -> tuple[str, Any]:
+    """To be compared with others of any type; those without bounds are apart."""
+    low, _ = file.bounds(column)
+    return (type(low).__name__, low) if isinstance(low, int | str) else ("", 0)
 
 
 def _batch(file: DataFile) -> int | None:
@@ -99,12 +112,10 @@ def _worth_it(run: Sequence[DataFile]) -> Bin:
 Keep = Callable[[pa.Table], pa.Table]
 """The rows of a piece that stay."""
 
-_READ_ROWS = 65_536
 _GROUP_BYTES = 64 * 2**20
 """In memory: then what was read is written, so that a file of any size can be made."""
 _MADE_BY_US = re.compile(r"-c[0-9a-f]{12}$")
 _LONGEST_STEM = 150
-_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
 
 
 class RowsLostError(Exception):
@@ -128,17 +139,22 @@ def stored_schema(state: Snapshot) -> pa.Schema:
 
 
 def write_together(
-    state: Snapshot, files: Sequence[DataFile], schema: pa.Schema, *, keep: Keep | None = None
+    state: Snapshot,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    *,
+    keep: Keep | None = None,
+    key: Sequence[str] = (),
 ) -> Written:
     """Write the rows of files, in their order, to one file; on disk for good when it returns."""
     stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
     path = name_after(files[0].path)
-    target = _Target(state.store, path, schema)
+    target = _Target(state.store, path, schema, key)
     read = 0
     try:
         for file in files:
             rows = 0
-            for piece in _pieces(state.store, file, schema):
+            for piece in read_pieces(state.store, file.path, schema, size=file.size):
                 rows += piece.num_rows
                 target.add(piece if keep is None else keep(piece))
             _check(file, rows)
@@ -162,31 +178,17 @@ def name_after(path: str) -> str:
     return f"{folder}{slash}{stem}-c{uuid.uuid4().hex[:12]}.parquet"
 
 
-def _pieces(store: Store, part: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    source = opened(store, part.path, size=part.size)
-    # Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262
-    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-        if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
-            raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
-        have = set(file.schema_arrow.names)
-        names = [name for name in schema.names if name in have]
-        for batch in file.iter_batches(batch_size=_READ_ROWS):
-            rows = pa.Table.from_batches([batch])
-            yield conform(rows.select(names), schema, rows=batch.num_rows)
-
-
 def _check(file: DataFile, rows: int) -> None:
-    told = file.told().get("numRecords")
-    if isinstance(told, int) and told != rows:
-        raise RowsLostError(f"{file.path} has {rows} rows; by the log it should have {told}")
+    if file.rows is not None and file.rows != rows:
+        raise RowsLostError(f"{file.path} has {rows} rows; by the log it should have {file.rows}")
 
 
 class _Target:
     """A Parquet file that is being written, and the bounds of what is in it."""
 
-    def __init__(self, store: Store, path: str, schema: pa.Schema) -> None:
+    def __init__(self, store: Store, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
         self._store, self._path = store, path
-        self._schema = schema
+        self._schema, self._key = schema, key
         self._waiting: list[pa.Table] = []
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -246,7 +248,7 @@ class _Target:
                 store_schema=False,
             )
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-        self._told.append(json.loads(statistics(rows)))
+        self._told.append(json.loads(statistics(rows, key=self._key)))
 
 
 def _bounded(schema: pa.Schema) -> list[str] | bool:
@@ -432,7 +434,7 @@ def compact(
     left = ""
     try:
         for share in _shares(found):
-            swaps = _written(now, share, manners)
+            swaps = _written(now, share, manners, sizes.by)
             now, swapped = exchange(now, swaps, about)
             done += swapped
             if len(swapped) < len(share):
@@ -474,13 +476,15 @@ def _shares(found: Sequence[Bin]) -> Iterator[list[Bin]]:
         yield share
 
 
-def _written(state: Snapshot, share: Sequence[Bin], manners: Manners) -> list[Swap]:
+def _written(
+    state: Snapshot, share: Sequence[Bin], manners: Manners, key: Sequence[str]
+) -> list[Swap]:
     manners.ready()
     schema = stored_schema(state)
     swaps: list[Swap] = []
     try:
         for files in share:
-            made = _together(state, files, schema)
+            made = _together(state, files, schema, key)
             swaps += [] if made is None else [made]
     except BaseException:
         drop(state.store, swaps)
@@ -488,9 +492,9 @@ def _written(state: Snapshot, share: Sequence[Bin], manners: Manners) -> list[Sw
     return swaps
 
 
-def _together(state: Snapshot, files: Bin, schema: pa.Schema) -> Swap | None:
+def _together(state: Snapshot, files: Bin, schema: pa.Schema, key: Sequence[str]) -> Swap | None:
     try:
-        return Swap(files, write_together(state, files, schema).file)
+        return Swap(files, write_together(state, files, schema, key=key).file)
     except FileNotFoundError:
         newest = follow(state).files
         if all(file.path in newest for file in files):

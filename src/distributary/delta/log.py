@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import Field, fields_in
-from distributary.delta.parquet import opened, read_file
+from distributary.delta.parquet import opened, read_file, read_pieces
 from distributary.errors import OutsideLakeError, PublishError
 from distributary.model.cache import Cache
 from distributary.model.manifest import parsed
@@ -37,6 +37,8 @@ TRUSTED_SECONDS = 3600
 """Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
 ASK_AGAIN_SECONDS = 600.0
 """A bucket is asked this often whether a table that we write to is still the same one."""
+LARGE_FILE = 32 * 2**20
+"""Bytes: a larger file is not held in memory whole."""
 MOST_TABLES = 4096
 """Tables that a process follows; the one that waited longest is loaded anew next time."""
 
@@ -93,6 +95,12 @@ class DataFile:
     values: Mapping[str, str | None] = field(default_factory=dict)
     """Of the partition columns, as the log has them."""
     stats: str | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows it has, if the log tells."""
+        count = self.told().get("numRecords")
+        return count if isinstance(count, int) else None
 
     def told(self) -> dict[str, Any]:
         """The statistics in the log."""
@@ -174,6 +182,16 @@ class Snapshot:
         """A file with the columns of a schema."""
         address = f"{self.folder}/{in_table(self.folder, file.path)}"
         return read_file(address, schema, lenient=lenient, size=file.size)
+
+    def pieces(
+        self, file: DataFile, schema: pa.Schema, *, lenient: bool = False
+    ) -> Iterator[pa.Table]:
+        """The same for a file of any size: whole, or in pieces if it is a large one."""
+        if file.size <= LARGE_FILE:
+            yield self.read(file, schema, lenient=lenient)
+            return
+        path = in_table(self.folder, file.path)
+        yield from read_pieces(self.store, path, schema, size=file.size, lenient=lenient)
 
     def rows(self, schema: pa.Schema) -> pa.Table:
         """All rows."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import ColumnConflictError
+from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.evolve.align import align
 from distributary.evolve.types import fits
 from distributary.model.manifest import StagedFile, compact
@@ -25,6 +26,7 @@ _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 64
 _MANY_ROWS = 20_000
 _EPOCH = datetime(1970, 1, 1)
+_WHOLE_NUMBERS = 2**53
 
 UPLOADS = Uploads()
 """Of this process: a worker has one task at a time, which must wait for them before it answers."""
@@ -83,8 +85,12 @@ def write_file(
     first_offset: int = -1,
     last_offset: int = -1,
     schema_ids: Sequence[int] = (),
+    key: Sequence[str] = (),
 ) -> StagedFile:
-    """Write rows below a table's folder, with the bounds that a reader may skip the file by."""
+    """Write rows below a table's folder, with the bounds that a reader may skip the file by.
+
+    The columns of the key, if it has one, get bounds wherever they stand.
+    """
     if table.num_rows < _MANY_ROWS:
         # pieces of a few rows each cost more to write than to put together
         table = table.combine_chunks()
@@ -93,7 +99,7 @@ def write_file(
         path=name,
         size=size,
         rows=table.num_rows,
-        stats=statistics(table),
+        stats=statistics(table, key=key),
         partition_values=dict(partition_values or {}),
         first_offset=first_offset,
         last_offset=last_offset,
@@ -132,7 +138,7 @@ def _write(table: pa.Table, path: str) -> int:
     return len(content)
 
 
-def statistics(table: pa.Table) -> str:
+def statistics(table: pa.Table, *, key: Sequence[str] = ()) -> str:
     """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
@@ -141,7 +147,8 @@ def statistics(table: pa.Table) -> str:
     wide = table.num_columns > _STATISTICS_COLUMNS
     for index, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         # the coordinates come last and are what a search for a record needs
-        if wide and index >= _STATISTICS_COLUMNS and not field.name.startswith("_"):
+        needed = field.name.startswith("_") or field.name in key
+        if wide and index >= _STATISTICS_COLUMNS and not needed:
             continue
         if pa.types.is_nested(field.type):
             continue
@@ -215,6 +222,7 @@ def _has_bounds(type_: pa.DataType) -> bool:
         or pa.types.is_timestamp(type_)
         or pa.types.is_date(type_)
         or pa.types.is_boolean(type_)
+        or (pa.types.is_decimal(type_) and type_.scale == 0)
     )
 
 
@@ -231,6 +239,9 @@ def _json(value: Any) -> Any:
             return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         case date():
             return value.isoformat()
+        case Decimal():
+            # some readers make a binary fraction of a larger one
+            return int(value) if abs(value) < _WHOLE_NUMBERS else None
     return None
 
 
@@ -307,3 +318,25 @@ def read_file(
         rows, count = file.read(columns=names), file.metadata.num_rows
     # a name with a dot in it also picks fields of other columns
     return conform(rows.select(names), schema, rows=count, lenient=lenient)
+
+
+_PIECE_ROWS = 65_536
+_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+
+
+def read_pieces(
+    store: Store, name: str, schema: pa.Schema, *, size: int, lenient: bool = False
+) -> Iterator[pa.Table]:
+    """The same piece by piece, for a file that may be larger than memory.
+
+    Raises UnsupportedTypeError where its values would be taken for others.
+    """
+    # Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262
+    with pq.ParquetFile(opened(store, name, size=size), coerce_int96_timestamp_unit="us") as file:
+        if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
+            raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
+        have = set(file.schema_arrow.names)
+        names = [name for name in schema.names if name in have]
+        for batch in file.iter_batches(batch_size=_PIECE_ROWS, columns=names):
+            rows = pa.Table.from_batches([batch])
+            yield conform(rows.select(names), schema, rows=batch.num_rows, lenient=lenient)

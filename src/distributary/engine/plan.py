@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.changes.tombstones import microseconds
 from distributary.config.base import placeholders
 from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
@@ -21,6 +20,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.messages import Kind, schema_claim, schema_kind
 from distributary.decode.formats import change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
+from distributary.delta.skipping import microseconds
 from distributary.engine.names import Names, Wanted
 from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
 from distributary.engine.tables import (

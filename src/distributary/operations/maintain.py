@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from distributary.changes.apply import compaction
 from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
 from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
@@ -451,14 +452,18 @@ class Care:
         wishes = self.wishes
         if job.folder.startswith(f"{self.home}{os.sep}"):
             return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
-        plan = planned(state, wishes.sizes)
+        try:
+            sizes = compaction(state, wishes.sizes)
+        except UnsupportedTypeError as error:
+            return state, _without(report, {Step.OPTIMIZE}, str(error))
+        plan = planned(state, sizes)
         refused = refusal(state) if plan else ""
         if plan is None or refused:
             return state, _without(report, {Step.OPTIMIZE} if refused else (), refused)
         if wishes.dry_run:
             return state, replace(report, optimize=plan)
         try:
-            state, done = compact(state, wishes.sizes, self._manners(job))
+            state, done = compact(state, sizes, self._manners(job))
         except UnsupportedTypeError as error:
             return state, _without(report, {Step.OPTIMIZE}, str(error))
         return state, _optimized(report, done)
