@@ -23,7 +23,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom dist bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
 
 ##@ Start
 
@@ -129,6 +129,12 @@ dist: $(STAMP) ## Build wheel and sdist into dist, and try both in an environmen
 		(cd "$$tried" && env/bin/distributary --version && env/bin/distributary validate games.yaml); \
 		echo "$$(basename "$$built") works"; \
 	done
+
+image: $(STAMP) ## Write what an image is built of into build/image, and build it where docker or podman is there
+	@$(BIN)/python -m tools.image build/image
+	@engine=$$(command -v docker || command -v podman || true); \
+	if [ -n "$$engine" ] && "$$engine" info >/dev/null 2>&1; then "$$engine" build --tag distributary build/image; \
+	else echo 'no container engine answers: build/image is ready for one that does'; fi
 
 ##@ Measure and tidy
 

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from distributary.cli.app import app
+from distributary.config.kafka import KafkaSource
+from distributary.config.load import load
 from distributary.lab.services.servers import LOCK, ensure_artifacts
 from distributary.spark.jars import Lock, ensure
 
@@ -50,15 +54,35 @@ def test_nothing_is_resolved_through_a_dependency() -> None:
 
 
 def test_containers_are_of_the_same_versions_and_on_loopback_only() -> None:
-    compose = YAML(typ="safe").load(ROOT / "docker-compose.yml")
-    images = {name: each["image"].rpartition(":")[2] for name, each in compose["services"].items()}
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
     versions = dependencies()
-    assert images == {
-        "kafka": versions["kafka_2.13"],
-        "registry": versions["apicurio-registry-app"],
-    }
-    ports = [port for each in compose["services"].values() for port in each["ports"]]
-    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:8081:8081"]
+    named = {"kafka": versions["kafka_2.13"], "registry": versions["apicurio-registry-app"]}
+    for name, version in named.items():
+        assert services[name]["image"].rpartition(":")[2] == version
+    ports = [port for each in services.values() for port in each.get("ports", ())]
+    assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:8081:8081", "127.0.0.1:8642:8642"]
+    # nobody reads tables that are served to a network without a token
+    assert "DISTRIBUTARY_TOKEN" in services["page"]["environment"]
+
+
+@pytest.mark.parametrize("name", ["games", "pipeline", "page"])
+def test_containers_of_ours_are_started_with_words_that_exist(name: str) -> None:
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    words = [word for word in services[name]["command"].split() if not word.startswith("/")]
+    asked = [word for word in words if word.startswith("--")]
+    verb = words[: 2 if words[0] == "produce" else 1]
+    shown = CliRunner().invoke(app, [*verb, "--help"])
+    assert shown.exit_code == 0
+    assert all(option in shown.output for option in asked)
+
+
+def test_the_pipeline_of_the_containers_is_valid() -> None:
+    found = load(ROOT / "examples" / "compose" / "games.yaml").config
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    assert isinstance(found.source, KafkaSource)
+    listeners = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"INSIDE://{found.source.bootstrap_servers}" in listeners
+    assert found.lake.address in " ".join(services["pipeline"]["volumes"])
 
 
 @pytest.fixture
