@@ -61,7 +61,7 @@ def debezium_json(topic: str, registry: HttpRegistry) -> tuple[list[bytes | None
 
 def cloud_events(topic: str, registry: HttpRegistry) -> tuple[list[bytes | None], str]:
     event = {"specversion": "1.0", "source": "/shop", "type": "created", "data": {"total": 1}}
-    return [*texts(*({**event, "id": str(n)} for n in range(20)))], topic
+    return [*texts(*({**event, "id": str(n)} for n in range(20)))], "created"
 
 
 @pytest.fixture

@@ -97,11 +97,9 @@ def unclear(records: Sample, registry: MemoryRegistry | None = None) -> Distribu
 
 
 def test_plain_json_needs_no_registry() -> None:
-    values = texts(*({"id": n, "event": "a" if n % 2 else "b"} for n in range(9)))
-    findings = discover(sample(values), MemoryRegistry())
-    config = loaded(findings)
+    values = texts(*({"id": n, "who": "a" if n % 2 else "b"} for n in range(9)))
+    config = loaded(discover(sample(values), MemoryRegistry()))
     assert (config.registry, config.records.format, config.tables.each) == (None, "json", "{topic}")
-    assert any("by the field event: a, b" in each.what for each in findings)
 
 
 def test_json_whose_subject_is_known_is_held_to_it() -> None:
@@ -186,14 +184,31 @@ def test_debezium_in_json(with_schema: bool) -> None:
     assert loaded(discover(sample(texts(mysql)), None)).tables.each == "{database}_{table}"
 
 
-def test_cloud_events_are_named_and_stay_in_one_table() -> None:
+def test_cloud_events_have_a_table_for_each_type() -> None:
     event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "shop.created", "data": {}}
     findings = discover(sample(texts(event)), None)
     assert any("CloudEvents" in each.what and "shop.created" in each.what for each in findings)
-    assert loaded(findings).tables.each == "{topic}"
+    config = loaded(findings)
+    assert config.envelope is not None
+    assert (config.envelope.format, config.tables.each) == ("cloudevents", "{type}")
     headers = (("ce_type", b"shop.created"), ("ce_specversion", b"1.0"))
     binary = Sample("orders", (Record(None, b'{"id": 1}', headers),), "one")
     assert any("ce_type" in each.what for each in discover(binary, None))
+    # data that is no object has no columns: the event itself is the row
+    bare = discover(sample(texts(event | {"data": "text"})), None)
+    assert "{field:type}" in str([each.settings for each in bare])
+
+
+@pytest.mark.parametrize("name", ["event", "type", "@type"])
+def test_a_field_that_names_the_type_makes_a_table_for_each(name: str) -> None:
+    findings = discover(sample(texts({name: "placed", "id": 1}, {name: "paid", "id": 2})), None)
+    assert any("paid" in each.what and "placed" in each.what for each in findings)
+    config = loaded(findings)
+    assert config.tables.each == "{type}"
+    assert config.envelope is not None
+    # one that is always the same tells nothing apart
+    alike = discover(sample(texts({name: "placed", "id": 1}, {name: "placed", "id": 2})), None)
+    assert loaded(alike).tables.each == "{topic}"
 
 
 def test_records_without_a_value_are_skipped_and_others_are_counted() -> None:
@@ -223,7 +238,7 @@ def test_change_files_of_datastream() -> None:
 @pytest.mark.parametrize("name", [HOSTILE, "${env:HOME}", "*a &b !c", "yes", "x" * 5000])
 def test_names_from_outside_stay_in_comments(name: str) -> None:
     values = texts({name: 1, "type": name}, {name: 2, "type": "other"})
-    assert loaded(discover(sample(values), None)).tables.each == "{topic}"
+    assert loaded(discover(sample(values), None)).tables.each == "{type}"
     assert loaded(discover(sample(texts(debezium(table=name, db=name))), None)).cdc is not None
 
 

@@ -418,7 +418,9 @@ def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
     else:
         what = f"JSON by the registry's subject {subject}, {fields}"
         finding = Finding(what, {**_BY_REGISTRY, "payload": payload})
-    return [finding, _by_topic(), *_kinds_of_event(events, sample), *left_over]
+    # with a registry, the type would name the subject of its schema
+    kinds = _kinds_of_event(events, sample) if subject is None else []
+    return [finding, *(kinds or [_by_topic()]), *left_over]
 
 
 def _object(value: bytes | None) -> dict[str, Any] | None:
@@ -464,26 +466,35 @@ def _place(source: Mapping[str, Any]) -> tuple[Any, ...]:
     return source.get("db"), source.get("schema"), source.get("table") or source.get("collection")
 
 
-def _kinds_of_event(events: Sequence[Mapping[str, Any]], sample: Sample) -> Iterator[Finding]:
-    """Several types on one topic: CloudEvents, or a field that names them.
-
-    They say so without settings: the place for those of a table per type is `settings` here.
-    """
+def _kinds_of_event(events: Sequence[Mapping[str, Any]], sample: Sample) -> list[Finding]:
+    """Several types on one topic: CloudEvents, or a field that names them."""
     binary = [dict(record.headers).get("ce_type") for record in sample.records]
     if any(binary):
         types = {each.decode("utf-8", "replace") for each in binary if each}
-        yield Finding(f"CloudEvents, their type in the header ce_type: {_listed(types)}")
-        return
+        return _cloud_events(f"CloudEvents, their type in the header ce_type: {_listed(types)}")
     if sum(event.keys() >= _CLOUD_EVENT for event in events) >= _ENOUGH * len(events):
         types = {str(event.get("type")) for event in events}
-        yield Finding(f"CloudEvents, their type in the field type: {_listed(types)}")
-        return
+        what = f"CloudEvents, their type in the field type: {_listed(types)}"
+        if all(isinstance(event.get("data"), dict) for event in events):
+            return _cloud_events(what)
+        # not all have data that is an object: then the event itself is the row
+        return [Finding(what), _by_field("type")]
     for name in _TYPE_FIELDS:
         values = [event.get(name) for event in events]
         texts = {each for each in values if isinstance(each, str)}
         if all(isinstance(each, str) for each in values) and 1 < len(texts) <= _MOST_TYPES:
-            yield Finding(f"Several types in one table, by the field {name}: {_listed(texts)}")
-            return
+            what = f"{len(texts):,} types, named by the field {name}: {_listed(texts)}"
+            return [Finding(what), _by_field(name)]
+    return []
+
+
+def _cloud_events(what: str) -> list[Finding]:
+    tables = Finding("A table for each type", {"tables": {"each": "{type}"}})
+    return [Finding(what, {"envelope": {"format": "cloudevents"}}), tables]
+
+
+def _by_field(name: str) -> Finding:
+    return Finding("A table for each type", {"tables": {"each": f"{{field:{name}}}"}})
 
 
 # What is noticed beside the format, and the words for it.
