@@ -54,3 +54,12 @@ def test_another_owner_begins_with_nothing() -> None:
     # made for one that is no longer asked about
     assert known.get("b", lambda: known.get("c", lambda: 3, owner=one), owner=other) == 3
     assert known.find("b") is None
+
+
+def test_what_was_taken_belongs_to_one_until_it_is_kept_again() -> None:
+    cache: Cache[str] = Cache(2)
+    cache.keep("a", "first")
+    assert cache.take("a") == "first"
+    assert cache.take("a") is None
+    cache.keep("a", "first")
+    assert cache.take("a") == "first"

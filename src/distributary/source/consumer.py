@@ -55,7 +55,7 @@ _WAIT_SECONDS = 0.1
 _PATIENCE_SECONDS = 30.0
 """Without a record of any partition, after which the broker is believed to be away."""
 _DOWN_SECONDS = 5.0
-"""The same where no broker can be reached at all."""
+"""The same where no broker can be reached, or lets this client in."""
 _OLDEST_MS, _NEWEST_MS = -62_135_596_800_000, 253_402_300_799_999
 """From year 1 to year 9999: producers may write any number for a time, and no table takes more."""
 
@@ -267,11 +267,12 @@ class Client:
     def _keep_patience(self, moved: float, left: _Left, *, strict: bool) -> None:
         """Raise unless there is still hope."""
         error, waited = self._error, time.monotonic() - moved
+        hopeless = error is not None and error.code() in REFUSED | {ALL_BROKERS_DOWN}
+        # not at once: a kept consumer hears only now what happened since the batch before
+        if waited < (_DOWN_SECONDS if hopeless else _PATIENCE_SECONDS):
+            return
         if error is not None and error.code() in REFUSED:
             raise self._refused(error)
-        down = error is not None and error.code() == ALL_BROKERS_DOWN
-        if waited < (_DOWN_SECONDS if down else _PATIENCE_SECONDS):
-            return
         if error is not None:
             raise self._unavailable(error)
         for one in list(left.ends):
