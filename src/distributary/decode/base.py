@@ -440,9 +440,9 @@ class TwoSpeedDecoder(ABC):
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
         """What the engine makes of an array; None where it refuses it."""
 
-    def _rows(self) -> Rows:
-        """No rows yet, of payloads that are read one by one."""
-        raise NotImplementedError("without it `_carefully` must not be that of the base")
+    @abstractmethod
+    def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
+        """Read payloads that the engine refuses or is not sure about."""
 
     def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         patience = 0 if self._engine is None else self._patience
@@ -470,6 +470,14 @@ class TwoSpeedDecoder(ABC):
         if len(quick.doubtful):
             again = np.unique(quick.doubtful)
             self._carefully(array.take(pa.array(again)), positions[again], gathered)
+
+
+class RowByRowDecoder(TwoSpeedDecoder):
+    """Reads what its engine does not take one by one, row after row."""
+
+    @abstractmethod
+    def _rows(self) -> Rows:
+        """No rows yet, of payloads that are read one by one."""
 
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         rows = self._rows()

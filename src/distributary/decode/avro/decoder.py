@@ -35,8 +35,8 @@ from distributary.decode.base import (
     Gathered,
     Positions,
     Quick,
+    RowByRowDecoder,
     Rows,
-    TwoSpeedDecoder,
     owners,
     printable_lines,
     where,
@@ -111,7 +111,7 @@ _ENDLESS = b"\xff" * 9
 """In every way to write the lowest long, which the engine takes for a block of no items."""
 
 
-class AvroDecoder(TwoSpeedDecoder):
+class AvroDecoder(RowByRowDecoder):
     """Decodes the payloads of one schema, or of one branch of a union of records."""
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:

@@ -25,8 +25,8 @@ from distributary.decode.base import (
     Positions,
     Quick,
     RefusedError,
+    RowByRowDecoder,
     Rows,
-    TwoSpeedDecoder,
 )
 from distributary.decode.protobuf.engine import (
     Columns,
@@ -135,7 +135,7 @@ def _utf8(text: Any, label: str) -> Any:
     return text
 
 
-class ProtobufDecoder(TwoSpeedDecoder):
+class ProtobufDecoder(RowByRowDecoder):
     """Decodes the payloads of one message type.
 
     Unsigned 64-bit numbers are decimals, enums are names (a number without a name is kept as
