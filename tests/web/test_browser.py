@@ -17,6 +17,8 @@ from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_pulse
 from distributary.store.base import at
 from distributary.web.reading import Reading
+from tests.changes.logs import NOW, event
+from tests.cli.change_lake import MERGED, ChangeLake
 from tests.web.conftest import TOKEN, Look, Running, Start
 from tests.web.lakes import HOSTILE, WebLake, busy_lake, letter
 
@@ -353,4 +355,29 @@ def test_a_point_of_a_plot_has_its_unit_and_leads_to_its_batch(
     assert "records/s" in plot.locator(".tip").inner_text()
     plot.press("Enter")
     expect(shown.page.locator("h1")).to_contain_text("games #17")
+    assert shown.errors == []
+
+
+MS = NOW // 1000
+
+
+def test_a_table_of_change_data_shows_its_events_by_commit(
+    tmp_path: Path, start: Start, look: Look
+) -> None:
+    shop = ChangeLake(tmp_path)
+    rows = range(1, 6)
+    shop.batch([event(MS + n, "insert", id=n, region="north", price=1.0 * n) for n in rows])
+    shop.batch([event(MS + 10_000, "update", id=2, region="south", price=20.0)])
+    shop.batch([event(MS + 20_000, "delete", id=5)])
+    served, shown = start(shop.lake), look()
+    points = served.get("/api/commits", params={"table": MERGED})["points"]
+    assert [point["events"] for point in points] == [5, 1, 1]
+    shown.open(f"{served.url}/tables/{MERGED}")
+    shown.shoot("change-data")
+    commits = shown.page.locator(
+        "table.grid", has=shown.page.locator("caption", has_text="Commits")
+    )
+    assert "insert 5" in commits.inner_text() and "0 B" not in commits.inner_text()
+    shown.open(f"{served.url}/")
+    shown.shoot("change-data-overview")
     assert shown.errors == []

@@ -484,10 +484,11 @@ def now_with(
     lag = found.lag
     # nobody knows what a process does that cannot be seen from here
     going = live.state in ("running", "unknown")
-    if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
+    if found.as_of is not None:
         # rates of batches that ended long ago say nothing about what comes
-        silent = (backlog.at - (found.as_of or backlog.at)).total_seconds()
+        silent = (now - found.as_of).total_seconds()
         going = going and silent <= _SILENT_SECONDS + 5 * lag.batch_seconds
+    if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
         lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
     lag = judged(lag, running=going)
     return replace(

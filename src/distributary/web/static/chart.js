@@ -94,8 +94,8 @@ function scales(series, width, height, bars, least, from, to) {
   let [first, last] = [Math.min(from ?? Infinity, ...times), Math.max(to ?? -Infinity, ...times)];
   if (first === last) [first, last] = [first - 30_000, last + 30_000];
   // room for half a bar at both ends
-  const pad = bars ? (last - first) / Math.max(times.length, 2) / 2 : 0;
-  [first, last] = [first - pad, last + pad];
+  const pad = bars ? (Math.max(...times) - Math.min(...times)) / Math.max(times.length, 2) / 2 : 0;
+  [first, last] = [Math.min(first, Math.min(...times) - pad), Math.max(last, Math.max(...times) + pad)];
   const top = ceiling(Math.max(...every.map(([, value]) => value), least));
   const inner = width - MARGIN.left - MARGIN.right;
   const x = (t) => MARGIN.left + ((t - first) / (last - first)) * inner;

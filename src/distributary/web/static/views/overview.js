@@ -53,7 +53,7 @@ function tiles(pipelines) {
     tile("Pipelines", number(pipelines.length), states.length ? states.map(([state, count]) => `${count} ${state}`).join(", ") : "none is running", null, bad ? "bad" : ""),
     tile("Tables", compact(sum((each) => each.tables.total)), tableNote({ missing, behind, parked: parkedTables, stale }, sum((each) => each.tables.healthy)), "/tables", missing || behind || parkedTables ? "bad" : stale ? "warn" : ""),
     tile("Records", compact(sum((each) => each.totals.read)), `${compact(sum((each) => each.rows))} rows in tables`, "/tables?sort=rows&order=desc"),
-    tile("Speed", fast.length ? `${compact(sum((each) => each.records_per_second))}/s` : "–", fast.length ? "records, while in a batch" : "nothing runs", null),
+    tile("Speed", fast.length ? `${compact(sum((each) => each.records_per_second))}/s` : "–", fast.length ? "records, while in a batch" : "nothing is read now", null),
     tile("Dead letters", compact(open), open ? "open" : "none open", "/dead-letters", open ? "warn" : ""),
     tile("Parked", compact(parked), parkedTables ? `records, ${counted(parkedTables, "table")}` : "no table", parkedTables ? "/tables?health=parked" : null, parked ? "bad" : ""));
 }

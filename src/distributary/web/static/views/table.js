@@ -38,7 +38,7 @@ export const table = {
         ["pipeline", link(address("pipelines", each.pipeline), each.pipeline)],
         ["schemas", data.about.schema_ids.length ? h("span", {}, link(address("schemas", each.table), counted(data.about.schema_ids.length, "version")), ` (ids ${ids(data.about.schema_ids)})`) : null],
         ["version", data.about.table_version === undefined ? null : number(data.about.table_version)],
-        ["changes", Object.keys(each.changes).length ? Object.entries(each.changes).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") : null],
+        ["changes", Object.keys(each.changes).length ? Object.entries(each.changes).filter(([, count]) => count).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") : null],
         ["newest change", each.last_event ? since(each.last_event) : null],
         ["folder", h("span", { class: "path" }, data.path)],
       ]),
