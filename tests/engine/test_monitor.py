@@ -53,6 +53,7 @@ class Watched:
         return [event for event in self.events if isinstance(event, kind)]
 
     def pulse(self) -> Pulse:
+        self.until(lambda: read_pulse(str(self.folder)) is not None)
         found = read_pulse(str(self.folder))
         assert found is not None
         return found

@@ -39,16 +39,16 @@ def busy(lake):
 
 
 def test_a_pipeline_is_told_whole(busy, noon):
-    now = noon + timedelta(minutes=3)
+    now = noon + timedelta(minutes=1)
     told = status(busy.path, liveness=lambda checkpoint: "running", now=now, tz=UTC)
     games, other = told.pipelines
     assert (games.name, games.state, games.file) == ("games", "running", "games.yaml")
     assert games.last_batch.batch == 3
-    assert (games.as_of, games.age_seconds) == (noon + timedelta(seconds=30), 150.0)
+    assert (games.as_of, games.age_seconds) == (noon + timedelta(seconds=30), 30.0)
     assert games.totals == Counts(400, 330, 40, 30) and games.balanced
     assert games.equation == "read 400 = written 330 + dead letters 40 + parked 30"
     assert games.rows == 330 and games.records_per_second == 20.0
-    assert games.lag_in_words == "730 behind, catching up at 9/s, caught up at 12:03"
+    assert games.lag_in_words == "730 behind, catching up at 9/s, caught up at 12:01"
     worst = games.tables.shown[0]
     assert (worst.table.table, worst.health) == ("go", Health.PARKED)
     assert (games.tables.total, games.tables.healthy) == (3, 2)
@@ -58,6 +58,12 @@ def test_a_pipeline_is_told_whole(busy, noon):
     assert [(r.code, r.count) for r in games.dead_letters.reasons] == [("BAD_MAGIC", 40)]
     # it never registered, so nobody can tell whether it is alive
     assert (other.name, other.state, other.lag_in_words) == ("other", "unknown", "caught up")
+
+
+def test_batches_that_ended_long_ago_make_no_forecast(busy, noon):
+    later = noon + timedelta(minutes=10)
+    told = status(busy.path, pipeline="games", liveness=lambda checkpoint: "running", now=later)
+    assert told.pipelines[0].lag_in_words == "730 behind"
 
 
 @pytest.mark.parametrize("state", ["stopped", "crashed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from distributary.observe.pulse import (
     Pulse,
     Trouble,
     UnderWay,
-    forget_pulse,
+    begin_pulse,
     read_pulse,
     write_failure,
     write_pulse,
@@ -56,11 +57,12 @@ def test_what_is_written_is_read_again(tmp_path: Path, noon) -> None:
         troubled(noon).trouble,
         Backlog(noon, 12, {"t/0": 7, "t/1": 5}),
         UnderWay(4, noon, "stage", 100),
+        ("batch 4 begins",),
     )
     write_pulse(at(tmp_path), whole)
     assert read_pulse(str(tmp_path)) == whole
-    forget_pulse(at(tmp_path))
-    assert read_pulse(str(tmp_path)) is None
+    begin_pulse(at(tmp_path))
+    assert read_pulse(str(tmp_path)) == replace(whole, trouble=None, under_way=None)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_tables_are_searched_sorted_and_paged(page_of_busy: Running) -> None:
     told = page_of_busy.get("/api/tables")
     assert (told["total"], told["pages"]) == (4, 1)
     assert told["tables"][0]["table"]["table"] == "silver_go"
-    none = {"missing": 0, "behind": 0, "stale": 0}
+    none = {"missing": 0, "behind": 0, "stale": 0, "absent": 0}
     assert told["counts"] == {**none, "parked": 1, "healthy": 3}
     names = [t["table"]["table"] for t in page_of_busy.get("/api/tables?sort=table")["tables"]]
     assert names == sorted(names)
@@ -273,3 +274,44 @@ def test_more_live_pages_than_allowed_are_asked_to_come_back(
                 return stream.status_code == 200
 
         eventually(is_open, seconds=60)
+
+
+def test_settings_are_shown_without_secrets(own: Path, start: Start) -> None:
+    WebLake(own)
+    file = own / "games.yaml"
+    file.write_text(
+        f"""
+name: games
+source:
+  type: kafka
+  bootstrap_servers: 127.0.0.1:1
+  topics: [wrapper]
+  options: {{kafka.sasl.jaas.config: "a secret of the tests"}}
+registry: {{path: {own}/schemas}}
+payload: {{format: protobuf}}
+tables: {{each: "silver_{{type}}"}}
+lake: {{path: {own}}}
+"""
+    )
+    served = start(own, file=str(file))
+    found = served.get("/api/settings", params={"pipeline": "games"})
+    shown = {row["key"]: row["value"] for row in found["settings"]}
+    assert shown["source.bootstrap_servers"] == "127.0.0.1:1" and found["why"] is None
+    assert "a secret of the tests" not in json.dumps(found)
+    # a file that only the lake names is not opened
+    other = start(own).get("/api/settings", params={"pipeline": "games"})
+    assert other["why"]["code"] == "FILE_NOT_TRUSTED" and other["settings"] == []
+
+
+def test_columns_that_came_later_are_told(page_of_busy: Running) -> None:
+    # of those that the history names, the table itself has none any more
+    columns = page_of_busy.get("/api/tables/silver_chess")["about"]["columns"]
+    assert {column["name"]: column["added"] for column in columns}["move"] is None
+
+
+def test_the_newest_rows_come_first(own: Path, start: Start) -> None:
+    lake = WebLake(own)
+    lake.rows("silver_chess", 3, first=100)
+    told = start(own).get("/api/preview", params={"table": "silver_chess"})
+    offset = [column["name"] for column in told["columns"]].index("_offset")
+    assert [row[offset] for row in told["rows"]][:4] == ["102", "101", "100", "11"]

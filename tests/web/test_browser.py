@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
+from distributary.engine.claim import Claim
+from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
+from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_pulse
+from distributary.store.base import at
 from distributary.web.reading import Reading
+from tests.changes.logs import NOW, event
+from tests.cli.change_lake import MERGED, ChangeLake
 from tests.web.conftest import TOKEN, Look, Running, Start
-from tests.web.lakes import HOSTILE, WebLake, letter
+from tests.web.lakes import HOSTILE, WebLake, busy_lake, letter
 
 ID = dead_letter_id("games", "life", "wrapper", 0, 20)
 ADDRESSES = {
@@ -164,7 +172,9 @@ def test_the_page_asks_for_little_and_the_ledger_is_read_once(
 
     monkeypatch.setattr(reading.ledger, "tables", never)
     assert reading.health() is first
-    assert reading.status() is reading.status()
+    reading.status()
+    monkeypatch.setattr("distributary.web.reading.settled_status", never)
+    assert [each.name for each in reading.status().pipelines] == ["games"]
 
 
 def test_an_empty_lake_says_what_to_do(tmp_path: Path, start: Start, look: Look) -> None:
@@ -255,4 +265,120 @@ def test_discard_asks_shows_and_does(own: Path, start: Start, look: Look) -> Non
     page.get_by_role("button", name="Close").click()
     # the page behind has noticed by itself
     expect(page.locator("main")).not_to_contain_text("NULL_VALUE")
+    assert shown.errors == []
+
+
+def test_the_page_opens_before_there_is_a_lake(tmp_path: Path, start: Start, look: Look) -> None:
+    place = tmp_path / "lake"
+    served, shown = start(place), look()
+    shown.open(f"{served.url}/")
+    words = shown.page.locator("main").inner_text()
+    assert "distributary demo games" in words and str(place) in words
+    for path in ("/tables", "/batches", "/dead-letters", "/schemas"):
+        shown.open(served.url + path)
+        assert shown.page.locator(".problem").count() == 0, path
+    assert not place.exists()
+    shown.open(f"{served.url}/")
+    WebLake(place).settle(0, {"silver_chess": "chess"})
+    expect(shown.page.locator("article.pipeline h3")).to_have_text("games", timeout=30_000)
+    assert shown.errors == []
+
+
+def troubled(lake: WebLake, **changes: object) -> Pulse:
+    """What a run says that has lost its broker, and is alive."""
+    checkpoint = at(str(lake.path / "_checkpoints" / lake.pipeline))
+    error = SourceUnavailableError(
+        f"the broker does not answer {HOSTILE}",
+        where="127.0.0.1:9092",
+        next_step="start it, or correct `source.bootstrap_servers`",
+    )
+    facts = {name: str(value) for name, value in error.as_dict().items() if name != "context"}
+    now = datetime.now(UTC)
+    found = Pulse(
+        now,
+        Trouble(now - timedelta(minutes=3), 25, now + timedelta(seconds=40), facts),
+        Backlog(now, 1234, {"wrapper/1": 1000, f"{HOSTILE}/0": 234}),
+        UnderWay(20, now - timedelta(seconds=50), "stage", 400),
+        (f"WARNING games failed: the broker does not answer {HOSTILE}", "the last line"),
+    )
+    write_pulse(checkpoint, replace(found, **changes))  # type: ignore[arg-type]
+    return found
+
+
+def test_a_pipeline_that_retries_is_seen_everywhere(
+    tmp_path: Path, start: Start, look: Look
+) -> None:
+    lake = busy_lake(tmp_path / "lake")
+    claim = Claim.take(at(str(lake.path / "_checkpoints" / "games")), lease=60)
+    try:
+        troubled(lake)
+        served = start(lake.path)
+        for phone, dark in ((False, False), (True, False), (False, True)):
+            shown = look(phone=phone, dark=dark)
+            name = "-phone" if phone else "-dark" if dark else ""
+            shown.open(f"{served.url}/")
+            shown.shoot(f"retrying{name}")
+            words = shown.page.locator("main").inner_text()
+            assert "Retrying." in words and "SOURCE_UNAVAILABLE" in words and HOSTILE in words
+            shown.open(f"{served.url}/pipelines/games")
+            shown.shoot(f"retrying-pipeline{name}")
+            words = shown.page.locator("main").inner_text()
+            assert "1,234" in words and "25 attempts" in words and "the last line" in words
+            assert "#20 of 400 records, step stage" in words
+            assert shown.page.locator("main img").count() == 0
+            assert shown.page.evaluate("document.documentElement.scrollWidth") <= (
+                390 if phone else 1400
+            )
+            shown.open(f"{served.url}/errors/SOURCE_UNAVAILABLE")
+            assert "is retrying because of it" in shown.page.locator("main").inner_text()
+            assert shown.errors == []
+        # all is well again, without a reload
+        shown.open(f"{served.url}/pipelines/games")
+        troubled(lake, trouble=None)
+        expect(shown.page.locator(".title .badge")).to_have_text("running", timeout=30_000)
+        assert "Retrying" not in shown.page.locator("main").inner_text()
+    finally:
+        claim.release()
+    troubled(lake)
+    expect(shown.page.locator(".title .badge")).to_have_text("stopped", timeout=30_000)
+    assert "Retrying" not in shown.page.locator("main").inner_text()
+
+
+def test_a_point_of_a_plot_has_its_unit_and_leads_to_its_batch(
+    page_of_busy: Running, look: Look
+) -> None:
+    shown = look()
+    shown.open(f"{page_of_busy.url}/pipelines/games")
+    plot = shown.page.locator(".plot").first
+    plot.focus()
+    for _ in range(3):
+        plot.press("ArrowLeft")
+    assert "records/s" in plot.locator(".tip").inner_text()
+    plot.press("Enter")
+    expect(shown.page.locator("h1")).to_contain_text("games #17")
+    assert shown.errors == []
+
+
+MS = NOW // 1000
+
+
+def test_a_table_of_change_data_shows_its_events_by_commit(
+    tmp_path: Path, start: Start, look: Look
+) -> None:
+    shop = ChangeLake(tmp_path)
+    rows = range(1, 6)
+    shop.batch([event(MS + n, "insert", id=n, region="north", price=1.0 * n) for n in rows])
+    shop.batch([event(MS + 10_000, "update", id=2, region="south", price=20.0)])
+    shop.batch([event(MS + 20_000, "delete", id=5)])
+    served, shown = start(shop.lake), look()
+    points = served.get("/api/commits", params={"table": MERGED})["points"]
+    assert [point["events"] for point in points] == [5, 1, 1]
+    shown.open(f"{served.url}/tables/{MERGED}")
+    shown.shoot("change-data")
+    commits = shown.page.locator(
+        "table.grid", has=shown.page.locator("caption", has_text="Commits")
+    )
+    assert "insert 5" in commits.inner_text() and "0 B" not in commits.inner_text()
+    shown.open(f"{served.url}/")
+    shown.shoot("change-data-overview")
     assert shown.errors == []

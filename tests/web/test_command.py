@@ -36,9 +36,15 @@ def refused(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, document["error"]["code"]
 
 
-def test_a_lake_that_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
-    assert refused(capfd, "--lake", "nowhere") == (2, "NOT_FOUND")
-    assert refused(capfd) == (2, "NOT_FOUND")
+def test_a_lake_that_is_not_there_yet_is_no_reason_to_refuse(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = str(taken.getsockname()[1])
+        # it would have been shown
+        assert refused(capfd, "--lake", "nowhere", "--port", port) == (1, "PORT_TAKEN")
+        assert refused(capfd, "--port", port) == (1, "PORT_TAKEN")
+    assert not Path("nowhere").exists()
 
 
 def test_other_addresses_need_a_token(

@@ -77,12 +77,24 @@ def keep_pandas_out() -> None:
         sys.meta_path.remove(absent)
 
 
-def find_lake(call: Invocation, lake: str | None = None, file: Path | None = None) -> Lake:
-    """By `--lake`, by the pipeline file, by the environment, or in the usual places."""
-    from distributary.store.base import local_path
+def find_lake(
+    call: Invocation, lake: str | None = None, file: Path | None = None, *, empty: bool = False
+) -> Lake:
+    """By `--lake`, by the pipeline file, by the environment, or in the usual places.
 
-    found = _named_lake(call, lake, file) or _usual_lake()
+    With `empty` also one in which no pipeline has run yet.
+    """
+    from distributary.store.base import absolute, local_path
+
+    try:
+        found = _named_lake(call, lake, file) or _usual_lake()
+    except ConfigError as error:
+        if not empty or error.code is not ErrorCode.NOT_FOUND:
+            raise
+        found = Lake(absolute(PLACES[0]), "nothing else was found")
     call.out.step(f"lake {found.path} ({found.found_by})")
+    if empty:
+        return found
     home = local_path(layout.join(found.path, layout.HOME))
     if home is not None and not home.is_dir():
         raise ConfigError(

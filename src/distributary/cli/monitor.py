@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import Lake, find_lake, load_file, read_text
+from distributary.cli.lakes import find_lake, load_file, read_text
 from distributary.cli.output import Paper, styled
 from distributary.cli.verb import (
     LOOK,
@@ -115,16 +115,11 @@ def ui(
     """
     import secrets
 
-    from distributary.store.base import local_path
     from distributary.web.app import Settings, make_dashboard
     from distributary.web.serve import address_of, bind, serve
 
-    folder = local_path(lake) if lake is not None and file is None else None
-    if folder is not None and folder.is_dir():
-        # also one in which nothing has run yet: the page says what to do then
-        found = Lake(str(folder), "--lake")
-    else:
-        found = find_lake(call, lake, file)
+    # also one in which nothing has run yet: the page says what to do then
+    found = find_lake(call, lake, file, empty=True)
     token = secrets.token_urlsafe(24) if new_token else _token(host, token_file)
     proxies = tuple(map(_proxy, trusted_proxy or ()))
     listening = bind(host, port)

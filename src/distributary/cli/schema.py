@@ -124,6 +124,9 @@ def _draw_clashes(paper: Paper, found: Sequence[Clash]) -> None:
 
 
 def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:
+    from distributary.model.table import Role
+    from distributary.observe.health import DERIVED, written_rows
+
     now = datetime.now(UTC)
     several = len({table.pipeline for table in tables}) > 1
     numbers = ("ROWS>", "COLUMNS>", "SIZE>", "BATCHES>")
@@ -133,10 +136,12 @@ def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:
         ([*_table_cells(t, now), *([t.pipeline] if several else [])] for t in tables),
         indent=0,
     )
-    paper.line(
-        f"{counted(len(tables), 'table')}, {counted(sum(t.rows or 0 for t in tables), 'row')}, "
-        f"{size(sum(t.bytes for t in tables))}"
-    )
+    letters = sum(t.rows or 0 for t in tables if t.role == Role.DEAD_LETTERS)
+    made = sum(t.rows or 0 for t in tables if t.role in DERIVED)
+    parts = [counted(len(tables), "table"), counted(written_rows(tables), "row")]
+    parts += [f"{counted(made, 'row')} made of logs"] if made else []
+    parts += [counted(letters, "dead letter")] if letters else []
+    paper.line(", ".join([*parts, size(sum(t.bytes for t in tables))]))
 
 
 def _table_cells(table: TableSummary, now: datetime) -> list[Words]:

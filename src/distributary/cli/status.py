@@ -50,6 +50,7 @@ _HEALTH_COLOURS = {
     "behind": "bold red",
     "parked": "red",
     "stale": "yellow",
+    "absent": "dim",
     "healthy": "green",
 }
 _RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}

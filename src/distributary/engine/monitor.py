@@ -28,14 +28,19 @@ from distributary.observe.events import (
     Failed,
     Idle,
     Recovered,
+    RegistryAsked,
     StepFinished,
 )
+from distributary.observe.journal import line_of
+from distributary.observe.log_format import LogFormat, spell
 from distributary.observe.pulse import (
+    MOST_LINES,
     MOST_PARTITIONS,
     Backlog,
     Pulse,
     Trouble,
     UnderWay,
+    read_pulse,
     write_pulse,
 )
 from distributary.source.base import BatchInput, Position
@@ -52,6 +57,9 @@ _FAR = timedelta(minutes=1).total_seconds()
 """A record's own time that differs by more from when it came is not when it was produced."""
 _LONGEST_KEPT = timedelta(days=30).total_seconds()
 """Where nobody saw it come: a record that says it is older than this says nothing about delay."""
+_LONGEST_LINE = 500
+_WITHOUT_LINE = (Beat, StepFinished, RegistryAsked)
+"""Events that are too many for the few lines that are kept."""
 _STEPS = {"plan": "stage", "stage": "manifest", "manifest": "publish", "publish": "settle"}
 
 
@@ -124,7 +132,9 @@ class Monitor:
         self._pipeline, self._bus, self._checkpoint = pipeline, bus, checkpoint
         self._ends, self._is_owner, self._mask, self._every = ends, is_owner, mask, every
         self._lock = threading.Lock()
-        self._pulse = Pulse(datetime.now(UTC))
+        before = read_pulse(checkpoint.address) or Pulse(datetime.now(UTC))
+        self._pulse = replace(before, trouble=None, under_way=None)
+        self._lines = deque(before.lines, maxlen=MOST_LINES)
         self._position: Position | None = None
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
         self._noticed = False
@@ -187,6 +197,9 @@ class Monitor:
     def _hear(self, event: Event) -> None:
         with self._lock:
             now = self._pulse
+            if not isinstance(event, _WITHOUT_LINE):
+                line = spell(line_of(event).masked(self._mask), LogFormat.TEXT)
+                self._lines.append(line[:_LONGEST_LINE])
             match event:
                 case BatchStarted():
                     batch = UnderWay(event.batch, event.at, "plan", event.records)
@@ -292,7 +305,7 @@ class Monitor:
     def _write(self) -> None:
         self._written = time.monotonic()
         with self._lock:
-            pulse = replace(self._pulse, at=datetime.now(UTC))
+            pulse = replace(self._pulse, at=datetime.now(UTC), lines=tuple(self._lines))
         write_pulse(self._checkpoint, pulse)
 
 

@@ -41,7 +41,7 @@ from distributary.errors import DistributaryError, DivergedError, FencedError, O
 from distributary.observe.events import EventBus
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, pin, register
-from distributary.observe.pulse import forget_pulse, write_failure
+from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
@@ -189,7 +189,7 @@ class Pipeline:
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
         if lane == "stream":
-            forget_pulse(self.checkpoint)
+            begin_pulse(self.checkpoint)
         context: RunContext | None = None
         try:
             context = self._context(spark, self._checkpoint(lane), claim, lane)

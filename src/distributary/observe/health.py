@@ -51,6 +51,8 @@ class Health(StrEnum):
     PARKED = "parked"
     STALE = "stale"
     """It has been quiet for much longer than it usually is."""
+    ABSENT = "absent"
+    """It is not there, and never was: nothing came for it yet."""
     HEALTHY = "healthy"
 
 
@@ -76,6 +78,7 @@ class Ranking:
     behind: int
     parked: int
     stale: int
+    absent: int
     healthy: int
     healthy_not_shown: int
     """The `985 healthy` of a page that shows fifteen of a thousand."""
@@ -89,6 +92,11 @@ def assess(table: TableSummary, *, as_of: datetime, loss: Loss | None = None) ->
     freshness = table.freshness(as_of)
     if loss is not None or table.parked_batches:
         return TableHealth(table, Health(loss or Health.PARKED), freshness)
+    if table.version is None:
+        return TableHealth(table, Health.ABSENT, freshness)
+    if table.role == Role.DEAD_LETTERS:
+        # that no more of them come is good news
+        return TableHealth(table, Health.HEALTHY, freshness)
     if freshness is None or table.last_commit is None or table.batches < _ENOUGH_BATCHES:
         return TableHealth(table, Health.HEALTHY, freshness)
     lived = (table.last_commit - table.first_seen).total_seconds()
@@ -137,6 +145,12 @@ def _badness(item: TableHealth) -> tuple[int, float, float, str]:
 
 DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY)})
 _THREADS = 8
+
+
+def written_rows(tables: Iterable[TableSummary]) -> int:
+    """Rows that batches have written: without dead letters, and without what is made of a log."""
+    apart = DERIVED | {str(Role.DEAD_LETTERS)}
+    return sum(table.rows or 0 for table in tables if table.role not in apart)
 
 
 def with_measures(

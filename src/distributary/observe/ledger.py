@@ -38,7 +38,7 @@ from distributary.delta.tables import (
     read_rows,
 )
 from distributary.model import layout
-from distributary.model.ledger import BATCHES, RULE, SCHEMAS, TABLES
+from distributary.model.ledger import BATCHES, OP_COLUMNS, RULE, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
 from distributary.observe.recording import (
@@ -475,6 +475,7 @@ class Ledger:
     def commits(self, table: str, *, pipeline: str, since: int) -> pa.Table:
         """What batches from number `since` on did to one table, the newest last."""
         columns = ["lane", "batch", "at", "records", "rows", "bytes", "outcome", "version", "error"]
+        columns += OP_COLUMNS.values()
         where = both(same(pipeline=pipeline, table=table), pc.field("batch") >= since)
         return self._tables.read(columns, where).sort_by([("at", "ascending")])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,8 @@ from distributary.store.base import Store, at
 
 FORMAT = 1
 _PULSE, _FAILURE = "pulse.json", "failure.json"
+MOST_LINES = 60
+"""Lines of its log that a run keeps for others."""
 MOST_PARTITIONS = 1000
 """Partitions whose lag is told one by one; the sum is of all."""
 
@@ -74,6 +76,8 @@ class Pulse:
     trouble: Trouble | None = None
     backlog: Backlog | None = None
     under_way: UnderWay | None = None
+    lines: tuple[str, ...] = ()
+    """Its last words, the newest at the end; also those of the run before."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -91,10 +95,11 @@ def read_pulse(checkpoint: str) -> Pulse | None:
         return None
 
 
-def forget_pulse(checkpoint: Store) -> None:
-    """Another process owns the checkpoint now: what the one before said is no longer so."""
-    with suppress(OSError):
-        checkpoint.remove(_PULSE)
+def begin_pulse(checkpoint: Store) -> None:
+    """Another process owns the checkpoint now: what the one before did is no longer under way."""
+    found = read_pulse(checkpoint.address)
+    if found is not None:
+        write_pulse(checkpoint, replace(found, trouble=None, under_way=None))
 
 
 def _pulse(content: Mapping[str, Any]) -> Pulse:
@@ -125,6 +130,7 @@ def _pulse(content: Mapping[str, Any]) -> Pulse:
             step=str(batch["step"]),
             records=None if batch["records"] is None else int(batch["records"]),
         ),
+        lines=tuple(str(line) for line in content.get("lines", ())),
     )
 
 

@@ -17,7 +17,14 @@ from distributary.model.change import OPS
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters, Reason
-from distributary.observe.health import SHOWN, Ranking, losses_of, rank, with_measures
+from distributary.observe.health import (
+    SHOWN,
+    Ranking,
+    losses_of,
+    rank,
+    with_measures,
+    written_rows,
+)
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 from distributary.observe.pipelines import (
@@ -284,6 +291,7 @@ def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetim
 
 
 _RUNS = ("running", "retrying")
+_SILENT_SECONDS = 60.0
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
@@ -327,7 +335,7 @@ class PipelineStatus:
     equation: str
     balanced: bool
     rows: int
-    """Written to all its tables, dead letters not counted."""
+    """Written to its tables; dead letters, and what is made of a log, do not count."""
     records_per_second: float | None
     """While batches are under way, over the last ones; None when it does not run."""
     lag: Forecast
@@ -373,6 +381,25 @@ def status(
     storage_options: StorageOptions | None = None,
 ) -> Status:
     """How the pipelines of a lake stand; an empty lake has none."""
+    found = settled_status(
+        lake, pipeline=pipeline, now=now, shown=shown, storage_options=storage_options
+    )
+    pipelines = (
+        now_with(each, live_of(each.checkpoint, liveness), now=found.now, tz=tz)
+        for each in found.pipelines
+    )
+    return replace(found, pipelines=tuple(pipelines))
+
+
+def settled_status(
+    lake: str,
+    *,
+    pipeline: str | None = None,
+    now: datetime | None = None,
+    shown: int = SHOWN,
+    storage_options: StorageOptions | None = None,
+) -> Status:
+    """The same by the lake alone; `now_with` adds what processes do."""
     if storage_options:
         introduce(lake, storage_options)
     ledger = Ledger(lake, storage_options=storage_options).hold()
@@ -402,7 +429,7 @@ def status(
             found = with_measures(lake, first, storage_options=storage_options)
             items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
             ranking = replace(ranking, shown=tuple(items))
-        settled = PipelineStatus(
+        return PipelineStatus(
             name=name,
             state="unknown",
             file=card.file if card else "",
@@ -413,7 +440,7 @@ def status(
             totals=totals,
             equation=totals.equation(),
             balanced=totals.balanced,
-            rows=sum(t.rows or 0 for t in mine if t.role != Role.DEAD_LETTERS),
+            rows=written_rows(mine),
             records_per_second=our_rate([b for b in current if b.batches == 1]),
             lag=lag,
             lag_in_words="",
@@ -424,7 +451,6 @@ def status(
             expectations=rule_statuses(rules[name]),
             catalog=read_catalog_state(lake, name),
         )
-        return now_with(settled, live_of(checkpoint, liveness), now=moment, tz=tz)
 
     wanted = sorted(names if pipeline is None else names & {pipeline})
     return Status(lake, moment, tuple(one(name) for name in wanted))
@@ -453,23 +479,28 @@ def now_with(
     found: PipelineStatus, live: Live, *, now: datetime, tz: tzinfo | None = None
 ) -> PipelineStatus:
     """What the ledger says of a pipeline, with what its process does now."""
-    running, pulse = live.state in _RUNS, live.pulse
+    pulse = live.pulse
     backlog = None if pulse is None else pulse.backlog
     lag = found.lag
+    # nobody knows what a process does that cannot be seen from here
+    going = live.state in ("running", "unknown")
+    if found.as_of is not None:
+        # rates of batches that ended long ago say nothing about what comes
+        silent = (now - found.as_of).total_seconds()
+        going = going and silent <= _SILENT_SECONDS + 5 * lag.batch_seconds
     if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
         lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
-    # nobody knows what a process does that cannot be seen from here
-    lag = judged(lag, running=running or live.state == "unknown")
+    lag = judged(lag, running=going)
     return replace(
         found,
         state=live.state,
         failure=live.failure,
         age_seconds=None if found.as_of is None else max((now - found.as_of).total_seconds(), 0.0),
-        records_per_second=found.records_per_second if running else None,
+        records_per_second=found.records_per_second if live.state == "running" else None,
         lag=lag,
         lag_in_words=lag.words(now=now, tz=tz),
         backlog=backlog,
-        under_way=pulse.under_way if running and pulse is not None else None,
+        under_way=pulse.under_way if live.state in _RUNS and pulse is not None else None,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 
 from distributary.delta.tables import reaching, read_rows
 from distributary.evolve.types import sql_name
+from distributary.model.ledger import OP_COLUMNS
 from distributary.observe.health import Readable
 from distributary.observe.log_format import plain
 
@@ -26,14 +28,18 @@ WINDOWS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "
 MOST_POINTS = 180
 _MOST_PIPELINES = 6
 _MICROS = 1_000_000
+_PAUSE_SECONDS = 60.0
+"""Batches that are further apart than this, and than is usual, have a gap between them."""
 
 
-def of_pipelines(timeline: pa.Table, *, window: str, only: str | None = None) -> dict[str, Any]:
-    """Throughput, lag and freshness of each pipeline, up to the newest batch of all of them."""
+def of_pipelines(
+    timeline: pa.Table, *, window: str, now: datetime, only: str | None = None
+) -> dict[str, Any]:
+    """Throughput, lag and freshness of each pipeline, up to now."""
     ends = _micros(timeline["finished_at"])
-    end = int(ends.max()) if len(ends) else 0
+    end = int(now.timestamp() * _MICROS)
     seconds = WINDOWS[window]
-    begin = end - seconds * _MICROS if seconds else (int(ends.min()) if len(ends) else 0)
+    begin = end - seconds * _MICROS if seconds else (int(ends.min()) if len(ends) else end)
     names = np.array(timeline["pipeline"].to_pylist(), dtype=object)
     inside = ends >= begin
     wanted = [only] if only is not None else sorted(set(names[inside]))[:_MOST_PIPELINES]
@@ -59,11 +65,20 @@ def of_table(commits: pa.Table) -> list[dict[str, Any]]:
     return [
         {
             "at": some[-1][0]["at"],
+            "batch": some[-1][0]["batch"],
             "rows": sum(row["rows"] or 0 for row, _ in some),
+            "events": sum(events_of(row) or 0 for row, _ in some),
             "pause": max((pause for _, pause in some if pause is not None), default=None),
         }
         for some in groups.values()
     ]
+
+
+def events_of(commit: Mapping[str, Any]) -> int | None:
+    """Changes of the source in a commit; None where its table is not made of changes."""
+    counts = [commit[column] for column in OP_COLUMNS.values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _points(batches: pa.Table) -> list[dict[str, Any]]:
@@ -81,7 +96,7 @@ def _points(batches: pa.Table) -> list[dict[str, Any]]:
     last = np.append(np.flatnonzero(np.diff(groups)), count - 1)
     lags, ages = batches["lag_records"].to_pylist(), batches["lag_seconds"].to_pylist()
     numbers = batches["batch"].to_pylist()
-    return [
+    points = [
         {
             "at": _moment(int(ends[at])),
             "batch": numbers[at],
@@ -93,6 +108,23 @@ def _points(batches: pa.Table) -> list[dict[str, Any]]:
         }
         for n, at in enumerate(last)
     ]
+    return _with_gaps(points, starts[np.append(0, last[:-1] + 1)], ends[last])
+
+
+def _with_gaps(
+    points: list[dict[str, Any]], starts: np.ndarray, ends: np.ndarray
+) -> list[dict[str, Any]]:
+    """The points, with one that says nothing wherever the pipeline stood still in between."""
+    pauses = starts[1:] - ends[:-1]
+    usual = float(np.median(pauses)) if len(pauses) else 0.0
+    longest = _PAUSE_SECONDS * _MICROS + 5 * max(usual, 0.0)
+    found: list[dict[str, Any]] = []
+    for n, point in enumerate(points):
+        if n and pauses[n - 1] > longest:
+            middle = int(ends[n - 1] + pauses[n - 1] // 2)
+            found.append({**dict.fromkeys(point), "at": _moment(middle)})
+        found.append(point)
+    return found
 
 
 def _micros(column: pa.ChunkedArray) -> np.ndarray:
@@ -154,9 +186,24 @@ def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, se
         missing = limit - sum(map(len, parts))
         if missing <= 0:
             break
-        parts.append(_head(fragment, live.schema, light, missing))
+        parts.append(_last(fragment, live.schema, light, missing))
     whole = pa.concat_tables(parts) if parts else live.schema.empty_table().select(light)
     return whole, heavy
+
+
+def _last(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
+    """The last rows of a file, the last one first; of a large file the first ones."""
+    groups = fragment.metadata
+    sizes = (
+        groups.row_group(g).column(n).total_uncompressed_size
+        for g in range(groups.num_row_groups)
+        for n in range(groups.num_columns)
+    )
+    if sum(sizes) > _MOST_BYTES:
+        return _head(fragment, schema, columns, rows)
+    found = fragment.to_table(schema=schema, columns=columns)
+    found = found.slice(max(len(found) - rows, 0))
+    return found.take(np.arange(len(found))[::-1])
 
 
 def _head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:

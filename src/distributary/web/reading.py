@@ -28,7 +28,7 @@ from distributary.observe.status import (
     Status,
     live_of,
     now_with,
-    status,
+    settled_status,
 )
 from distributary.publish.parking import Loss
 from distributary.store.base import local_path
@@ -148,6 +148,8 @@ class Reading:
         self.options = options
         self._file = file
         self.ledger = Ledger(lake, storage_options=options)
+        self._seen = False
+        """Whether the lake was ever there."""
         self._memo = Memo()
         self._versions = Versions(options)
         remote = local_path(lake) is None
@@ -156,9 +158,11 @@ class Reading:
         )
 
     def require(self) -> None:
-        """A clear word where the lake is gone."""
+        """A clear word where the lake is gone; one that is not there yet is empty."""
         folder = local_path(self.lake)
-        if folder is not None and not folder.is_dir():
+        if folder is None or folder.is_dir():
+            self._seen = True
+        elif self._seen:
             raise DistributaryError(
                 "the lake is not there (any more)",
                 code=ErrorCode.LAKE_UNAVAILABLE,
@@ -170,7 +174,7 @@ class Reading:
     def writable(self) -> bool:
         """Whether anything can be mended here at all."""
         folder = local_path(self.lake)
-        return folder is None or os.access(folder, os.W_OK)
+        return folder is None or not folder.is_dir() or os.access(folder, os.W_OK)
 
     def version(self, ledger_table: str) -> Version:
         """The version of one of the ledger's tables."""
@@ -219,19 +223,18 @@ class Reading:
         settled = self._memo.get(
             "status",
             (*ledger, self._letter_versions(), tuple(live), losses),
-            lambda: status(
-                self.lake,
-                liveness=lambda checkpoint: "unknown",
-                tz=UTC,
-                shown=SHOWN,
-                storage_options=self.options,
-            ),
+            lambda: settled_status(self.lake, shown=SHOWN, storage_options=self.options),
         )
         pipelines = (
             now_with(each, live.get(each.checkpoint, Live()), now=now, tz=UTC)
             for each in settled.pipelines
         )
         return replace(settled, now=now, pipelines=tuple(pipelines))
+
+    def lines(self, checkpoint: str) -> tuple[str, ...]:
+        """What the run of a checkpoint has said last."""
+        live = self._now().get(checkpoint)
+        return live.pulse.lines if live is not None and live.pulse is not None else ()
 
     def pipeline(self, name: str) -> PipelineStatus:
         """How one pipeline stands."""

@@ -10,9 +10,11 @@ from typing import Any
 from starlette.requests import Request
 
 from distributary import __version__
+from distributary.config.show import as_json
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
+from distributary.observe.pulse import Backlog
 from distributary.observe.rows import BatchRow
 from distributary.observe.status import PipelineStatus
 from distributary.web.answers import Reads, not_found, parts_of, some, text, whole, wrong
@@ -52,20 +54,27 @@ def reads(lake: Reading) -> Reads:
         return {
             "now": datetime.now(UTC),
             "writable": lake.writable,
-            "pipeline": found,
+            "pipeline": replace(found, backlog=_some_partitions(found.backlog)),
+            "partitions": len(found.backlog.partitions) if found.backlog else 0,
+            "lines": lake.lines(found.checkpoint),
             "batches": [replace(b, ranges=()) for b in reversed(batches)],
         }
+
+    def settings(request: Request) -> dict[str, Any]:
+        name = text(request, "pipeline") or ""
+        try:
+            found = as_json(lake.settings(name))
+        except DistributaryError as error:
+            return {"file": "", "settings": [], "why": parts_of(error)}
+        return {"file": found["file"], "settings": found["settings"], "why": None}
 
     def series(request: Request) -> dict[str, Any]:
         window = text(request, "window") or "all"
         if window not in WINDOWS:
             raise wrong("window", f"one of {', '.join(WINDOWS)}")
         only = text(request, "pipeline")
-        return lake.remember(
-            ("series", window, only),
-            "batches",
-            make=lambda: of_pipelines(lake.ledger.timeline(COLUMNS), window=window, only=only),
-        )
+        timeline = lake.remember("timeline", "batches", make=lambda: lake.ledger.timeline(COLUMNS))
+        return of_pipelines(timeline, window=window, now=datetime.now(UTC), only=only)
 
     def batches(request: Request) -> dict[str, Any]:
         only = text(request, "pipeline")
@@ -100,6 +109,7 @@ def reads(lake: Reading) -> Reads:
     return {
         "/api/overview": overview,
         "/api/pipelines/{name:path}": pipeline,
+        "/api/settings": settings,
         "/api/series": series,
         "/api/healing": lambda request: healing.of(lake.pipeline(text(request, "pipeline") or "")),
         "/api/batches": batches,
@@ -146,8 +156,8 @@ def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
 def _short(status: PipelineStatus) -> dict[str, Any]:
     """What the first page shows of a pipeline."""
     names = ("name", "state", "as_of", "failure", "totals", "balanced", "equation", "rows")
-    more = ("records_per_second", "lag", "lag_in_words", "dead_letters", "parked")
-    counts = ("total", "missing", "behind", "parked", "stale", "healthy")
+    more = ("under_way", "records_per_second", "lag", "lag_in_words", "dead_letters", "parked")
+    counts = ("total", "missing", "behind", "parked", "stale", "absent", "healthy")
     worst = [
         {"table": t.table.table, "health": t.health, "last_commit": t.table.last_commit}
         for t in status.tables.shown
@@ -161,6 +171,13 @@ def _short(status: PipelineStatus) -> dict[str, Any]:
     }
 
 
+def _some_partitions(found: Backlog | None) -> Backlog | None:
+    if found is None:
+        return None
+    worst = list(found.partitions.items())[:_MOST_RANGES]
+    return replace(found, partitions=dict(worst))
+
+
 def _short_batch(batch: BatchRow) -> dict[str, Any]:
     names = ("pipeline", "lane", "batch", "finished_at", "seconds", "counts", "rows", "tables")
     return some(batch, *names, "lag_records", "batches")
@@ -168,11 +185,11 @@ def _short_batch(batch: BatchRow) -> dict[str, Any]:
 
 def _whole(lake: Reading, batch: BatchRow) -> dict[str, Any]:
     tables = sorted(lake.ledger.batch_tables(batch), key=lambda t: (-t.records, t.table))
-    names = ("life", "started_at", "steps", "stages", "bytes", "files", "lag_seconds")
+    names = ("life", "started_at", "steps", "stages", "bytes", "files")
     touched = ("table", "role", "records", "rows", "bytes", "outcome", "version", "error")
     return {
         **_short_batch(batch),
-        **some(batch, *names, "dead_letters"),
+        **some(batch, *names, "lag_seconds", "event_seconds", "dead_letters"),
         "equation": batch.counts.equation(),
         "balanced": batch.counts.balanced,
         "ranges": batch.ranges[:_MOST_RANGES],

@@ -17,7 +17,7 @@ from distributary.model.table import ChangeKind, Role
 from distributary.observe.health import Health, Readable, TableHealth, open_readable, with_measures
 from distributary.observe.rows import SchemaRow, TableSummary
 from distributary.web.answers import Reads, some, text, whole, wrong
-from distributary.web.drawing import MOST_ROWS, of_table, preview
+from distributary.web.drawing import MOST_ROWS, events_of, of_table, preview
 from distributary.web.reading import Reading
 
 _MOST = 200
@@ -154,11 +154,31 @@ def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
         found = _open(lake, path, table)
     except DistributaryError as error:
         return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
+    added = _added(lake, table)
     columns = [
-        {"name": f.name, "type": sql_name(f.type), "nullable": f.nullable, "comment": _comment(f)}
+        {
+            "name": f.name,
+            "type": sql_name(f.type),
+            "nullable": f.nullable,
+            "comment": _comment(f),
+            "added": added.get(f.name),
+        }
         for f in found.schema
     ]
     return {"columns": columns, "schema_ids": table.schema_ids, "table_version": found.version}
+
+
+def _added(lake: Reading, table: TableSummary) -> dict[str, dict[str, Any]]:
+    """Columns that came after the table was made: when, and with which batch."""
+
+    def make() -> dict[str, dict[str, Any]]:
+        return {
+            row.column: {"at": row.at, "batch": row.batch}
+            for row in _of(lake, table.table, table.pipeline)
+            if row.kind in (ChangeKind.COLUMN_ADDED, ChangeKind.SIDE_COLUMN_ADDED)
+        }
+
+    return lake.remember(("added", table.pipeline, table.table), "schemas", make=make)
 
 
 def _open(lake: Reading, path: str, table: TableSummary) -> Readable:
@@ -194,7 +214,8 @@ def _commits(lake: Reading, table: TableSummary) -> dict[str, Any]:
     since = max(newest - _COMMITS_LOOKED_AT, 0)
     rows = lake.ledger.commits(table.table, pipeline=table.pipeline, since=since)
     last = rows.slice(max(len(rows) - _COMMITS_SHOWN, 0)).to_pylist()
-    return {"points": of_table(rows), "commits": last[::-1], "looked_at": len(rows)}
+    commits = [row | {"events": events_of(row)} for row in last[::-1]]
+    return {"points": of_table(rows), "commits": commits, "looked_at": len(rows)}
 
 
 def _comment(field: pa.Field) -> str:

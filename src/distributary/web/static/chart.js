@@ -1,4 +1,5 @@
 // Lines over time as SVG: axes, a crosshair that follows pointer or arrow keys, and words for ears.
+// A click, or Enter, leads to what a point is about.
 
 import { h, s } from "./dom.js";
 import { clock, compact } from "./format.js";
@@ -6,8 +7,9 @@ import { clock, compact } from "./format.js";
 const MARGIN = { left: 46, right: 10, top: 8, bottom: 20 };
 const STEPS = [1, 2, 2.5, 5, 10];
 
-// series: [{name, points: [[milliseconds, value or null], ...]}]
-export function chart({ title, note = "", series, format = compact, height = 150, bars = false, least = 0 }) {
+// series: [{name, points: [[milliseconds, value or null, address], ...]}]; `tell` has the unit that
+// the axis leaves out; `from` and `to` are where the axis begins and ends, whatever there is to draw
+export function chart({ title, note = "", series, format = compact, tell = format, height = 150, bars = false, least = 0, from = null, to = null }) {
   const drawn = series.filter((each) => each.points.some(([, value]) => value !== null));
   const figure = h("figure", { class: "chart" },
     h("figcaption", {}, h("b", {}, title), note ? h("span", {}, note) : null, legend(drawn)));
@@ -15,21 +17,23 @@ export function chart({ title, note = "", series, format = compact, height = 150
     figure.append(h("p", { class: "empty" }, "Nothing was recorded in this window."));
     return figure;
   }
-  const plot = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(title, drawn, format) });
+  const plot = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(title, drawn, tell) });
   const tip = h("div", { class: "tip", hidden: true });
   plot.append(tip);
   figure.append(plot);
   let at = -1;
   const draw = () => {
     const width = Math.max(plot.clientWidth, 160);
-    const scale = scales(drawn, width, height, bars, least);
+    const scale = scales(drawn, width, height, bars, least, from, to);
     plot.querySelector("svg")?.remove();
     plot.prepend(picture(drawn, scale, width, height, format, bars));
     return scale;
   };
   let scale = null;
   new ResizeObserver(() => { scale = draw(); point(-1); }).observe(plot);
-  const times = [...new Set(drawn.flatMap((each) => each.points.map(([t]) => t)))].sort((a, b) => a - b);
+  const told = drawn.flatMap((each) => each.points.filter(([, value]) => value !== null));
+  const times = [...new Set(told.map(([t]) => t))].sort((a, b) => a - b);
+  const places = new Map(told.filter(([, , place]) => place).map(([t, , place]) => [t, place]));
 
   function point(index) {
     at = index;
@@ -47,10 +51,13 @@ export function chart({ title, note = "", series, format = compact, height = 150
       if (!found || found[1] === null) return;
       cross.append(s("circle", { cx: x, cy: scale.y(found[1]), r: 3.5, class: `dot s${n % 6}` }));
       rows.push(h("div", {}, drawn.length > 1 ? h("i", { class: `key s${n % 6}` }) : null,
-        drawn.length > 1 ? `${each.name} ` : null, h("b", {}, format(found[1]))));
+        drawn.length > 1 ? `${each.name} ` : null, h("b", {}, tell(found[1]))));
     });
     svg.append(cross);
+    const place = places.get(time);
+    if (place) rows.push(h("div", { class: "muted" }, `click: batch #${place.split("/").pop()}`));
     tip.replaceChildren(h("span", {}, clock(new Date(time))), ...rows);
+    plot.classList.toggle("leads", Boolean(place));
     const room = plot.clientWidth - tip.offsetWidth - 4;
     tip.style.left = `${Math.max(4, Math.min(x + 10, room))}px`;
   }
@@ -59,9 +66,20 @@ export function chart({ title, note = "", series, format = compact, height = 150
     const x = event.clientX - plot.getBoundingClientRect().left;
     point(nearest(times, scale.time(x)));
   });
+  function open() {
+    const place = at < 0 ? null : places.get(times[at]);
+    if (!place) return;
+    // as if it were a link, so that whoever minds the addresses of the page hears of it
+    const way = h("a", { href: place, hidden: true });
+    figure.append(way);
+    way.click();
+    way.remove();
+  }
+  plot.addEventListener("click", open);
   plot.addEventListener("pointerleave", () => point(-1));
   plot.addEventListener("blur", () => point(-1));
   plot.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") open();
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (step === undefined) return;
     event.preventDefault();
@@ -70,14 +88,14 @@ export function chart({ title, note = "", series, format = compact, height = 150
   return figure;
 }
 
-function scales(series, width, height, bars, least) {
+function scales(series, width, height, bars, least, from, to) {
   const every = series.flatMap((each) => each.points).filter(([, value]) => value !== null);
   const times = every.map(([t]) => t);
-  let [first, last] = [Math.min(...times), Math.max(...times)];
+  let [first, last] = [Math.min(from ?? Infinity, ...times), Math.max(to ?? -Infinity, ...times)];
   if (first === last) [first, last] = [first - 30_000, last + 30_000];
   // room for half a bar at both ends
-  const pad = bars ? (last - first) / Math.max(times.length, 2) / 2 : 0;
-  [first, last] = [first - pad, last + pad];
+  const pad = bars ? (Math.max(...times) - Math.min(...times)) / Math.max(times.length, 2) / 2 : 0;
+  [first, last] = [Math.min(first, Math.min(...times) - pad), Math.max(last, Math.max(...times) + pad)];
   const top = ceiling(Math.max(...every.map(([, value]) => value), least));
   const inner = width - MARGIN.left - MARGIN.right;
   const x = (t) => MARGIN.left + ((t - first) / (last - first)) * inner;
@@ -154,7 +172,7 @@ function words(title, series, format) {
     const last = format(values[values.length - 1]);
     return `${each.name || "value"}: last ${last}, lowest ${format(Math.min(...values))}, highest ${format(Math.max(...values))}`;
   });
-  return `${title}. ${parts.join("; ")}. Use the arrow keys to read single values.`;
+  return `${title}. ${parts.join("; ")}. Use the arrow keys to read single values, Enter to open a batch.`;
 }
 
 function ceiling(value) {

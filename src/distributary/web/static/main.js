@@ -99,6 +99,8 @@ async function show({ moved = false } = {}) {
 // what is on the page is asked for again; what did not change is left alone
 async function refresh() {
   if (!page || page.view.still) return;
+  // a plot that somebody reads is left alone: the next news comes in seconds
+  if (main.querySelector(".plot:hover, .plot:focus-visible")) return;
   const mine = turn;
   const { view, params } = page;
   try {

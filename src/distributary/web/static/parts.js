@@ -1,11 +1,11 @@
 // Pieces that several pages are made of.
 
 import { address, h, link } from "./dom.js";
-import { ago, clock, counted, number } from "./format.js";
+import { ago, clock, counted, duration, number } from "./format.js";
 
 const WORDS = {
-  running: "ok", stopped: "quiet", crashed: "bad", new: "quiet", unknown: "quiet",
-  healthy: "ok", stale: "warn", parked: "bad", failed: "bad", missing: "bad", behind: "bad",
+  running: "ok", retrying: "bad", stopped: "quiet", crashed: "bad", new: "quiet", unknown: "quiet",
+  healthy: "ok", stale: "warn", parked: "bad", failed: "bad", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
   open: "warn", replayed: "ok", discarded: "quiet", done: "ok",
   published: "ok", resumed: "ok", skipped: "quiet", already: "quiet", accepted: "quiet",
 };
@@ -55,6 +55,40 @@ export function problem(error, retry) {
     h("p", {}, error.code ? code(error.code) : null, " ", h("b", {}, error.what || "Something went wrong.")),
     facts([["where", error.where], ["seen", error.evidence], ["next", error.next_step ? h("span", {}, prose(error.next_step)) : null]]),
     retry ? h("button", { type: "button", onclick: retry }, "Try again") : null);
+}
+
+// what is tried again: since when, how often, and when next
+export function retrying(failure) {
+  const next = failure.next_try ? new Date(failure.next_try) : null;
+  return h("p", { class: "banner bad", role: "status" }, h("b", {}, "Retrying."), " ", code(failure.code), ` ${failure.what}`,
+    failure.where ? h("span", { class: "muted" }, ` (${failure.where})`) : null, ". It failed first ", since(failure.since),
+    `, ${counted(failure.attempts, "attempt")} so far; `, next && next > new Date() ? `next try in ${duration((next - Date.now()) / 1000)}` : "the next try is under way", ".",
+    failure.next_step ? [h("br", {}), h("b", {}, "What to do: "), prose(failure.next_step)] : null);
+}
+
+// the batch that is being worked on
+export function underWay(batch) {
+  return h("span", {}, `#${number(batch.batch)}`, batch.records === null ? null : ` of ${counted(batch.records, "record")}`, `, step ${batch.step}, began `, since(batch.started_at));
+}
+
+// what was measured longer ago than this is shown with its time
+const OLD_MILLISECONDS = 30_000;
+
+export function lagOf(each) {
+  const lag = each.lag;
+  const told = ["catching_up", "holding", "behind"].includes(lag.trend);
+  const old = lag.lag_at && Date.now() - Date.parse(lag.lag_at) > OLD_MILLISECONDS;
+  return h("span", { class: lag.trend === "falling_behind" ? "warn" : null }, each.lag_in_words,
+    lag.lag_records !== null && !told ? `, ${counted(lag.lag_records, "record")}` : null,
+    old ? h("span", { class: "muted" }, " as of ", since(lag.lag_at)) : null);
+}
+
+// from produced to readable; null where nobody knows
+export function freshnessOf(lag) {
+  const off = lag.event_seconds === null || lag.event_seconds === undefined ? null
+    : h("span", { class: "muted" }, ` (its own time is far off: ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "ago" : "ahead"})`);
+  if (lag.lag_seconds === null && !off) return null;
+  return h("span", {}, lag.lag_seconds === null ? "unknown" : `${duration(lag.lag_seconds)} from produced to readable`, off);
 }
 
 export function facts(pairs) {

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { clock, counted, duration, number, size } from "../format.js";
-import { badge, code, equation, facts, grid, heading, section, since, tableLink } from "../parts.js";
+import { badge, code, equation, facts, freshnessOf, grid, heading, section, since, tableLink } from "../parts.js";
 import { batchGrid } from "./pipeline.js";
 
 const STEPS = ["plan", "stage", "manifest", "publish"];
@@ -35,7 +35,7 @@ function one(each) {
       ["began", clock(new Date(each.started_at))], ["took", duration(each.seconds)],
       ["rows", number(each.rows)], ["files", number(each.files)], ["size", size(each.bytes)],
       ["lag after it", each.lag_records === null ? null : counted(each.lag_records, "record")],
-      ["newest record", each.lag_seconds === null ? null : `${duration(each.lag_seconds)} old`],
+      ["freshness", freshnessOf(each)],
       ["staged", each.stages > 1 ? `${number(each.stages)} times` : null],
       ["life", each.life],
       ["dead letters", Object.keys(each.dead_letters).length ? h("span", {}, Object.entries(each.dead_letters).map(([name, count]) => [code(name), ` ${number(count)} `])) : null],

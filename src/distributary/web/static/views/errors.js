@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { counted, number } from "../format.js";
-import { code, empty, grid, heading, problem, prose, section, since } from "../parts.js";
+import { code, empty, grid, heading, problem, prose, retrying, section, since } from "../parts.js";
 
 export const errors = {
   title: () => "Error codes",
@@ -23,11 +23,13 @@ export const error = {
     heading("error code", data.code, link("/errors", "all codes")),
     h("p", { class: "verdict" }, data.meaning ? prose(data.meaning) : "The documentation says nothing about it."),
     data.next_step ? h("p", {}, h("b", {}, "What to do: "), prose(data.next_step)) : null,
-    data.failures.map((failure) => section(`Pipeline ${failure.pipeline} ended with it`, since(failure.at), problem(failure))),
+    data.failures.map((failure) => (failure.attempts === undefined
+      ? section(`Pipeline ${failure.pipeline} ended with it`, since(failure.at), problem(failure))
+      : section(`Pipeline ${failure.pipeline} is retrying because of it`, link(address("pipelines", failure.pipeline), failure.pipeline), retrying(failure)))),
     section("Dead letters with this reason", null, data.letters.length ? grid([
       { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },
       { label: "Open", right: true, cell: (row) => number(row.count) },
       { label: "Last seen", right: true, cell: (row) => since(row.last_seen) },
       { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: data.code, pipeline: row.pipeline })}`, "look at them") },
-    ], data.letters, { caption: "Dead letters" }) : empty("None is open.", ""))),
+    ], data.letters, { caption: "Dead letters" }) : empty("No dead letter has this reason.", ""))),
 };

@@ -5,7 +5,7 @@ import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { compact, counted, duration, number } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, prose, section, select, since, tableLink, waits } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, lagOf, prose, retrying, section, select, since, tableLink, underWay, waits } from "../parts.js";
 
 export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["all", "everything"]];
 
@@ -23,7 +23,7 @@ export const overview = {
       tiles(data.pipelines),
       attention(data),
       section("Pipelines", h("span", { class: "muted" }, data.lake), data.pipelines.map((each) => card(each, data))),
-      section("Over time", windowChoice(data.series.window, page), plots(data.series)));
+      section("Over time", windowChoice(data.series.window, page), plots(data.series, data.pipelines)));
   },
 };
 
@@ -33,14 +33,16 @@ export function readOnly(data) {
 
 function nothing(data) {
   return h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "Overview"),
-    empty("No pipeline has settled a batch in this lake yet.", ["As soon as one does, it appears here by itself: ", h("code", {}, data.lake)],
-      h("p", {}, command("distributary demo games"), " makes a lake to look at, or run your own:"),
-      h("p", {}, command("distributary run pipeline.yaml"))));
+    empty("Nothing has run in this lake yet.", ["This page shows ", h("code", {}, data.lake), ". As soon as a pipeline runs there, it appears here by itself."],
+      h("p", {}, "To look around first, make a lake of games: ", command("distributary demo games")),
+      h("p", {}, "To run a pipeline file: ", command("distributary run pipeline.yaml"))));
 }
 
 function tiles(pipelines) {
   const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
-  const running = pipelines.filter((each) => each.state === "running").length;
+  const states = ["retrying", "crashed", "running", "stopped"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
+  const bad = states.some(([state]) => state === "retrying" || state === "crashed");
+  const fast = pipelines.filter((each) => each.records_per_second !== null);
   const open = sum((each) => each.dead_letters.by_status.open);
   const parked = sum((each) => each.parked.reduce((total, table) => total + table.records, 0));
   const stale = sum((each) => each.tables.stale);
@@ -48,10 +50,10 @@ function tiles(pipelines) {
   const missing = sum((each) => each.tables.missing);
   const behind = sum((each) => each.tables.behind);
   return h("div", { class: "tiles" },
-    tile("Pipelines", number(pipelines.length), running ? `${running} running` : "none is running", null),
+    tile("Pipelines", number(pipelines.length), states.length ? states.map(([state, count]) => `${count} ${state}`).join(", ") : "none is running", null, bad ? "bad" : ""),
     tile("Tables", compact(sum((each) => each.tables.total)), tableNote({ missing, behind, parked: parkedTables, stale }, sum((each) => each.tables.healthy)), "/tables", missing || behind || parkedTables ? "bad" : stale ? "warn" : ""),
     tile("Records", compact(sum((each) => each.totals.read)), `${compact(sum((each) => each.rows))} rows in tables`, "/tables?sort=rows&order=desc"),
-    tile("Speed", `${compact(sum((each) => each.records_per_second))}/s`, "records, last batches", null),
+    tile("Speed", fast.length ? `${compact(sum((each) => each.records_per_second))}/s` : "–", fast.length ? "records, while in a batch" : "nothing is read now", null),
     tile("Dead letters", compact(open), open ? "open" : "none open", "/dead-letters", open ? "warn" : ""),
     tile("Parked", compact(parked), parkedTables ? `records, ${counted(parkedTables, "table")}` : "no table", parkedTables ? "/tables?health=parked" : null, parked ? "bad" : ""));
 }
@@ -70,7 +72,7 @@ const LOST = { missing: "is not there, though batches were settled for it", behi
 
 function attention(data) {
   const lines = data.pipelines.flatMap((each) => [
-    ...(each.failure ? [failed(each)] : []),
+    ...(each.state === "retrying" ? [h("li", {}, badge("retrying"), " ", link(address("pipelines", each.name), each.name), retrying(each.failure))] : each.failure ? [failed(each)] : []),
     ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
     ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, code(`distributary verify ${table.table}`))),
     ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
@@ -96,8 +98,9 @@ function card(each, data) {
       h("span", { class: "muted" }, each.as_of ? ["settled batch ", batchLink(each.name, each.batch), " ", since(each.as_of)] : "no batch settled yet")),
     equation(each.totals, each.balanced),
     facts([
-      ["lag", h("span", { class: each.lag.trend === "falling_behind" ? "warn" : null }, each.lag_in_words)],
-      ["newest record", each.lag.lag_seconds === null ? null : `${duration(each.lag.lag_seconds)} old when it was read`],
+      ["batch under way", each.under_way ? underWay(each.under_way) : null],
+      ["lag", lagOf(each)],
+      ["freshness", freshnessOf(each.lag)],
       ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
       ["tables", h("span", {}, link(`/tables?pipeline=${encodeURIComponent(each.name)}`, counted(each.tables.total, "table")), `, ${number(each.rows)} rows`)],
       ["dead letters", open ? h("span", {}, each.dead_letters.reasons.slice(0, 3).map((reason) => [code(reason.code), ` ${number(reason.count)}  `])) : "none open"],
@@ -108,10 +111,26 @@ export function windowChoice(value, page) {
   return select("window", "Window", value, WINDOWS, (chosen) => page.go(`${location.pathname}?window=${chosen}`, { replace: true }));
 }
 
-export function plots(series) {
-  const lines = (name) => series.pipelines.map((each) => ({ name: each.name, points: each.points.map((point) => [Date.parse(point.at), point[name]]) }));
+const GAP_MILLISECONDS = 120_000;
+
+// the newest batches of `pipelines` may be old: what was measured since then comes behind them
+export function plots(series, pipelines) {
+  const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: Date.parse(series.to) };
+  const lines = (name) => series.pipelines.map((each) => ({
+    name: each.name,
+    points: each.points.map((point) => [Date.parse(point.at), point[name], point.batch === null ? null : address("batches", each.name, point.batch)]),
+  }));
+  const lag = lines("lag").map((line) => {
+    const now = pipelines.find((each) => each.name === line.name)?.lag;
+    const last = line.points.length ? line.points[line.points.length - 1][0] : 0;
+    const at = now?.lag_at ? Date.parse(now.lag_at) : 0;
+    if (at <= last) return line;
+    // what nobody measured in between stays empty
+    const gap = at - last > GAP_MILLISECONDS ? [[(at + last) / 2, null, null]] : [];
+    return { ...line, points: [...line.points, ...gap, [at, now.lag_records, null]] };
+  });
   return h("div", { class: "charts" },
-    chart({ title: "Throughput", note: "records/s in batches", series: lines("rate") }),
-    chart({ title: "Lag", note: "records not read yet", series: lines("lag"), least: 10 }),
-    chart({ title: "Freshness", note: "age of the newest record read", series: lines("age"), format: duration, least: 1 }));
+    chart({ title: "Throughput", note: "records/s in batches", series: lines("rate"), tell: (value) => `${number(value)} records/s`, ...span }),
+    chart({ title: "Lag", note: "records not read yet", series: lag, tell: (value) => counted(value, "record"), least: 10, ...span }),
+    chart({ title: "Freshness", note: "from produced to readable", series: lines("age"), format: duration, least: 1, ...span }));
 }

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { counted, duration, number, size } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, grid, heading, problem, section, since, tableLink } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
 import { parked, plots, readOnly, windowChoice } from "./overview.js";
 
 export const pipeline = {
@@ -23,24 +23,74 @@ export const pipeline = {
     return h("div", { class: "page" },
       heading("pipeline", each.name, badge(each.state), each.as_of ? h("span", { class: "muted" }, "as of ", since(each.as_of)) : null),
       readOnly(data),
-      each.failure ? problem(each.failure) : null,
+      each.state === "retrying" ? retrying(each.failure) : each.failure ? problem(each.failure) : null,
       equation(each.totals, each.balanced),
       facts([
-        ["lag", each.lag_in_words],
+        ["batch under way", each.under_way ? underWay(each.under_way) : null],
+        ["lag", lagOf(each)],
+        ["freshness", freshnessOf(each.lag)],
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
         ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
         ["file", each.file], ["checkpoint", each.checkpoint],
       ]),
-      each.state === "running" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${quoted(each.file || "pipeline.yaml")}`)),
-      section("Over time", windowChoice(data.series.window, page), plots(data.series)),
+      each.state === "running" || each.state === "retrying" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${quoted(each.file || "pipeline.yaml")}`)),
+      section("Over time", windowChoice(data.series.window, page), plots(data.series, [each])),
+      each.backlog && data.partitions ? section("Lag by partition", h("span", { class: "muted" }, "measured ", since(each.backlog.at)), partitions(each.backlog, data.partitions)) : null,
       each.parked.length ? section("Parked tables", null, h("ul", { class: "attention" }, each.parked.map((table) => parked(each, table, data.writable)))) : null,
       section("Dead letters", link(`/dead-letters?pipeline=${encodeURIComponent(each.name)}`, "all"), hint, reasons(each)),
       each.expectations.length ? section("Expectations", null, rules(each.expectations)) : null,
       section("Tables", link(`/tables?pipeline=${encodeURIComponent(each.name)}`, counted(each.tables.total, "table")), worst(each)),
-      section("Batches", link(`/batches?pipeline=${encodeURIComponent(each.name)}`, "more"), batchGrid(data.batches, each.name)));
+      section("Batches", link(`/batches?pipeline=${encodeURIComponent(each.name)}`, "more"), batchGrid(data.batches, each.name)),
+      section("Log", h("span", { class: "muted" }, "its last lines"), log(data.lines)),
+      section("Settings", each.file ? h("span", { class: "path muted" }, each.file) : null, settings(each)));
   },
 };
+
+function partitions(backlog, all) {
+  const rows = Object.entries(backlog.partitions);
+  return h("div", {}, grid([
+    { label: "Topic", cell: ([place]) => place.slice(0, place.lastIndexOf("/")) },
+    { label: "Partition", right: true, cell: ([place]) => place.slice(place.lastIndexOf("/") + 1) },
+    { label: "Not read yet", right: true, cell: ([, count]) => counted(count, "record") },
+  ], rows, { caption: "Lag by partition, the furthest behind first" }),
+  all > rows.length ? h("p", { class: "muted" }, `and ${counted(all - rows.length, "more partition")}`) : null);
+}
+
+function log(lines) {
+  if (!lines.length) return empty("Nothing was logged yet.", "A run writes its last lines here while it runs.");
+  const text = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log", "data-scroll": "log" }, lines.join("\n"));
+  // the newest line is at the end; whoever has scrolled stays there
+  requestAnimationFrame(() => { if (!text.scrollTop) text.scrollTop = text.scrollHeight; });
+  return text;
+}
+
+// settings are read when somebody wants to see them, once
+const known = new Map();
+
+function settings(each) {
+  const inner = h("div", {});
+  const fill = async () => {
+    try {
+      const found = known.get(each.name) || await get("/api/settings", { pipeline: each.name });
+      known.set(each.name, found);
+      inner.replaceChildren(found.why ? problem(found.why) : grid([
+        { label: "Setting", cell: (row) => h("code", {}, row.key) },
+        { label: "Value", wide: true, cell: (row) => (typeof row.value === "string" ? row.value : JSON.stringify(row.value)) },
+        { label: "From", cell: (row) => h("span", { class: "muted" }, origin(row.origin)) },
+      ], found.settings, { caption: "Settings, secrets hidden" }));
+    } catch (failure) {
+      inner.replaceChildren(problem(failure.error || { what: "The settings could not be read." }));
+    }
+  };
+  const details = h("details", { "data-key": "settings", ontoggle: (event) => { if (event.target.open && !inner.childElementCount) fill(); } },
+    h("summary", {}, "Show the settings, secrets hidden"), inner);
+  return details;
+}
+
+function origin(from) {
+  return [from.kind, from.name, from.line ? `line ${from.line}` : ""].filter(Boolean).join(" ");
+}
 
 function quoted(text) {
   return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;

@@ -38,17 +38,21 @@ export const table = {
         ["pipeline", link(address("pipelines", each.pipeline), each.pipeline)],
         ["schemas", data.about.schema_ids.length ? h("span", {}, link(address("schemas", each.table), counted(data.about.schema_ids.length, "version")), ` (ids ${ids(data.about.schema_ids)})`) : null],
         ["version", data.about.table_version === undefined ? null : number(data.about.table_version)],
-        ["changes", Object.keys(each.changes).length ? Object.entries(each.changes).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") : null],
+        ["changes", Object.keys(each.changes).length ? Object.entries(each.changes).filter(([, count]) => count).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") : null],
         ["newest change", each.last_event ? since(each.last_event) : null],
         ["folder", h("span", { class: "path" }, data.path)],
       ]),
-      section("Rows", h("span", { class: "muted" }, "the newest ones"), preview(data.rows)),
+      section("Rows", h("span", { class: "muted" }, "those of the newest commit first"), preview(data.rows, data.about)),
       data.refused.length ? section("Not let in", null, refused(data.refused, each)) : null,
       data.expectations.length ? section("Expectations", null, rules(data.expectations)) : null,
       section("Commits", null, commits(data.commits, each)),
-      section("Columns", link(address("schemas", each.table), "how it got them"), columns(data.about)));
+      section("Columns", link(address("schemas", each.table), "how it got them"), columns(data.about, each.pipeline)));
   },
 };
+
+const KINDS = ["insert", "update", "delete", "read", "truncate"];
+// tables that merges rewrite: the ledger counts no rows for them
+const DERIVED = ["merged", "history"];
 
 function ids(found) {
   const shown = found.slice(-6).join(", ");
@@ -61,7 +65,14 @@ function waiting(each, writable) {
     h("button", { type: "button", class: "primary", disabled: !writable, onclick: () => propose({ action: "resume", pipeline: each.pipeline, table: each.table }) }, "Resume…"));
 }
 
-function preview(rows) {
+// a column that came after the table was made, within the last day
+const NEW_MILLISECONDS = 86_400_000;
+
+function isNew(column) {
+  return Boolean(column?.added) && Date.now() - Date.parse(column.added.at) < NEW_MILLISECONDS;
+}
+
+function preview(rows, about) {
   if (rows.error) return problem(rows.error);
   if (!rows.rows.length) return empty("The table has no rows.", "They appear here as soon as a batch brings some.");
   // our own columns are grey: they are about the record, not in it
@@ -69,7 +80,8 @@ function preview(rows) {
     label: column.name, right: column.kind === "number",
     cell: (row) => (row[n] === null ? h("span", { class: "null" }, "null") : h("span", { class: column.name.startsWith("_") ? "muted" : column.kind }, row[n])),
   }));
-  const head = (column) => [column.label, h("small", {}, rows.columns.find((other) => other.name === column.label).type)];
+  const fresh = new Set(about.columns.filter(isNew).map((column) => column.name));
+  const head = (column) => [column.label, fresh.has(column.label) ? [" ", badge("new column")] : null, h("small", {}, rows.columns.find((other) => other.name === column.label).type)];
   const left = [];
   if (rows.left_out.length) left.push(`too large to show: ${rows.left_out.join(", ")}`);
   if (rows.more_columns) left.push(`${counted(rows.more_columns, "more column")}`);
@@ -100,27 +112,34 @@ function rules(found) {
 
 function commits(data, each) {
   if (!data.commits.length) return empty("No commit is known.", "Only sums are kept of old batches.");
-  const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name]]) }];
+  const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name], address("batches", each.pipeline, point.batch)]) }];
+  // a table that is made of a log is rewritten: what a commit brought are events
+  const changes = data.commits.some((row) => row.events !== null);
+  const span = { to: Date.now() };
   return h("div", { class: "stack" },
     h("div", { class: "charts two" },
-      chart({ title: "Rows", note: "by commit", series: at("rows"), bars: true }),
-      chart({ title: "Freshness", note: "quiet time before each commit", series: at("pause"), format: duration, least: 1 })),
+      changes ? chart({ title: "Events", note: "changes of the source, by commit", series: at("events"), bars: true, tell: (value) => counted(value, "event"), ...span })
+        : chart({ title: "Rows", note: "by commit", series: at("rows"), bars: true, tell: (value) => counted(value, "row"), ...span }),
+      chart({ title: "Pauses", note: "quiet time before each commit", series: at("pause"), format: duration, least: 1, ...span })),
     grid([
       { label: "Batch", cell: (row) => batchLink(each.pipeline, row.batch) },
       { label: "When", right: true, cell: (row) => since(row.at) },
       { label: "Outcome", cell: (row) => badge(row.outcome) },
-      { label: "Rows", right: true, cell: (row) => number(row.rows) },
-      { label: "Size", right: true, cell: (row) => size(row.bytes) },
+      ...(changes ? [{ label: "Events", right: true, cell: (row) => number(row.events) },
+        { label: "Of which", wide: true, cell: (row) => h("span", { class: "muted" }, KINDS.filter((kind) => row[`${kind}s`]).map((kind) => `${kind} ${number(row[`${kind}s`])}`).join(", ")) }] : []),
+      ...(DERIVED.includes(each.role) ? [] : [{ label: "Rows", right: true, cell: (row) => number(row.rows) },
+        { label: "Size", right: true, cell: (row) => size(row.bytes) }]),
       { label: "Version", right: true, cell: (row) => number(row.version) },
       { label: "", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) },
     ], data.commits, { caption: "Commits, the newest first" }));
 }
 
-function columns(about) {
+function columns(about, pipeline) {
   if (about.error) return problem(about.error);
   return h("div", {}, grid([
     { label: "Column", cell: (row) => h("span", { class: "name" }, row.name) },
     { label: "Type", cell: (row) => h("code", {}, row.type) },
+    { label: "Since", cell: (row) => (row.added ? h("span", {}, isNew(row) ? [badge("new column"), " "] : null, since(row.added.at), " in batch ", batchLink(pipeline, row.added.batch)) : h("span", { class: "muted" }, "the beginning")) },
     { label: "About", wide: true, cell: (row) => h("span", { class: "muted" }, row.comment) },
   ], about.columns, { caption: "Columns" }), about.columns.length ? null : command("distributary tables"));
 }
