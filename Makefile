@@ -120,7 +120,7 @@ dist: $(STAMP) ## Build wheel and sdist into dist, and try both in an environmen
 	@$(BIN)/python -m hatchling build -d dist
 	@# outside of the tree: nothing of it must be needed; what they depend on is taken from the lock, as an image does
 	@set -e; tried=$$(mktemp -d); trap 'rm -rf "$$tried"' EXIT; $(PYTHON) -m venv "$$tried/env"; \
-	pip() { "$$tried/env/bin/python" -m pip install --quiet --disable-pip-version-check "$$@"; }; \
+	pip() { "$$tried/env/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$$@"; }; \
 	pip --require-hashes --requirement $(BUILD_LOCK); \
 	pip --require-hashes --no-build-isolation --requirement $(LOCK); \
 	cp examples/declarative/games.yaml "$$tried"; \

@@ -184,6 +184,33 @@ def test_debezium_in_json(with_schema: bool) -> None:
     assert loaded(discover(sample(texts(mysql)), None)).tables.each == "{database}_{table}"
 
 
+def test_debezium_in_avro() -> None:
+    row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+    parts = [{"name": name, "type": "string"} for name in ("connector", "schema", "table")]
+    source = {"type": "record", "name": "Source", "fields": parts}
+    fields = {"before": ["null", row], "after": ["null", "Value"], "source": source, "op": "string"}
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": "shop.public.orders",
+        "fields": [{"name": name, "type": type_} for name, type_ in fields.items()],
+    }
+    registry = MemoryRegistry()
+    known = registry.register("orders-value", json.dumps(envelope), format=Format.AVRO)
+    told = {"connector": "postgresql", "schema": "public", "table": "orders"}
+    event = {"before": None, "after": {"id": 1}, "source": told, "op": "c"}
+    value = frame(avro(envelope, event), schema_id=known, indexes=None)
+    config = loaded(discover(sample([value] * 3), registry))
+    assert config.cdc is not None
+    assert (config.records.format, config.tables.each) == ("avro", "{schema}_{table}")
+
+
+def test_debezium_flattened() -> None:
+    config = loaded(discover(sample(texts({"id": 1, "__op": "u", "__deleted": "false"})), None))
+    assert config.cdc is not None
+    assert config.tables.each == "{table}"
+
+
 def test_cloud_events_have_a_table_for_each_type() -> None:
     event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "shop.created", "data": {}}
     findings = discover(sample(texts(event)), None)
