@@ -145,7 +145,9 @@ class Target:
 
         nothing = np.zeros(0, np.int64)
         files = list(self.snapshot.files.values()) if self.snapshot else []
-        may = files if everything else _candidates(files, keys)
+        # bounds of a column that had another type say nothing about its values of today
+        whole = everything or self._shape.rewritten
+        may = files if whole else _candidates(files, keys)
         looked = {each.file.path: each for each in at_once(look, may)}
         unread = [nothing] * len(keys)
         found = [looked.get(f.path) or _Found(f, nothing, unread, None) for f in files]
