@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -29,7 +28,6 @@ from distributary.decode.base import (
     Quick,
     RefusedError,
     TwoSpeedDecoder,
-    attempt,
     iterated,
     nulls,
     owners,
@@ -53,7 +51,7 @@ from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.json import message_of
-from distributary.registry.compile.json_documents import Documents, no_panic
+from distributary.registry.compile.json_documents import Documents, is_panic
 
 # A schema that is not closed lets properties pass that it does not name. They are kept in the shape
 # they had: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` is a record with a property
@@ -143,6 +141,7 @@ class JsonDecoder(TwoSpeedDecoder):
         self._max_depth = min(limits.max_depth, MAX_DEPTH)
         documents = _opened(body, message)
         self._validator = documents.validator
+        self._is_valid = self._validator.is_valid
         self._looks_around = documents.looks_around
         self._names = _names(documents)
         self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
@@ -257,11 +256,10 @@ class JsonDecoder(TwoSpeedDecoder):
         if self._looks_around and _squares(content) > _MOST_SQUARES:
             reason = "its texts are too long for the patterns with look-around of the schema"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
-        if attempt(partial(self._validator.is_valid, content)):
-            return
         try:
-            with no_panic():
-                self._validator.validate(content)
+            if self._is_valid(content):
+                return
+            self._validator.validate(content)
         except jsonschema_rs.ValidationError as error:
             path = self._shown_path(error.instance_path)
             reason = f"{path} does not match `{printable(error.kind.name)}` of the schema"
@@ -270,7 +268,9 @@ class JsonDecoder(TwoSpeedDecoder):
             elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
                 reason += ": it takes too many steps to tell"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
-        except ValueError:
+        except BaseException as error:
+            if not isinstance(error, ValueError) and not is_panic(error):
+                raise
             reason = "the validator cannot read it"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
 

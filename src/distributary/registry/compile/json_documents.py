@@ -49,13 +49,18 @@ class Node:
         return self.content if isinstance(self.content, dict) else {}
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of the validator, which is not an Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 @contextmanager
 def no_panic() -> Iterator[None]:
     """Makes an error of a panic of the validator, which is not an Exception otherwise."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         raise ValueError("the validator panicked") from error
 

@@ -93,14 +93,13 @@ function scales(series, width, height, bars, least, from, to) {
   const times = every.map(([t]) => t);
   let [first, last] = [Math.min(from ?? Infinity, ...times), Math.max(to ?? -Infinity, ...times)];
   if (first === last) [first, last] = [first - 30_000, last + 30_000];
-  // room for half a bar at both ends
-  const pad = bars ? (Math.max(...times) - Math.min(...times)) / Math.max(times.length, 2) / 2 : 0;
-  [first, last] = [Math.min(first, Math.min(...times) - pad), Math.max(last, Math.max(...times) + pad)];
   const top = ceiling(Math.max(...every.map(([, value]) => value), least));
-  const inner = width - MARGIN.left - MARGIN.right;
-  const x = (t) => MARGIN.left + ((t - first) / (last - first)) * inner;
+  // room for half a bar at both ends
+  const left = MARGIN.left + (bars ? 8 : 0);
+  const inner = width - left - MARGIN.right - (bars ? 8 : 0);
+  const x = (t) => left + ((t - first) / (last - first)) * inner;
   const y = (v) => height - MARGIN.bottom - (v / top) * (height - MARGIN.top - MARGIN.bottom);
-  const time = (px) => first + ((px - MARGIN.left) / inner) * (last - first);
+  const time = (px) => first + ((px - left) / inner) * (last - first);
   return { x, y, time, top, first, last };
 }
 
