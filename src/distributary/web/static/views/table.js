@@ -120,7 +120,7 @@ function commits(data, each) {
     h("div", { class: "charts two" },
       changes ? chart({ title: "Events", note: "changes of the source, by commit", series: at("events"), bars: true, tell: (value) => counted(value, "event"), ...span })
         : chart({ title: "Rows", note: "by commit", series: at("rows"), bars: true, tell: (value) => counted(value, "row"), ...span }),
-      chart({ title: "Pauses", note: "quiet time before each commit", series: at("pause"), format: duration, least: 1, ...span })),
+      chart({ title: "Pauses", note: "time since the commit before", series: at("pause"), format: duration, least: 1, ...span })),
     grid([
       { label: "Batch", cell: (row) => batchLink(each.pipeline, row.batch) },
       { label: "When", right: true, cell: (row) => since(row.at) },
