@@ -26,9 +26,9 @@ def ask(lake: Path, sql: str, **bounds: Any) -> list[dict[str, Any]]:
         return [dict(zip(names, map(json_value, row), strict=True)) for row in answer.rows()]
 
 
-def refused(lake: Path, sql: str, **bounds: Any) -> DistributaryError:
+def refused(lake: Path, sql: str, *, rows: int | None = None, **bounds: Any) -> DistributaryError:
     with pytest.raises(DistributaryError) as caught:
-        ask(lake, sql, **bounds)
+        ask(lake, sql, rows=rows, **bounds)
     return caught.value
 
 
@@ -62,6 +62,7 @@ def test_rows_are_cut_off_and_said_to_be(lake: Path) -> None:
         "selec 1",
         "select 1; select 2",
         "select nope from silver_0",
+        "select case when i < 90000 then '1' else 'x' end::int from range(100000) t(i)",
         "copy silver_0 to '/tmp/stolen.csv'",
         "create table x as select 1",
         "insert into silver_0 values (1)",
@@ -102,6 +103,8 @@ def test_a_table_that_is_not_there(lake: Path, name: str) -> None:
     [
         "select sum(a.i * b.i) from range(1000000000) a(i), range(1000000) b(i)",
         "select list(i) from range(1000000000) t(i)",
+        # the first rows come at once, and then none
+        "select * from (select 1 as i union all select sum(i) from range(1000000000000) t(i))",
     ],
 )
 def test_an_answer_that_costs_too_much_is_stopped(lake: Path, sql: str) -> None:

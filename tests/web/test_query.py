@@ -41,6 +41,7 @@ def test_an_answer(page: Running) -> None:
         ("--help", 400, "QUERY_INVALID"),
         ("select * from read_text('/etc/passwd')", 400, "QUERY_INVALID"),
         ("select list(i) from range(1000000000) t(i)", 422, "QUERY_STOPPED"),
+        ("select repeat('x', 10000000) from range(500)", 422, "QUERY_STOPPED"),
         ("", 400, "CONFIG_INVALID"),
         (7, 400, "CONFIG_INVALID"),
         ("x" * 30_000, 400, "CONFIG_INVALID"),

@@ -36,8 +36,9 @@ ROWS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree"
 _BATCH_ROWS = 2048
 _LONGEST_EVIDENCE = 400
 _LONGEST_SQL = 100_000
-_READING = "reading the stream registered as"
-"""How the engine begins to say that a file of a table could not be read."""
+# how the engine begins to say it, as an exception of its own or through Arrow
+_TOO_MUCH = ("Out of Memory Error", "INTERRUPT Error")
+_UNREADABLE = ("reading the stream registered as", "IO Error", "FATAL Error")
 _SCALES = 0
 """Sums of whole numbers are decimals without a fraction."""
 
@@ -74,7 +75,7 @@ class Answer:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Values of Python, row by row."""
         given = 0
-        for batch in self._batches:
+        for batch in self._taken():
             columns = [column.to_pylist() for column in batch.columns]
             for row in zip(*columns, strict=True):
                 if given == self._most:
@@ -82,6 +83,17 @@ class Answer:
                     return
                 given += 1
                 yield row
+
+    def _taken(self) -> Iterator[pa.RecordBatch]:
+        """Batches as the engine makes them; what it says on the way comes as Arrow's own errors."""
+        while True:
+            try:
+                batch = self._batches.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, MemoryError, pa.ArrowException) as error:
+                raise _failed(error) from None
+            yield batch
 
 
 class Questions:
@@ -307,19 +319,8 @@ def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
         # moments are counted in UTC everywhere in the lake
         engine.execute("SET TimeZone = 'UTC'")
         yield engine
-    except duckdb.InterruptException:
-        raise _stopped(f"{bounds.seconds:g} seconds", "ask for less") from None
-    except duckdb.OutOfMemoryException as error:
-        raise _stopped(_first_line(error), "ask for fewer columns or groups") from None
-    except duckdb.Error as error:
-        unreadable = isinstance(error, duckdb.IOException | duckdb.FatalException)
-        if unreadable or _READING in str(error):
-            raise LakeUnavailableError(
-                "the tables cannot be read",
-                evidence=_first_line(error),
-                next_step="`distributary verify --all` names files that are gone",
-            ) from None
-        raise _refused(_first_line(error)) from None
+    except (duckdb.Error, MemoryError) as error:
+        raise _failed(error) from None
     finally:
         engine.close()
 
@@ -343,14 +344,24 @@ def _within(engine: DuckDBPyConnection, seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _stopped(evidence: str, next_step: str) -> DistributaryError:
-    return DistributaryError(
-        "the answer would cost more than it may",
-        code=ErrorCode.QUERY_STOPPED,
-        where="SQL",
-        evidence=evidence,
-        next_step=f"{next_step}, or raise --timeout or --memory",
-    )
+def _failed(error: Exception) -> DistributaryError:
+    """What the engine says, in our words: too much was asked, a file is gone, or it is wrong."""
+    text = str(error)
+    if isinstance(error, MemoryError) or any(sign in text for sign in _TOO_MUCH):
+        return DistributaryError(
+            "the answer would cost more than it may",
+            code=ErrorCode.QUERY_STOPPED,
+            where="SQL",
+            evidence="its time is over" if _TOO_MUCH[1] in text else _first_line(error),
+            next_step="ask for less, or raise --timeout or --memory",
+        )
+    if any(sign in text for sign in _UNREADABLE):
+        return LakeUnavailableError(
+            "the tables cannot be read",
+            evidence=_first_line(error),
+            next_step="`distributary verify --all` names files that are gone",
+        )
+    return _refused(text)
 
 
 def _first_line(error: Exception) -> str:

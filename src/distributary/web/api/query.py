@@ -28,8 +28,8 @@ from distributary.web.jobs import option, spawn
 MOST_ROWS = 500
 SECONDS = 20
 _MEMORY = "512MiB"
-_ADDRESSES = 6 << 30
-"""What the process may map: several times what the engine may use, libraries and all."""
+_ADDRESSES = 4 << 30
+"""What the process may map, libraries and all: an ordinary answer takes 2.8 GB of that."""
 _START_SECONDS = 20
 """Until the command has begun, on a machine that is busy."""
 _WIDEST = 300
