@@ -193,7 +193,7 @@ class Lines:
         quiet = event.at - self._last >= _QUIET
         match event:
             case Beat():
-                if self._batch is None or not quiet:
+                if self._batch is None or not quiet or event.at - self._began < _QUIET:
                     return False
             case Failed():
                 before, self._failed = self._failed, event
