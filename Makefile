@@ -106,7 +106,7 @@ pictures: connectors ## Draw the README's pictures again, from a run of the demo
 
 ##@ Supply
 
-lock: $(STAMP) ## Write the locks anew; LOCK_ARGS=--upgrade takes the newest versions
+lock: $(STAMP) ## Write the locks again; LOCK_ARGS=--upgrade takes the newest versions
 	$(COMPILE) --python-version 3.11 --output-file $(LOCK) pyproject.toml
 	echo setuptools | $(COMPILE) --python-version 3.11 --constraint $(LOCK) --output-file $(BUILD_LOCK) -
 	$(COMPILE) --python-version 3.11.5 --all-extras --constraint $(LOCK) \

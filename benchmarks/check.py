@@ -50,7 +50,7 @@ _PARTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check")
-    parser.add_argument("--record", action="store_true", help="write the floors anew")
+    parser.add_argument("--record", action="store_true", help="write the floors again")
     parser.add_argument("--add", action="store_true", help="add rounds to the floors")
     console = Console(stderr=True)
     options = parser.parse_args()

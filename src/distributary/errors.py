@@ -12,7 +12,7 @@ DistributaryError
 │   └── SourceUnavailableError     unreachable, try again                        exit 75
 ├── DecodeError            raised only for a whole schema, never for one record
 ├── EvolutionError         a policy says `fail`
-│   └── SchemaGrewError    a declarative update must begin anew, try again       exit 75
+│   └── SchemaGrewError    a declarative update must start over, try again       exit 75
 ├── CheckpointError
 │   ├── FencedError        another process took this checkpoint over
 │   ├── OwnedError         another process is running on this checkpoint         exit 75

@@ -57,8 +57,8 @@ def test_every_command_explains_each_parameter(name: str, cli: Cli) -> None:
 
 
 def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:
-    mending = {"dlq replay", "dlq discard", "resume", "rebuild", "reset", "clean", "schema forget"}
-    for name in mending | {"install", "uninstall", "package", "grants apply"}:
+    fixing = {"dlq replay", "dlq discard", "resume", "rebuild", "reset", "clean", "schema forget"}
+    for name in fixing | {"install", "uninstall", "package", "grants apply"}:
         options = {option for param in EVERY[name].params for option in param.opts}
         assert "--dry-run" in options, name
 

@@ -57,8 +57,8 @@ def checks(cli: Cli, file: Path) -> dict[str, Any]:
 def test_doctor_says_how_to_start_what_does_not_answer(own_folder: Path, cli: Cli) -> None:
     found = checks(cli, write_file(own_folder, topic="wrapper"))
     assert found["broker"]["state"] == found["registry"]["state"] == "fail"
-    assert found["broker"]["mend"] == "distributary dev up --kafka-port 9"
-    assert found["registry"]["mend"] == "distributary dev up --registry-port 9"
+    assert found["broker"]["fix"] == "distributary dev up --kafka-port 9"
+    assert found["registry"]["fix"] == "distributary dev up --registry-port 9"
     assert "source" not in found
 
 
@@ -116,7 +116,7 @@ def test_a_context_that_is_not_there_is_told_with_those_that_are() -> None:
     known.add(":.team:chess-value", 'syntax = "proto3"; message Chess {}')
     with serving(known, paged=True) as server:
         wrong = registry_check(Registry(url=server.url, context=".taem"))
-        assert ".team" in wrong.mend and wrong.state == "warn"
+        assert ".team" in wrong.fix and wrong.state == "warn"
         right = registry_check(Registry(url=server.url, context=".team"))
         assert right.state == "pass"
 
@@ -156,7 +156,7 @@ def test_a_pipeline_on_real_services(services: Services, own_folder: Path, cli: 
     file = write_file(own_folder, servers=services.kafka, registry=services.registry, topic=topic)
     missing = checks(cli, file)["broker"]
     assert missing["state"] == "fail"
-    assert missing["mend"].endswith(f"--create --if-not-exists --topic {topic}")
+    assert missing["fix"].endswith(f"--create --if-not-exists --topic {topic}")
 
     topics = Topics(services.kafka)
     topics.create(topic, 2)

@@ -1,4 +1,4 @@
-"""`schema forget`: an inferred schema is put aside, and the next batch infers it anew."""
+"""`schema forget`: an inferred schema is put aside, and the next batch infers it again."""
 
 from __future__ import annotations
 

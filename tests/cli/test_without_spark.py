@@ -132,7 +132,7 @@ def test_doctor_finds_a_source_that_is_not_there(file: Path, cli: Cli) -> None:
     assert result.code == 1
     checks = {check["name"]: check for check in result.json["checks"]}
     assert checks["source"]["state"] == "fail"
-    assert "distributary produce" in checks["source"]["mend"]
+    assert "distributary produce" in checks["source"]["fix"]
 
 
 def test_doctor_warns_of_marks_that_expire(own_folder: Path, cli: Cli) -> None:

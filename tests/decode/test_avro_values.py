@@ -213,7 +213,7 @@ def test_uuids_and_durations() -> None:
 
 
 def test_a_fixed_keeps_every_bit() -> None:
-    # as doubles these are numbers that are not numbers, which some processors mend in passing
+    # as doubles these are numbers that are not numbers, which some processors fix in passing
     contents = [struct.pack("<Q", bits) for bits in (0x7FF0000000000001, 0xFFF7FFFFFFFFFFFF, 1)]
     assert one(fixed(8), *contents) == contents
 

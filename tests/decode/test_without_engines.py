@@ -82,4 +82,4 @@ def test_doctor_says_what_is_missing(
         monkeypatch.setattr(module, name, None)
     (check,) = (each for each in checks_of_machine() if each.name == "decoders")
     assert check.state is (State.WARN if missing else State.PASS)
-    assert all(name in check.mend for name in missing)
+    assert all(name in check.fix for name in missing)

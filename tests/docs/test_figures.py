@@ -17,7 +17,7 @@ def test_a_document_says_what_the_run_found(name: str) -> None:
     text = (ROOT / name).read_text()
     known = blocks(json.loads((RESULTS / "latest.json").read_text()))
     assert re.search("<!-- bench: [a-z]+ -->", text)
-    assert written(text, known) == text, "python -m benchmarks.markdown writes the figures anew"
+    assert written(text, known) == text, "python -m benchmarks.markdown writes the figures again"
 
 
 def test_a_run_of_some_suites_has_their_tables_only() -> None:

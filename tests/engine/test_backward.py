@@ -20,7 +20,7 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
 from distributary.observe.pipelines import unfinished_removal
-from distributary.operations.mending import plan_clean, plan_reset, remove
+from distributary.operations.repair import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, replay
 from distributary.store.base import at
 from tests.engine.lakes import Games

@@ -21,7 +21,7 @@ from distributary.observe.rows import LastCommit
 from distributary.observe.status import status
 from distributary.observe.verify import check_table, written_tables
 from distributary.observe.verify_deep import coordinates
-from distributary.operations.mending import accept, plan_acceptance
+from distributary.operations.repair import accept, plan_acceptance
 from distributary.publish.parking import Expected, Held, lacking
 from distributary.store.base import at
 from tests.engine.settled_lakes import (

@@ -24,7 +24,7 @@ from distributary.observe.events import CatalogUpdated, Event
 from distributary.observe.metrics import Metrics
 from distributary.observe.pipelines import read_catalog_state
 from distributary.observe.status import status
-from distributary.operations.mending import plan_clean, remove
+from distributary.operations.repair import plan_clean, remove
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
 from tests.engine.lakes import TABLES, Games
 from tests.source.s3_server import BUCKET, KEYS, s3_server

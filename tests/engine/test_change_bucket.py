@@ -23,7 +23,7 @@ from distributary.engine.publish import merge_all
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
 from distributary.model.table import Role
 from distributary.operations.maintain import Wishes, jobs_of, maintain
-from distributary.operations.mending import verify_table
+from distributary.operations.repair import verify_table
 from distributary.publish.base import Published
 from distributary.store.base import at, introduce, is_remote
 from tests.engine.change_lakes import EACH, Feed

@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
-from distributary.operations.mending import waiting
+from distributary.operations.repair import waiting
 from tests.engine.change_lakes import Feed
 
 PLAN = CdcPlan(

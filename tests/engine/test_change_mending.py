@@ -14,7 +14,7 @@ from distributary.errors import DistributaryError
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary.model.manifest import Counts
 from distributary.observe.events import TableResumed
-from distributary.operations.mending import plan_clean, plan_reset, remove, resume, waiting
+from distributary.operations.repair import plan_clean, plan_reset, remove, resume, waiting
 from distributary.publish.base import Outcome
 from tests.engine.change_lakes import Feed
 

@@ -1,4 +1,4 @@
-"""A pipeline of change data that goes on: tables and columns appear under it, and are mended."""
+"""A pipeline of change data that goes on: tables and columns appear under it, and are fixed."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary.model.table import Role
 from distributary.observe.events import BatchSettled, Event, TableParked
-from distributary.operations.mending import resume
+from distributary.operations.repair import resume
 from distributary.publish.base import Outcome
 from tests.engine.change_lakes import Feed
 from tests.engine.test_change_mending import unwritable
@@ -60,7 +60,7 @@ def _until_current(feed: Feed, events: list[Event]) -> None:
 def test_new_tables_and_columns_appear_without_a_restart_and_a_table_is_mended(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # else the run may be the first to mend it
+    # else the run may be the first to fix it
     monkeypatch.setattr("distributary.engine.requests.FIRST_WAIT", 3600.0)
     feed = Feed(tmp_path, PLAN)
     feed.send_round()

@@ -13,7 +13,7 @@ from distributary.errors import CheckpointError, SourceError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, SchemaSeen
-from distributary.operations.mending import plan_reset, remove
+from distributary.operations.repair import plan_reset, remove
 from tests.engine.lakes import Games
 from tests.waiting import until_read
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(
     games.send_round()
     games.pipeline().run(spark=spark)
     games.assert_each_record_once()
-    # a source that was written anew: refused by name, and nothing is doubled
+    # a source that was written again: refused by name, and nothing is doubled
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "copy", checkpoint)
     other = Games(tmp_path / "other", GamesPlan(games=2, versions=1, records=7))

@@ -27,7 +27,7 @@ from distributary.model.table import STAGED, STAGING, Role
 from distributary.observe.health import open_readable
 from distributary.observe.pipelines import Registration, register
 from distributary.operations.maintain import Step, Wishes, jobs_of, maintain
-from distributary.operations.mending import plan_clean, plan_reset, remove, resume
+from distributary.operations.repair import plan_clean, plan_reset, remove, resume
 from distributary.publish.parking import in_lake, parked
 from distributary.publish.parquet import ParquetPublisher
 from distributary.web.drawing import preview

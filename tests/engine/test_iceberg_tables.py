@@ -14,8 +14,8 @@ from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Verdict, trace_offset
-from distributary.operations.mending import plan_clean, remove
 from distributary.operations.proposed import preview
+from distributary.operations.repair import plan_clean, remove
 from distributary.operations.replay import LANE, replay
 from distributary.publish.iceberg import open_catalog
 from distributary.publish.parquet import format_of

@@ -1,4 +1,4 @@
-"""Dead letters, parked tables and lost files: what goes wrong is mended, exactly once."""
+"""Dead letters, parked tables and lost files: what goes wrong is fixed, exactly once."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model.manifest import Counts, Manifest
 from distributary.observe.events import Failed
-from distributary.operations.mending import plan_clean, plan_reset, remove, resume, waiting
+from distributary.operations.repair import plan_clean, plan_reset, remove, resume, waiting
 from distributary.operations.replay import LANE, healable, replay, try_replay
 from tests.engine.lakes import Games
 

@@ -17,8 +17,8 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
 from distributary.model.manifest import Counts
-from distributary.operations.mending import plan_clean, plan_reset, remove
 from distributary.operations.proposed import preview
+from distributary.operations.repair import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, healable, replay, try_replay
 from tests.engine.lakes import Games
 

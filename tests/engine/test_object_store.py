@@ -24,7 +24,7 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.status import status
-from distributary.operations.mending import plan_clean, remove, resume, waiting
+from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher

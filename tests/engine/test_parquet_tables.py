@@ -23,8 +23,8 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.trace import Verdict, trace_offset, trace_row
-from distributary.operations.mending import plan_clean, remove, resume, waiting
 from distributary.operations.proposed import preview
+from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.operations.replay import LANE, replay
 from distributary.publish.parquet import ParquetPublisher, format_of
 from tests.engine.lakes import Games

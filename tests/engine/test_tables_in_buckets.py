@@ -16,7 +16,7 @@ from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.trace import trace_offset
-from distributary.operations.mending import plan_clean, remove, resume, waiting
+from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.publish.base import Outcome
 from distributary.publish.parquet import ParquetTable, format_of, open_parquet
 from tests.engine.lakes import TABLES, Games

@@ -152,7 +152,7 @@ def old_state(one: Round) -> None:
     moments = [Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_SETTLE]
     one.done(one.start(variables={KILL: one.choose("settled", *moments)}))
     newest = one.copy_state("newest")
-    one.mends["state"] = lambda: one.put_state_back(newest)
+    one.fixes["state"] = lambda: one.put_state_back(newest)
     one.put_state_back(old)
     # more than before, so that batches are cut in other places, and a table that is not there yet
     one.send(fresh_type=True)
@@ -167,7 +167,7 @@ def state_lost(one: Round) -> None:
 def emptied(one: Round) -> None:
     """A small file that decides much has no content any more."""
     newest = one.copy_state("newest")
-    one.mends["state"] = lambda: one.put_state_back(newest)
+    one.fixes["state"] = lambda: one.put_state_back(newest)
     folder = one.dice.choice(one.checkpoints())
     marks = sorted((folder / "manifests").glob("*.settled"))
     files = {
@@ -193,13 +193,13 @@ def commit_emptied(one: Round) -> None:
     def put_back() -> None:
         newest.write_bytes(content)
 
-    one.mends["table"] = put_back
+    one.fixes["table"] = put_back
     newest.write_bytes(b"")
     one.send()
 
 
 def source_replaced(one: Round) -> None:
-    """The source is made anew under its name: shorter, longer, or by somebody who says so."""
+    """The source is made again under its name: shorter, longer, or by somebody who says so."""
     before = one.feed.made
     one.replace_source()
     variant = one.choose("longer", "shorter", "reset")
@@ -267,11 +267,11 @@ def _while_the_disk_is(one: Round, ill: Callable[[], None], well: Callable[[], N
     one.send()
     driver = one.start(continuous=True)
     driver.wait_for("batch_settled")
-    one.mends["disk"] = well
+    one.fixes["disk"] = well
     ill()
     one.send()
     time.sleep(one.dice.uniform(3.0, 6.0))
-    one.mends.pop("disk")()
+    one.fixes.pop("disk")()
     # longer than a claim holds without a heartbeat
     time.sleep(2 * _LEASE)
     if not driver.ended:
@@ -347,7 +347,7 @@ def restore(one: Round) -> None:
         _open(one, table).restore(newest)
         one.book.removed["silver"] -= gone
 
-    one.mends["table"] = put_back
+    one.fixes["table"] = put_back
     one.send()
 
 
@@ -395,7 +395,7 @@ def _table_put_back(one: Round, act: Callable[[Path, Path], None]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(newest, folder)
 
-    one.mends["table"] = put_back
+    one.fixes["table"] = put_back
     act(folder, old)
     one.send()
 

@@ -76,7 +76,7 @@ class Round:
         self.shape, self.seed, self.folder = shape, seed, folder
         self.dice = random.Random(f"{seed}/{shape.name}")
         self.report = Report(seed, shape.name)
-        self.mends: dict[str, Callable[[], None]] = {}
+        self.fixes: dict[str, Callable[[], None]] = {}
         """What a person can do once a message says so: put `state` or `table` back, free `disk`."""
         self.wanted: frozenset[str] = frozenset()
         """Variants that were asked for by name, such as `before_settle`."""
@@ -282,14 +282,14 @@ class Round:
         return acted or code in AGAIN
 
     def _mend(self, what: str) -> bool:
-        mend = self.mends.pop(what, None)
-        if mend is not None:
-            mend()
-        return mend is not None
+        fix = self.fixes.pop(what, None)
+        if fix is not None:
+            fix()
+        return fix is not None
 
     def _free_disk(self) -> None:
         self._mend("disk")
-        self.mends.clear()
+        self.fixes.clear()
 
     def _resume(self) -> bool:
         tables = sorted({table for table, _ in self.lake.parked()})

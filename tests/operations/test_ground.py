@@ -94,7 +94,7 @@ def test_a_store_without_conditional_puts_is_found_out(
     found = by_name(prove_store("checkpoint", str(tmp_path)))
     assert found["checkpoint"].passed
     assert not found["checkpoint puts"].passed
-    assert found["checkpoint puts"].mend
+    assert found["checkpoint puts"].fix
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""A registry with contexts and pages, as Confluent's answers: ids begin anew in every context."""
+"""A registry with contexts and pages, as Confluent's answers: ids start over in every context."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Faults:
         """What happens to a request."""
         with self._turn:
             number = self._asked.total()
-            # parts of names that are made up anew in each run say nothing
+            # parts of names that are made up again in each run say nothing
             key = f"{method} {_MADE_UP.sub('*', path)}"
             self._asked[key] += 1
             kind = self._kind(f"{self.seed} {key} {self._asked[key]}", number, conditional)

@@ -1,4 +1,4 @@
-"""Source tables that were made anew, or that an older copy was put in the place of."""
+"""Source tables that were made again, or that an older copy was put in the place of."""
 
 from __future__ import annotations
 

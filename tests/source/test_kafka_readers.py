@@ -255,7 +255,7 @@ def test_a_log_that_is_shorter_than_it_was(
 def test_a_topic_that_was_made_anew_is_another_one(
     reading: Reading, services: SecuredServices, topics: Topics
 ) -> None:
-    name = topics.create(unique("anew"))
+    name = topics.create(unique("again"))
     topics.send(name, [b"old"] * 20)
     one = reading.source(services.kafka, name, on_replaced="read")
     first = one.first()

@@ -1,4 +1,4 @@
-"""Topics that were deleted and made anew, asked of a real broker, without Spark."""
+"""Topics that were deleted and made again, asked of a real broker, without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topics(services: Services) -> Topics:
 
 
 def replace(topics: Topics, name: str, *counts: int) -> None:
-    """Delete a topic and make it anew, with so many records in each of its partitions."""
+    """Delete a topic and make it again, with so many records in each of its partitions."""
     topics.delete(name)
     create(topics, name, *counts)
 
@@ -71,7 +71,7 @@ def opened(one: KafkaSource, start: Position, end: Position) -> BatchInput:
 def test_a_topic_that_was_made_anew_is_refused(
     services: Services, topics: Topics, now: int, lenient: bool
 ) -> None:
-    name = create(topics, unique("anew"), 3)
+    name = create(topics, unique("again"), 3)
     one = source(services, topics=[name], fail_on_data_loss=not lenient)
     end = after_all(one)
     replace(topics, name, now)
@@ -88,7 +88,7 @@ def test_a_topic_that_was_made_anew_is_refused(
 def test_the_new_topic_is_read_from_its_beginning_where_that_is_wanted(
     services: Services, topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, other = create(topics, unique("anew"), 3, 5, 2), create(topics, unique("kept"), 4)
+    name, other = create(topics, unique("again"), 3, 5, 2), create(topics, unique("kept"), 4)
     one = source(services, topics=[name, other], on_replaced="read")
     first = one.first()
     end = after_all(one)
@@ -200,7 +200,7 @@ def test_a_topic_that_is_replaced_while_a_batch_is_read_is_noticed_before_the_ba
     with pytest.raises(DistributaryError) as caught:
         read.verify(decided=decided)
     assert caught.value.code is ErrorCode.SOURCE_REPLACED
-    # a batch that nobody has decided may be planned anew, with the new topic
+    # a batch that nobody has decided may be planned again, with the new topic
     assert caught.value.retryable is (choice == "read" and not decided)
     failure = one.explain(Exception("KAFKA_DATA_LOSS: OffsetOutOfRange"))
     assert failure is not None

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.operations.mending import waiting
+from distributary.operations.repair import waiting
 from tests.engine.lakes import Games
 from tests.engine.test_change_mending import unwritable
 from tests.web.conftest import Look, Looking, Running, Start

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: adds pages, mends links."""
+"""What mkdocs calls while it builds the site: adds pages, fixes links."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class SessionCatalog:
                     "this Spark session has no Hive metastore",
                     where="spark.sql.catalogImplementation",
                     evidence="the session was there before, or was started with other settings",
-                    next_step="start the process anew; under spark-submit give it "
+                    next_step="start the process again; under spark-submit give it "
                     "--conf spark.sql.catalogImplementation=hive",
                 )
             self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._place}")
@@ -229,5 +229,5 @@ def _asking(where: str, doing: str) -> Iterator[None]:
             f"the catalog could not {doing}",
             where=where,
             evidence=clean(text),
-            next_step="mend what it says: it is tried again by itself",
+            next_step="fix what it says: it is tried again by itself",
         ) from error

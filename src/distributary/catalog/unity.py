@@ -107,7 +107,7 @@ class UnityTables:
         self._ids[entry.name.lower()] = str((made or {}).get("table_id") or "")
 
     def update(self, entry: Entry) -> None:
-        """Change columns and comments, or make the entry anew where nothing would be lost."""
+        """Change columns and comments, or make the entry again where nothing would be lost."""
         known = self._ask("GET", f"{_TABLES}/{self._path_of(entry.name)}", absent=True)
         # a listing need not have all that is known about a table
         if known is not None and _is_current(known, self._described(entry)):
@@ -239,7 +239,7 @@ class UnityTables:
             "the catalog refused a request" if answer.status >= 400 else "this is no catalog",
             where=where,
             evidence=self._transport.shown(f"{answer.status} {code} {words}"[:400]),
-            next_step=_NEXT_STEPS.get(answer.status, "mend what it says: it is tried again"),
+            next_step=_NEXT_STEPS.get(answer.status, "fix what it says: it is tried again"),
         )
 
 

@@ -122,7 +122,7 @@ class KeyIndex:
             if groups is None:
                 groups = codes
             else:
-                # numbered anew at each column, so that the product never overflows
+                # numbered again at each column, so that the product never overflows
                 known, groups = np.unique(groups * len(values) + codes, return_inverse=True)
                 self._steps.append(known)
         self.groups: Ints = np.zeros(rows.num_rows, np.int64) if groups is None else groups
@@ -177,7 +177,7 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 
 # Which columns were a table's key, and when.
 #
-# A key may be defined anew while events flow. Two events, or an event and a row, are about the
+# A key may be defined again while events flow. Two events, or an event and a row, are about the
 # same row if they agree on the key of the *newer* of the two: that one was in force when the
 # newer replaced the older. So a table must know for each of its rows which key was in force at
 # its place in the order. A table with one key, which is nearly every table, says so in one word;

@@ -1,4 +1,4 @@
-"""A merged table made anew from its log: all of its rows are replaced by one commit."""
+"""A merged table made again from its log: all of its rows are replaced by one commit."""
 
 from __future__ import annotations
 

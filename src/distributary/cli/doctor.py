@@ -1,4 +1,4 @@
-"""`doctor`: one row per check, found against needed, and the command that mends it."""
+"""`doctor`: one row per check, found against needed, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Check:
     state: State
     found: str
     needed: str = ""
-    mend: str = ""
+    fix: str = ""
     """What to type or to do."""
     tried: str = ""
     """What was done to find out, where that is more than a look."""
@@ -78,7 +78,7 @@ _COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 @verb(app, "doctor", "doctor distributary-demo/games.yaml")
 def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None) -> int:
-    """Check what a run needs, and say how to mend what does not work."""
+    """Check what a run needs, and say how to fix what does not work."""
     loaded = load_file(call, file) if file is not None else None
     checks = [*checks_of_machine(), *checks_for_file(loaded, lake)]
     failed = sum(check.state is State.FAIL for check in checks)
@@ -92,8 +92,8 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
         for check in checks:
             if check.tried and (call.out.verbosity > 0 or check.state is not State.PASS):
                 paper.line(styled(f"{check.name}: ", "bold"), check.tried)
-            if check.mend and check.state is not State.PASS:
-                paper.line(styled(f"{check.name}: ", "bold"), check.mend)
+            if check.fix and check.state is not State.PASS:
+                paper.line(styled(f"{check.name}: ", "bold"), check.fix)
         if failed:
             paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
         else:
@@ -124,7 +124,7 @@ def checks_of_machine() -> Iterator[Check]:
         "spark",
         State.FAIL if installed["Spark"] == "missing" else State.PASS,
         f"Spark {installed['Spark']}, Delta {installed['Delta']}",
-        mend="pip install pyspark",
+        fix="pip install pyspark",
     )
     yield _decoders()
     free = psutil.virtual_memory().available
@@ -173,13 +173,13 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that raises is a check that failed, and its error says how to mend it."""
+    """A check that raises is a check that failed, and its error says how to fix it."""
     try:
         return check()
     except DistributaryError as error:
         evidence = error.evidence.splitlines()[-1:] or [error.where]
         found = f"{error.what}: {evidence[0]}" if evidence[0] else error.what
-        return Check(name, State.FAIL, found, mend=error.next_step)
+        return Check(name, State.FAIL, found, fix=error.next_step)
 
 
 def _java() -> Check:
@@ -265,7 +265,7 @@ def _store(place: str, address: str) -> Iterator[Check]:
         yield from map(_proven, prove_store(place, address))
     except DistributaryError as error:
         # an address or settings that no store can be opened with
-        yield Check(place, State.FAIL, f"{error.what}: {error.evidence}", mend=error.next_step)
+        yield Check(place, State.FAIL, f"{error.what}: {error.evidence}", fix=error.next_step)
 
 
 def _claim(loaded: Loaded, checkpoint: str) -> Check:
@@ -276,7 +276,7 @@ def _claim(loaded: Loaded, checkpoint: str) -> Check:
 
 def _proven(proof: Proof) -> Check:
     state = State.PASS if proof.passed else State.FAIL
-    return Check(proof.name, state, proof.found, proof.needed, proof.mend, proof.tried)
+    return Check(proof.name, state, proof.found, proof.needed, proof.fix, proof.tried)
 
 
 def _exchange(loaded: Loaded, checkpoint: str) -> Check:
@@ -378,7 +378,7 @@ def _catalog(loaded: Loaded) -> Check:
             "catalog",
             State.WARN,
             f"{found}; {counted(state.waiting, 'table')} wait: {state.error}",
-            mend=first.next_step,
+            fix=first.next_step,
         )
     return Check(
         "catalog",
@@ -428,8 +428,8 @@ def _broker(source: KafkaSource) -> Check:
         newest, oldest = broker.latest(partitions), broker.earliest(partitions)
     except SourceUnavailableError as error:
         found = f"{error.what}: {error.evidence}" if error.evidence else error.what
-        mend = _create(source) if error.what.startswith("the topic") else _start_broker(servers)
-        return Check("broker", State.FAIL, found, f"a broker at {servers}", mend)
+        fix = _create(source) if error.what.startswith("the topic") else _start_broker(servers)
+        return Check("broker", State.FAIL, found, f"a broker at {servers}", fix)
     if not partitions:
         pattern = source.topic_pattern or ""
         return Check(
@@ -473,15 +473,15 @@ def registry_check(settings: Registry) -> Check:
         if settings.path is not None or error.code is not ErrorCode.REGISTRY_UNAVAILABLE:
             raise
         found = f"{error.what}: {error.evidence}" if error.evidence else error.what
-        mend = _start_registry(settings)
-        return Check("registry", State.FAIL, found, f"a registry at {where}", mend)
+        fix = _start_registry(settings)
+        return Check("registry", State.FAIL, found, f"a registry at {where}", fix)
     state = State.PASS if subjects else State.WARN
-    mend = "register the schemas before records arrive"
+    fix = "register the schemas before records arrive"
     if not subjects and settings.context is not None and isinstance(registry, HttpRegistry):
         known = registry.contexts()
         if settings.context not in known:
-            mend = f"correct registry.context: there are {listed(sorted(known), most=5)}"
-    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", mend=mend)
+            fix = f"correct registry.context: there are {listed(sorted(known), most=5)}"
+    return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", fix=fix)
 
 
 def _start_broker(servers: str) -> str:

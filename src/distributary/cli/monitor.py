@@ -109,7 +109,7 @@ def ui(
         ),
     ] = None,
 ) -> None:
-    """A page over the lake, for a browser: what is, and what to mend.
+    """A page over the lake, for a browser: what is, and what to fix.
 
     It reads the lake alone, so it works whether or not a pipeline runs. Ctrl-C ends it.
     """

@@ -212,7 +212,7 @@ def _show_table(call: Invocation, name: str, lake: Lake) -> None:
             f"table {table.table} is in the ledger, but not in the lake",
             code=ErrorCode.NOT_FOUND,
             where=path,
-            next_step="somebody removed it: distributary reset FILE --with-tables begins anew",
+            next_step="somebody removed it: distributary reset FILE --with-tables starts over",
         )
     columns = [
         {
@@ -863,7 +863,7 @@ def forget(
     file: File,
     dry_run: DryRun = False,
 ) -> None:
-    """Forget what records without a schema look like: the next batch tells anew.
+    """Forget what records without a schema look like: the next batch tells again.
 
     For JSON without a registry, when what came first was not what the rest is. The table keeps its
     columns and rows; dlq replay then lands the letters. The pipeline must not run meanwhile.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.lakes import Lake, find_lake, find_table, pipeline_of
-from distributary.cli.mend import microseconds, moment_of
 from distributary.cli.output import NORMAL, Paper, Words, counted, cut, duration, number, styled
+from distributary.cli.repair import microseconds, moment_of
 from distributary.cli.verb import (
     LOOK,
     AsOf,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.rows import TableSummary
     from distributary.observe.verify import TableCheck
-    from distributary.operations.mending import Checked
+    from distributary.operations.repair import Checked
 
 
 app = single(LOOK)
@@ -159,7 +159,7 @@ def _results(
 
     def compare(known: TableSummary, check: TableCheck) -> Result:
         # brings Spark with it, which other tables are verified without
-        from distributary.operations.mending import verify_table
+        from distributary.operations.repair import verify_table
 
         name = known.pipeline
         if name not in pipelines:
@@ -320,8 +320,8 @@ def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
     elif one.unfinished:
         paper.line("  a batch is half way: run the pipeline, or wait for it, and verify again")
     else:
-        mending = f"distributary rebuild {found.table}{lake.flag}"
-        paper.line(f"  to make it what its log says: {mending}")
+        fixing = f"distributary rebuild {found.table}{lake.flag}"
+        paper.line(f"  to make it what its log says: {fixing}")
 
 
 def _draw_sum(paper: Paper, done: Sequence[Result]) -> None:

@@ -242,15 +242,15 @@ def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
     ordered = sorted(dict.fromkeys(problems), key=lambda p: (p.file != file, p.line, p.column))
     codes = {problem.code for problem in ordered}
     count = len(ordered)
-    # a file that cannot be read at all has no lines to mend
-    mend = "mend the lines above" if any(p.line or p.path for p in ordered) else "check the path"
+    # a file that cannot be read at all has no lines to fix
+    fix = "fix the lines above" if any(p.line or p.path for p in ordered) else "check the path"
     return PipelineFileError(
         f"{file} has {count} problem{'s' if count != 1 else ''}",
         problems=ordered,
         code=codes.pop() if len(codes) == 1 else ErrorCode.CONFIG_INVALID,
         where=str(ordered[0]).split("  ")[0],
         evidence="; ".join(f"{p.path}: {p.message}" for p in ordered[:3]),
-        next_step=f"{mend}, then run `distributary validate` again",
+        next_step=f"{fix}, then run `distributary validate` again",
     )
 
 

@@ -320,7 +320,7 @@ class KafkaSource(Section):
     fail_on_data_loss: bool = True
     """Stop when records were deleted at the broker before they were read."""
     on_replaced: Literal["stop", "read"] = "stop"
-    """What to do when a topic was deleted and made anew: stop, or read the new one from its
+    """What to do when a topic was deleted and made again: stop, or read the new one from its
     beginning; what was not read of the old one is lost."""
     tombstones: Literal["dead_letter", "skip"] = "dead_letter"
     """What to do with records that have a key and no value."""

@@ -200,7 +200,7 @@ class Cdc(Section):
     """hard: a deleted row is removed; soft: it stays, marked as deleted."""
     backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
     """before_cdc: a backfilled row loses against any change of the same row; by_timestamp: the
-    later one wins, so that a new backfill can mend lost rows."""
+    later one wins, so that a new backfill can fix lost rows."""
     evolution: Literal["mergeSchema", "overwriteSchema", "none"] = "mergeSchema"
     """When the columns of a source table change: add what is new, take the new columns only, or
     leave the table as it is."""
@@ -344,7 +344,7 @@ class Shard(Section):
     of the types; unified: keeps the one table of all types."""
     shards: int | None = Field(default=None, ge=1, le=MOST_SHARDS)
     """Over how many jobs the types are spread; stands in the file of the bronze job, which divides
-    the stream anew when it starts with another number."""
+    the stream again when it starts with another number."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """The number belongs to the job that acts on it."""

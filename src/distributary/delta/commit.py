@@ -1,7 +1,7 @@
 """The log of a Delta table, written: one commit that changes all that changes, or nothing.
 
 Columns, properties, files and the mark of a batch are in one file, which is created under the next
-number unless that is taken. Whoever is overtaken looks at the table again and decides anew. An
+number unless that is taken. Whoever is overtaken looks at the table again and decides again. An
 answer that was lost is no failure: the file that is there says whose it is.
 """
 
@@ -138,7 +138,7 @@ def _check_files(
 # What a commit does, as its lines say it.
 
 RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 days"}
-"""Of tables whose files every batch writes anew, and of which a log of changes remembers all: a
+"""Of tables whose files every batch writes again, and of which a log of changes remembers all: a
 week would be hundreds of times the table. Whoever wants to keep more sets the property."""
 _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 

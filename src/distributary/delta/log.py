@@ -34,13 +34,13 @@ FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""
 TRUSTED_SECONDS = 3600
-"""Somebody may clean a log up behind us, though never so soon: look at an older one anew."""
+"""Somebody may clean a log up behind us, though never so soon: look at an older one again."""
 ASK_AGAIN_SECONDS = 600.0
 """A bucket is asked this often whether a table that we write to is still the same one."""
 LARGE_FILE = 32 * 2**20
 """Bytes: a larger file is not held in memory whole."""
 MOST_TABLES = 4096
-"""Tables that a process follows; the one that waited longest is loaded anew next time."""
+"""Tables that a process follows; the one that waited longest is loaded again next time."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")

@@ -81,7 +81,7 @@ class ReadAhead:
         context = self._context
         if context.config.cdc is not None or context.config.shard is not None:
             # tables of changes are brought up to date by the workers, who have enough to do; jobs
-            # that share a stream wait for each other where it is divided anew
+            # that share a stream wait for each other where it is divided again
             return
         try:
             source = self._following(batch, start)

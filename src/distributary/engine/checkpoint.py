@@ -10,7 +10,7 @@
 
 It is a folder or a part of a bucket. The lake keeps a copy of the newest manifest. A checkpoint
 that is older than its tables, because a copy of it was put back, is brought up to date from there;
-one that is lost can be made anew.
+one that is lost can be made again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Checkpoint:
                 "where this life of the pipeline began cannot be read",
                 where=f"{self.store.address}/first.json",
                 evidence=f"{len(data)} bytes that are no position",
-                next_step="put the file back from a copy; if no batch was decided yet, begin anew "
+                next_step="put the file back from a copy; if no batch was decided yet, start over "
                 "with `distributary reset`",
             ) from error
         return found
@@ -169,7 +169,7 @@ class Manifests:
         return True
 
     def replace(self, manifest: Manifest) -> None:
-        """Decide a batch anew whose files are gone. It is decided all the time, for its records.
+        """Decide a batch again whose files are gone. It is decided all the time, for its records.
 
         The old manifest is kept for a while, for whoever wants to know what has happened.
         """

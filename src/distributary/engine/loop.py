@@ -170,7 +170,7 @@ class StreamRun:
                         self._told(trigger, None if number == most else wait)
                         return
             except DistributaryError as error:
-                # patience is counted per batch, not per run: after progress it begins anew
+                # patience is counted per batch, not per run: after progress it starts over
                 if not self._worth_a_retry(error) or self._summary.batches == done_before:
                     raise
 
@@ -317,7 +317,7 @@ class StreamRun:
         return CheckpointError(
             f"the manifest of batch {batch} is missing, so the next offset is unknown",
             where=self._context.manifests.store.address,
-            next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
+            next_step="restore the whole checkpoint from a copy, or start over with `reset`",
         )
 
     def _wait(self, until: float) -> None:

@@ -400,7 +400,7 @@ class Planner:
         self._snapshot = None
 
     def _recheck(self, key: RouteKey) -> None:
-        """Ask again, unless there are so many that it is cheaper to meet them anew."""
+        """Ask again, unless there are so many that it is cheaper to meet them again."""
         if len(self._asked) > _MOST_RECHECKED:
             self._forget(key)
             return

@@ -351,7 +351,7 @@ class MergingPublisher:
                 f"table {name} could not be merged",
                 where=entry.table.path,
                 evidence=result.error,
-                next_step=f"mend it, then `distributary resume {name}`; {log} is complete",
+                next_step=f"fix it, then `distributary resume {name}`; {log} is complete",
             )
         return result
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is lost: noticed, and made anew from what the lake knows.
+"""A checkpoint that is lost: noticed, and made again from what the lake knows.
 
 The lake keeps a copy of the newest manifest, which names the life of the checkpoint, the batch and
 where the source was. Lakes of the version before have none: there the ledger's ranges say how far
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a checkpoint is made anew from."""
+    """What a checkpoint is made again from."""
 
     life: str
     batch: int
@@ -67,7 +67,7 @@ def refuse_lost(pipeline: Pipeline) -> None:
         where=pipeline.checkpoint.address,
         evidence=f"the lake has batches up to {batch} of life {life}, and this folder has none",
         next_step="put the checkpoint back from a copy, of any age; without one, `distributary "
-        "recover FILE` takes its position up from the lake; `distributary reset FILE` begins anew",
+        "recover FILE` takes its position up from the lake; `distributary reset FILE` starts over",
     )
 
 
@@ -79,7 +79,7 @@ def plan_recovery(pipeline: Pipeline) -> Recovery | None:
 
 
 def recover(pipeline: Pipeline) -> Recovery | None:
-    """Make the checkpoint anew, so that the next run goes on where the lake is."""
+    """Make the checkpoint again, so that the next run goes on where the lake is."""
     finish_removal(pipeline)
     if _is_there(pipeline):
         return None
@@ -238,7 +238,7 @@ def behind(
 
 
 def accept_rebuilt(config: PipelineConfig, ledger: Ledger, table: str, version: int) -> None:
-    """A table that lacked batches and was made anew from its log has them, without their marks."""
+    """A table that lacked batches and was made again from its log has them, without their marks."""
     lives = {c.life for c in ledger.last_commits(config.name) if c.table == table}
     for life in lives:
         found = behind(config, ledger, life, table)
@@ -301,7 +301,7 @@ def _next_step(config: PipelineConfig, found: Iterable[Behind]) -> str:
     parts = ["put the newest copy of the tables back"]
     merged = [name for name, role in names.items() if role == Role.MERGED]
     if merged and config.cdc is not None and config.cdc.log:
-        parts.append(f"`distributary rebuild {merged[0]}` makes it anew from its log")
+        parts.append(f"`distributary rebuild {merged[0]}` makes it again from its log")
     parts.append(
         f"if it was meant to be, `distributary reset FILE --table {first}` takes it as it is: what "
         "it lacks is then in no table"

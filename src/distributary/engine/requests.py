@@ -152,7 +152,7 @@ class FromLog:
 
 
 def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publisher) -> FromLog:
-    """What it takes to make a table of the ledger anew. Raises ConfigError if it cannot be done."""
+    """What it takes to make a table of the ledger again. Raises ConfigError if nobody can."""
     if known.role != Role.MERGED or config.cdc is None:
         raise _not_merged(known)
     if not config.cdc.log:
@@ -170,7 +170,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             f"table {known.table} has no log",
             code=ErrorCode.NOT_FOUND,
             where=log_path,
-            next_step="somebody removed it: `distributary reset FILE --with-tables` begins anew",
+            next_step="somebody removed it: `distributary reset FILE --with-tables` starts over",
         )
     source = _columns(config, told, publisher.columns(path))
     plan = TablePlan(
@@ -211,7 +211,7 @@ def _not_merged(known: TableSummary) -> ConfigError:
     )
 
 
-# The owner's part of `rebuild`: make a table anew from its log, on its own or when asked.
+# The owner's part of `rebuild`: make a table again from its log, on its own or when asked.
 #
 # A request is a file `<table>.rebuild` beside the parked tables, its answer `<table>.rebuilt`.
 
@@ -221,7 +221,7 @@ _LONGEST_ERROR = 500
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A table that was made anew."""
+    """A table that was made again."""
 
     table: str
     log: str
@@ -235,7 +235,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A table that somebody wants to have made anew by the owner."""
+    """A table that somebody wants to have made again by the owner."""
 
     parking: Store
     table: str
@@ -290,7 +290,7 @@ def rebuild_now(
     *,
     as_of_us: int | None,
 ) -> Rebuilt:
-    """Make a table anew; the caller owns the checkpoint."""
+    """Make a table again; the caller owns the checkpoint."""
     target = merged_table(config, known, publisher)
     result = rebuild(target.log_path, target.order, as_of_us=as_of_us)
     accept_rebuilt(config, ledger, target.table, result.version)

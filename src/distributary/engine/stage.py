@@ -407,7 +407,7 @@ def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> No
         where=f"pipeline {context.config.name}, batch {order.batch}",
         evidence=f"{worst.violated:,} of {worst.checked:,} rows, "
         f"the first at {worst.example}{others}",
-        next_step="mend what the producer sends or the rule, or set its action to warn"
+        next_step="fix what the producer sends or the rule, or set its action to warn"
         + ("" if context.config.cdc else " or dead_letter"),
         rule=worst.rule,
         table=table,

@@ -303,7 +303,7 @@ class TableBook:
         self._open_fixed_tables()
 
     def begin_batch(self) -> set[str]:
-        """Forget what held for one batch only; returns tables that must be planned anew."""
+        """Forget what held for one batch only; returns tables that must be planned again."""
         self._new_tables = 0
         again, self._unread = self._unread, set()
         for name in again:

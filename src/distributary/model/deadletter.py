@@ -63,7 +63,7 @@ def dead_letter_id(pipeline: str, source: str, topic: str, partition: int, offse
     """The same record has the same id, and no other record has it.
 
     `source` is the source's own identity, which stays when the pipeline is reset; where that is not
-    known, the life of the checkpoint: a source that was made anew has other records at the same
+    known, the life of the checkpoint: a source that was made again has other records at the same
     coordinates, and is read by another life.
     """
     text = f"{pipeline}\0{source}\0{topic}\0{partition}\0{offset}"

@@ -281,7 +281,7 @@ def _any_twice(rows: pa.Table) -> bool:
 
 
 def _once_each(rows: pa.Table) -> pa.Table:
-    """Each record once; ids of before did not tell records of a source that was made anew apart."""
+    """Each record once; older ids did not tell records of a source that was made again apart."""
     if not _any_twice(rows):
         return rows
     ids = rows["id"].to_pylist()

@@ -2,7 +2,7 @@
 
 Records, rows and files are counted when their batch is settled, which is when they can no longer be
 lost, and once: a batch that is settled again, because its checkpoint was put back or its pipeline
-was started anew, adds nothing. So one `Metrics` may listen to many pipelines for as long as they
+was started again, adds nothing. So one `Metrics` may listen to many pipelines for as long as they
 are restarted, and its counters only grow.
 """
 

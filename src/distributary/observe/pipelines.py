@@ -108,7 +108,7 @@ def _read(text: bytes, where: str) -> Registration:
         "what a pipeline says of itself cannot be read",
         where=where,
         evidence=evidence,
-        next_step="run the pipeline, which writes it anew; if there is no such pipeline, remove it",
+        next_step="run the pipeline, which writes it; if there is no such pipeline, remove it",
     )
 
 

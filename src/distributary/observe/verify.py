@@ -187,7 +187,7 @@ def check_table(known: WrittenTable, options: StorageOptions | None = None) -> T
             "unreadable",
             "its log cannot be read",
             error.evidence or error.what,
-            f"{_COPY}, or mend the file that is named",
+            f"{_COPY}, or fix the file that is named",
         )
         check = check.with_more(findings=[unreadable])
     return replace(check, seconds=time.perf_counter() - started)
@@ -287,7 +287,7 @@ def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> 
 
 
 def _way_out(known: WrittenTable) -> str:
-    rebuild = f"`distributary rebuild {known.table}` makes it anew from its log; "
+    rebuild = f"`distributary rebuild {known.table}` makes it again from its log; "
     first = rebuild if known.role == Role.MERGED else f"{_COPY}; "
     return f"{first}if it was meant to be, `{known.accept}` takes it as it is"
 

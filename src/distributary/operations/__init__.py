@@ -1,1 +1,1 @@
-"""What an operator asks for beside the running batches: plan, replay, mend, maintain."""
+"""What an operator asks for beside the running batches: plan, replay, fix, maintain."""

@@ -38,7 +38,7 @@ class Proof:
     tried: str
     found: str
     needed: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 def prove_store(place: str, address: str) -> Iterator[Proof]:
@@ -53,7 +53,7 @@ def prove_store(place: str, address: str) -> Iterator[Proof]:
                 yield prove(kind, address, store)
             except OSError as error:
                 # allowed a moment ago
-                yield Proof(kind, False, f"wrote to {address}", _words(error), mend="try again")
+                yield Proof(kind, False, f"wrote to {address}", _words(error), fix="try again")
 
 
 def prove_claim(checkpoint: str, *, lease: float) -> Proof:
@@ -121,13 +121,13 @@ def _rights(place: str, address: str, store: Store) -> Proof:
             raise OSError("a file that was removed is still there")
     except OSError as error:
         folder = local_folder(address)
-        mend = (
+        fix = (
             f"let these credentials {doing} there: lake.storage_options, or the machine's own role"
             if folder is None
             else f"chmod u+rwx {Path(store.address).parent}"
         )
         needed = "rights to write, list, read and remove"
-        return Proof(place, False, tried, f"cannot {doing}: {_words(error)}", needed, mend)
+        return Proof(place, False, tried, f"cannot {doing}: {_words(error)}", needed, fix)
     return Proof(place, True, tried, f"{address} can be written, listed, read and cleared")
 
 

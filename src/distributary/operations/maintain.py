@@ -469,7 +469,7 @@ class Care:
         return state, _optimized(report, done)
 
     def _manners(self, job: Job) -> Manners:
-        """A merge that is overtaken begins anew: tables that are merged into are not fought for."""
+        """A merge that is overtaken starts over: tables that are merged into are not fought for."""
         if job.role not in DERIVED:
             return Manners(self.check)
 
@@ -628,7 +628,7 @@ def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
 
 
 def expire_ledger(lake: str, wishes: Wishes) -> Expired:
-    """Sum old rows of the ledger up, a whole day at a time: each time all sums are written anew."""
+    """Sum old rows of the ledger up, a whole day at a time: all sums are written each time."""
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     moment = day - wishes.expire.ledger
     old = _old_rows(lake, "batches", "finished_at", moment)

@@ -67,7 +67,7 @@ def failure(
             "a definition of the project failed",
             where=project,
             evidence=last,
-            next_step="mend it; the lines before this one say where it is",
+            next_step="fix it; the lines before this one say where it is",
         )
     news = grown(book)
     if news:
@@ -214,7 +214,7 @@ def _read(spec: Path) -> dict[str, Any]:
             "the spec file is not YAML",
             code=ErrorCode.CONFIG_SYNTAX,
             where=f"{printable(str(spec))}:{mark.line + 1}" if mark else printable(str(spec)),
-            next_step="mend it at the line named",
+            next_step="fix it at the line named",
         ) from error
     problem = _problem(document)
     if problem:

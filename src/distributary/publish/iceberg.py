@@ -97,7 +97,7 @@ _COLUMNS = "distributary.columns"
 _MAPPING = "schema.name-mapping.default"
 _CREATED = {
     "format-version": "2",
-    # every commit writes the whole metadata anew
+    # every commit writes the whole metadata again
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }

@@ -175,7 +175,7 @@ class RegistryCalls:
             self._sums[kind] = (count + 1, spent + seconds)
 
     def take(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Number and seconds by endpoint and outcome, since the last time; begins anew."""
+        """Number and seconds by endpoint and outcome, since the last time; starts over."""
         with self._lock:
             taken, self._sums = self._sums, {}
         return taken

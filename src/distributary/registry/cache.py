@@ -155,7 +155,7 @@ class CachedRegistry:
             digest = content.pop("digest", None)
             return content if digest == _digest(content) else {}
         except (OSError, RegistryUnavailableError, ValueError):
-            # damaged or out of reach: the registry knows better, and its answer mends the file
+            # damaged or out of reach: the registry knows better, and its answer fixes the file
             return {}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:

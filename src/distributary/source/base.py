@@ -138,7 +138,7 @@ def replaced(
         next_step="`distributary reset` begins a new life, with new tables"
         if decided
         else f"to go on with the new {thing} from its beginning set source.on_replaced: read; "
-        "to begin anew with everything, `distributary reset`",
+        "to start over with everything, `distributary reset`",
     )
 
 

@@ -118,7 +118,7 @@ class ConsumerReader:
 
     tasks: Sequence[Sequence[SourceRange]]
     group: str
-    """Another one when topics were made anew: no consumer of before is used for them."""
+    """Another one when topics were made again: no consumer of before is used for them."""
     fail_on_data_loss: bool
     options: Mapping[str, str] = field(repr=False)
 

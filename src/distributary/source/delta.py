@@ -403,7 +403,7 @@ class DeltaSource:
             "a batch of before does not end where a file of the source table ends",
             where=self._log.path,
             evidence=f"it ended before offset {rows}",
-            next_step="the table was written anew: `reset` the pipeline",
+            next_step="the table was written again: `reset` the pipeline",
         )
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:

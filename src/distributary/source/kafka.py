@@ -5,7 +5,7 @@ is one that only a Java client understands.
 
 A position is `{offsets: {topic: {partition: next offset}}, ids: {topic: id}}`. Where a batch did
 not start at the position before it (a partition was new, retention had eaten records, or a topic
-was made anew), its end position says where under `from`, so that the batch can be opened again and
+was made again), its end position says where under `from`, so that the batch can be opened again and
 be the same. An id is what a broker gives a topic when it is made: offsets of one id say nothing
 about another. Brokers before 2.8 have none, and neither have positions that are older than this.
 """
@@ -82,7 +82,7 @@ class Topic:
 
     partitions: tuple[int, ...]
     id: str = ""
-    """Another one when the topic is deleted and made anew; empty if the broker does not tell."""
+    """Another one when the topic is deleted and made again; empty if the broker does not tell."""
 
 
 class Broker:
@@ -352,9 +352,9 @@ class KafkaSource:
         """A share of every partition's backlog, so that none of them starves."""
         ends, before = _offsets(until), _offsets(start)
         oldest = self._broker.earliest(ends)
-        anew = self._made_anew(start, until, oldest)
+        again = self._made_anew(start, until, oldest)
         self._tell_missing(start, until)
-        known = {one: offset for one, offset in before.items() if one[0] not in anew}
+        known = {one: offset for one, offset in before.items() if one[0] not in again}
         moved = self._after_losses(known, ends, oldest)
         starts = {one: moved.get(one, known.get(one, oldest[one])) for one in ends}
         waiting = {one: ends[one] - starts[one] for one in ends if ends[one] > starts[one]}
@@ -378,11 +378,11 @@ class KafkaSource:
             for r in ranges
             if before.get((r.topic, r.partition)) != r.start
         }
-        # only a topic that was made anew has ever been read from further back: its other partitions
-        # begin anew too, and its id is learned with the next batch
-        anew = {one[0] for one, offset in jumps.items() if offset < before.get(one, 0)}
-        known = {one: offset for one, offset in before.items() if one[0] not in anew}
-        ids = {topic: id_ for topic, id_ in start.get("ids", {}).items() if topic not in anew}
+        # only a topic that was made again is ever read from further back: its other partitions
+        # start over too, and its id is learned with the next batch
+        again = {one[0] for one, offset in jumps.items() if offset < before.get(one, 0)}
+        known = {one: offset for one, offset in before.items() if one[0] not in again}
+        ids = {topic: id_ for topic, id_ in start.get("ids", {}).items() if topic not in again}
         return _position(known | ends, ids, jumps)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
@@ -480,23 +480,25 @@ class KafkaSource:
         }
         # an id of before the offsets were asked for is no proof that the topic is the same
         self._verify({t: now[t] for t in odd if t in now}, decided=False)
-        anew = {t for t, id_ in now.items() if then.get(t, id_) != id_}
-        # where no id tells, nothing but a topic made anew ends before what was read of it
-        anew |= {
+        again = {t for t, id_ in now.items() if then.get(t, id_) != id_}
+        # where no id tells, nothing but a topic made again ends before what was read of it
+        again |= {
             t
             for (t, p), offset in known.items()
             if offset > ends.get((t, p), offset) and not (t in then and t in now)
         }
-        told = [self._before_and_now(topic, start, until) for topic in sorted(anew)]
-        if anew and self._config.on_replaced == "stop":
+        told = [self._before_and_now(topic, start, until) for topic in sorted(again)]
+        if again and self._config.on_replaced == "stop":
             raise self._replaced(told)
-        news = [now.get(topic, topic) for topic in anew]
+        news = [now.get(topic, topic) for topic in again]
         if not self._told.issuperset(news):
             self._told.update(news)
             # consumers that Spark has kept may hold records of the old topic
             self._group = _new_group()
-            _log.warning("reading topics that were made anew from their beginning: %s", _some(told))
-        return anew
+            _log.warning(
+                "reading topics that were made again from their beginning: %s", _some(told)
+            )
+        return again
 
     def _before_and_now(self, topic: str, start: Position, until: Position) -> str:
         known = {one: offset for one, offset in _offsets(start).items() if one[0] == topic}

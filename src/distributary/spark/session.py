@@ -351,7 +351,7 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
         what,
         where=path,
         evidence=os.strerror(number),
-        next_step="what tables have already is not written twice: make room or mend the rights, "
+        next_step="what tables have already is not written twice: make room or fix the rights, "
         "and run again; `distributary maintain` removes what no table needs",
     )
 

@@ -278,7 +278,7 @@ class _Source:
 
 
 class _Engine:
-    """The one engine of this process; after an error it begins anew."""
+    """The one engine of this process; after an error it starts over."""
 
     def __init__(self) -> None:
         self._connection: DuckDBPyConnection | None = None

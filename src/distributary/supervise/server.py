@@ -132,7 +132,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What there is to say, asked for anew each time; there is no page for what is left out."""
+    """What there is to say, asked for again each time; there is no page for what is left out."""
 
     live: Callable[[], bool] | None = None
     ready: Callable[[], dict[str, Any]] | None = None

@@ -316,7 +316,7 @@ def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]
 
 @contextmanager
 def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Render]:
-    """Counts for as long as the supervisor lives, however often pipelines are started anew."""
+    """Counts for as long as the supervisor lives, however often pipelines are started again."""
     metrics = Metrics()
     for config in configs:
         metrics.limit(config.name, max_tables=config.metrics.max_tables)

@@ -95,7 +95,7 @@ _REMOTE_SECONDS = 5.0
 """How long the version of a table in an object store is believed: asking costs a request."""
 
 Version = tuple[int, int]
-"""Number of the newest commit, and when it was written: a table may have been made anew."""
+"""Number of the newest commit, and when it was written: a table may have been made again."""
 
 NONE: Version = (-1, 0)
 """Of a table that is not there."""
@@ -172,7 +172,7 @@ class Reading:
 
     @property
     def writable(self) -> bool:
-        """Whether anything can be mended here at all."""
+        """Whether anything can be fixed here at all."""
         folder = local_path(self.lake)
         return folder is None or not folder.is_dir() or os.access(folder, os.W_OK)
 

@@ -38,7 +38,7 @@ from distributary.model.table import Role
 from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import TableSummary
-from distributary.operations.mending import verify_table
+from distributary.operations.repair import verify_table
 
 _NUMBERS = (Carried.DECIMAL, Carried.NUMBER)
 _DEAD_LETTERS = "dead_letters"

@@ -32,7 +32,7 @@ def demo(
     ] = None,
     seed: Annotated[int, option("--seed", "The same seed sends the same records.")] = 999,
     path: Annotated[
-        Path, option("--path", "The lake to make; begun anew if it is a demo's.")
+        Path, option("--path", "The lake to make; started over if it is a demo's.")
     ] = Path("distributary-demo"),
     kafka: Annotated[
         bool, option("--kafka", "With a broker and a registry of its own; orders always.")

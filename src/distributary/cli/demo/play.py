@@ -107,7 +107,7 @@ def play(call: Invocation, scene: Scene, path: Path, *, chaos: bool) -> int:
     """Make the lake and show it; 1 if the figures are not those of what was sent."""
     began, folder = time.monotonic(), DemoFolder(path, scene)
     if folder.begin():
-        call.out.note(f"{folder.given} held an earlier demo: begun anew")
+        call.out.note(f"{folder.given} held an earlier demo: started over")
     call.out.note(f"{scene.title}: {folder.given}")
     kills: list[dict[str, object]] = []
     with scene.open(call, folder) as feed:
@@ -338,7 +338,7 @@ class DemoFolder:
 
     def begin(self) -> bool:
         """An empty demo; whether an earlier one had to go for it."""
-        anew = self._clear()
+        again = self._clear()
         self.path.mkdir(parents=True, exist_ok=True)
         # said first: what is made from now on may be removed by the next demo
         made = {
@@ -346,7 +346,7 @@ class DemoFolder:
             "folders": [self.scene.topic, *self.scene.tables],
         }
         (self.path / _MARKER).write_text(json.dumps(made, indent=2), encoding="utf-8")
-        return anew
+        return again
 
     def write_file(self, *, kafka: str = "", registry: str = "") -> None:
         """The pipeline file, and the schema by which editors know its keys."""

@@ -381,11 +381,11 @@ def with_halves_together(events: Events, ts: Positions, change: pa.StringArray) 
         if word == "UPDATE-DELETE" and place[0]:
             at = (place[0], place[1])
             first[at] = min(int(ts[row]), first.get(at, int(ts[row])))
-    mended = ts.copy()
+    fixed = ts.copy()
     for row, (word, *place) in enumerate(halves):
         if word == "UPDATE-INSERT":
-            mended[row] = min(int(ts[row]), first.get((place[0], place[1]), int(ts[row])))
-    return mended
+            fixed[row] = min(int(ts[row]), first.get((place[0], place[1]), int(ts[row])))
+    return fixed
 
 
 def _mysql(

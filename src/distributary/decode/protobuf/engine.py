@@ -84,7 +84,7 @@ class Engine:
 
     def not_utf8(self, payloads: Sequence[bytes], *, size: int) -> list[int]:
         """The payloads whose text is not UTF-8: the parser checks it in the private types."""
-        # built anew, because it is seldom asked for and would double the memory of every decoder
+        # built again, because it is seldom asked for and would double the memory of every decoder
         strict = message_class(_private_type(self._message))
         return judge(strict, payloads, size=size).rejected
 

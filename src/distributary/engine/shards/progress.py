@@ -1,4 +1,4 @@
-"""Where the stream of a pipeline that several jobs share was divided anew.
+"""Where the stream of a pipeline that several jobs share was divided again.
 
 <lake>/_distributary/pipelines/<name>/shards/000000.json       {"shards": 2}
                                              000000.at.json    {"version": 17}

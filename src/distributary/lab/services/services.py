@@ -331,7 +331,7 @@ def remembered(folder: Path) -> Ports | None:
 
 
 def forget(folder: Path) -> None:
-    """The next start chooses ports anew."""
+    """The next start chooses ports again."""
     folder.joinpath(_PORTS).unlink(missing_ok=True)
 
 

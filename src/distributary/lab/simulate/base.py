@@ -477,7 +477,7 @@ def _batches(messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
 
 
 def _files(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The batches cut anew, into tables of so many rows and a last one with the rest."""
+    """The batches cut again, into tables of so many rows and a last one with the rest."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         rest = batch

@@ -202,7 +202,7 @@ class Topic:
 
     name: str
     id: str
-    """Never given twice: a topic that was made anew under the same name has another one."""
+    """Never given twice: a topic that was made again under the same name has another one."""
     partitions: int
     created: bool = False
     """Whether it was made just now."""

@@ -52,7 +52,7 @@ class Memory:
         except FileNotFoundError:
             return {}
         except (OSError, RecursionError, ValueError) as error:
-            self._complain("cannot be read and is begun anew", error)
+            self._complain("cannot be read and is started over", error)
             return {}
         usable = isinstance(content, dict) and content.get("format") == _FORMAT
         return content if usable else {}

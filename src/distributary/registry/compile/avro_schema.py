@@ -557,5 +557,5 @@ def _invalid(at: str, evidence: str, problem: str) -> InvalidSchemaError:
         f"an Avro schema {problem}",
         where=printable(at),
         evidence=printable(evidence),
-        next_step="mend the schema text; a type of another schema must be listed as a reference",
+        next_step="fix the schema text; a type of another schema must be listed as a reference",
     )

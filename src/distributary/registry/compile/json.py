@@ -232,7 +232,7 @@ def _invalid(what: str, where: str, evidence: str) -> InvalidSchemaError:
         what,
         where=printable(where),
         evidence=printable(evidence),
-        next_step="mend the schema and register it again",
+        next_step="fix the schema and register it again",
     )
 
 

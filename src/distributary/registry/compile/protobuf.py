@@ -373,7 +373,7 @@ def _findings(name: str, errors: list[Finding], shifted: set[str]) -> InvalidSch
         "the protobuf schema does not compile",
         where=printable(name),
         evidence="; ".join(lines),
-        next_step="mend the schema text; an import must be registered and listed as a reference",
+        next_step="fix the schema text; an import must be registered and listed as a reference",
     )
 
 
@@ -382,5 +382,5 @@ def _invalid(name: str, evidence: str, problem: str) -> InvalidSchemaError:
         f"a protobuf file {problem}",
         where=printable(name),
         evidence=evidence,
-        next_step="mend the schema or its references",
+        next_step="fix the schema or its references",
     )

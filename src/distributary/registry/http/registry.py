@@ -562,5 +562,5 @@ def _invalid(refusal: Refusal, subject: str) -> RegistryError:
         "the registry cannot use this schema",
         where=f"subject {printable(subject)}",
         evidence=refusal.message,
-        next_step="mend the schema, its references or the subject's name",
+        next_step="fix the schema, its references or the subject's name",
     )

@@ -265,7 +265,7 @@ class Catalogue:
             "the catalogue of files that were found is damaged",
             where=f"{self._store.address}/{name}",
             evidence=evidence,
-            next_step="restore the whole checkpoint from a copy, or begin anew with `reset`",
+            next_step="restore the whole checkpoint from a copy, or start over with `reset`",
         )
 
 

@@ -1,4 +1,4 @@
-"""`resume`, `rebuild`, `reset`, `recover` and `clean`: mend what a pipeline left behind."""
+"""`resume`, `rebuild`, `reset`, `recover` and `clean`: fix what a pipeline left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
     from distributary.engine.recovery import Recovery
     from distributary.engine.removal import Removal
-    from distributary.operations.mending import Acceptance
+    from distributary.operations.repair import Acceptance
 
 
 app = single(MEND)
@@ -53,8 +53,8 @@ def resume(
     dry_run: DryRun = False,
 ) -> int:
     """Give a parked table the batches that wait for it, in order."""
-    from distributary.operations.mending import resume as publish_waiting
-    from distributary.operations.mending import waiting
+    from distributary.operations.repair import resume as publish_waiting
+    from distributary.operations.repair import waiting
     from distributary.publish.base import Outcome
 
     found = find_lake(call, lake, file)
@@ -102,13 +102,13 @@ def rebuild(
     file: FileOption = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Make a table of change data anew from its log.
+    """Make a table of change data again from its log.
 
     All of its rows are replaced by one commit; the log and all other tables stay as they are.
     A pipeline that runs is asked to do it between two batches. Try it after: distributary
     demo cdc
     """
-    from distributary.operations.mending import rebuild_table, verify_table
+    from distributary.operations.repair import rebuild_table, verify_table
 
     moment = moment_of(call, as_of)
     found = find_lake(call, lake, file)
@@ -207,7 +207,7 @@ def reset(
     copy on purpose counts as it is from now on, for `run` and for `verify`.
     """
     from distributary.engine.removal import finish_removal
-    from distributary.operations.mending import plan_acceptance, plan_clean, plan_reset
+    from distributary.operations.repair import plan_acceptance, plan_clean, plan_reset
 
     if table is not None and with_tables:
         raise call.usage("--table keeps everything, --with-tables removes it: say one of them.")
@@ -230,7 +230,7 @@ def reset(
 
 @verb(app, "recover distributary-demo/games.yaml --dry-run")
 def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
-    """Make a lost checkpoint anew from what the lake knows.
+    """Make a lost checkpoint again from what the lake knows.
 
     The next run goes on where the tables are: nothing is read twice, and a batch that was
     under way is finished. A checkpoint that is there is left alone.
@@ -266,7 +266,7 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
 def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
     from distributary.engine.removal import finish_removal
-    from distributary.operations.mending import plan_clean, plan_produced
+    from distributary.operations.repair import plan_clean, plan_produced
 
     pipeline = open_pipeline(call, file)
     if not dry_run:
@@ -284,7 +284,7 @@ def _take_away(
     call: Invocation, pipeline: Pipeline, removals: list[Removal], *, dry_run: bool, yes: bool
 ) -> int:
     from distributary.engine.claim import refuse_owned
-    from distributary.operations.mending import remove
+    from distributary.operations.repair import remove
 
     name = pipeline.config.name
     data: dict[str, Any] = {"pipeline": name, "dry_run": dry_run, "removals": removals}
@@ -307,7 +307,7 @@ def _take_away(
 
 
 def _summary(removals: Sequence[Removal]) -> str:
-    from distributary.operations.mending import SUBJECT, TOPIC
+    from distributary.operations.repair import SUBJECT, TOPIC
 
     tables = [each for each in removals if each.kind == "table"]
     subjects = [each for each in removals if each.kind == SUBJECT]
@@ -319,7 +319,7 @@ def _summary(removals: Sequence[Removal]) -> str:
 
 
 def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
-    from distributary.operations.mending import SUBJECT
+    from distributary.operations.repair import SUBJECT
 
     if not removals:
         paper.line("there is nothing to remove")
@@ -346,7 +346,7 @@ def _accept(
     call: Invocation, pipeline: Pipeline, plan: Acceptance, *, dry_run: bool, yes: bool
 ) -> int:
     """Say in the ledger that a table counts as it is now; 1 if the person says no."""
-    from distributary.operations.mending import accept, refuse_running
+    from distributary.operations.repair import accept, refuse_running
 
     check, what = plan.check, _acceptance(plan)
     data = {

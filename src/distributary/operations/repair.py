@@ -106,7 +106,7 @@ def _ask_the_owner(pipeline: Pipeline, parking: Store, table: str) -> list[Publi
     return done
 
 
-# `rebuild`: a merged table is made anew from its log, by one commit.
+# `rebuild`: a merged table is made again from its log, by one commit.
 #
 # Only the owner of the checkpoint may do it. Where the pipeline runs, it is asked by a file and
 # does it between two batches; where it does not, this process takes the claim.
@@ -178,7 +178,7 @@ def _told(answer: dict[str, object], checkpoint: Store) -> Rebuilt:
         "the running pipeline could not rebuild the table",
         where=checkpoint.address,
         evidence=str(answer.get("error", "")),
-        next_step="mend what it says, and try again",
+        next_step="fix what it says, and try again",
     )
 
 
