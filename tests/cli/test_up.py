@@ -149,7 +149,7 @@ def test_the_view_has_the_worst_first_and_never_floods_the_screen() -> None:
     stream = io.StringIO()
     Console(file=stream, width=150, markup=False).print(view)
     lines = stream.getvalue().splitlines()
-    assert "1,001 pipelines, 1,000 well, stopping" in lines[0]
+    assert "1,001 pipelines: 1,000 running, 1 backoff; stopping" in lines[0]
     assert lines[2].split()[:3] == ["worst", "backoff", "SOURCE_UNAVAILABLE"]
     assert "min" in lines[2]
     assert len(lines) < 60 and "\x1b" not in stream.getvalue()
