@@ -34,6 +34,7 @@ export function readOnly(data) {
 function nothing(data) {
   return h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "Overview"),
     empty("Nothing has run in this lake yet.", ["This page shows ", h("code", {}, data.lake), ". As soon as a pipeline runs there, it appears here by itself."],
+      h("p", {}, "To have a pipeline written for a topic of yours: ", command("distributary init --kafka HOST:PORT --topic TOPIC")),
       h("p", {}, "To look around first, make a lake of games: ", command("distributary demo games")),
       h("p", {}, "To run a pipeline file: ", command("distributary run pipeline.yaml"))));
 }
