@@ -99,7 +99,7 @@ source:
   topics: [events]{source}
 registry: {registry}
 payload: {{format: protobuf}}
-tables: {{each: "{{topic}}"}}
+tables: {{each: "{{topic}}"{format}}}
 lake:
   path: {lake}{catalog}
   storage_options:
@@ -153,12 +153,17 @@ def pipeline_file(
         f"{{type: unity, url: '{url}', name: main, schema: games, token: {canaries('unity')}}}"
     )
     catalog = f"\n  catalog: {entries}" if kind == "sasl" else ""
+    if kind == "stores":
+        address = _within(canaries, "iceberg_uri", f"{url}/{{}}")
+        token = canaries("iceberg_token")
+        catalog = f"\n  iceberg: {{type: rest, uri: {address}, token: {token}}}"
     known = {"url": url, "port": port, "lake": lake}
     return FILE.format(
         **secrets,
         **known,
         remote=remote,
         catalog=catalog,
+        format=", format: iceberg" if kind == "stores" else "",
         source=SOURCES[kind].format(**secrets),
         registry=REGISTRIES[kind].format(**secrets, **known),
     )

@@ -19,7 +19,7 @@ from distributary.lab.simulate.cdc.shapes import CALM, CdcPlan, Feature
 from distributary.model import layout
 from distributary.model.table import Role
 from distributary.observe.rows import TableSummary
-from distributary.operations import fixing
+from distributary.operations import repair
 from distributary.operations.repair import rebuild_table, verify_table
 from tests.changes.logs import event
 from tests.cli.change_lake import LOG, MERGED, ChangeLake
@@ -94,7 +94,7 @@ def test_what_the_owner_cannot_do_is_told_and_does_not_stop_it(
     shop: ChangeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline, known = Pipeline.load(shop.file), merged(shop)
-    monkeypatch.setattr(fixing, "merged_table", lambda *given: None)
+    monkeypatch.setattr(repair, "merged_table", lambda *given: None)
     with owner(pipeline) as claim:
         log = next(t for t in shop.ledger.tables() if t.table == LOG)
         with pytest.raises(PublishError) as caught:
@@ -116,7 +116,7 @@ def test_a_batch_that_was_left_half_way_is_named(
     found = verify_table(pipeline, merged(shop))
     assert (found.verified.agrees, found.verified.missing, found.unfinished) == (False, 1, True)
     # while somebody works on it, it is waited for, though not for ever
-    monkeypatch.setattr(fixing, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(repair, "_PATIENCE_SECONDS", 0.1)
     with owner(pipeline):
         assert verify_table(pipeline, merged(shop)).unfinished
         (manifests / "settled").write_text("1")
