@@ -10,6 +10,7 @@ from benchmarks import (
     delta,
     events,
     evolution,
+    exchange,
     freshness,
     json_orders,
     kafka,
@@ -37,6 +38,7 @@ SUITES = {
         age.SUITE,
         cluster.SUITE,
         sizes.SUITE,
+        exchange.SUITE,
         events.SUITE,
         delta.SUITE,
     )
