@@ -16,7 +16,7 @@ from benchmarks.baseline import append, append_each, expect_rows
 from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
-from benchmarks.topic import batch_frame, fill, serving, topics_of
+from benchmarks.topic import batch_frame, fill, serving
 
 _ROWS = 10_000
 _COUNTRIES = ("AT", "BR", "CZ", "DE", "ES", "FI", "FR", "JP", "KE", "US")
@@ -30,11 +30,14 @@ _COLUMNS = (
 
 @contextmanager
 def prepared(order: Order) -> Iterator[Order]:
-    """All batches; with several types each has a topic, and a topic's name is the type's."""
-    topics = [f"orders_{number:02d}" for number in range(order.tables)]
-    with serving(order, topics=topics) as served:
-        fill(served, _encoded(topics, records=served.records * served.all_batches))
+    """A topic with all batches, in which a field of each record names its type."""
+    with serving(order) as served:
+        fill(served, _encoded(_types(order), records=served.records * served.all_batches))
         yield served
+
+
+def _types(order: Order) -> list[str]:
+    return [f"orders_{number:02d}" for number in range(order.tables)]
 
 
 def direct_case(order: Order) -> Row:
@@ -43,7 +46,7 @@ def direct_case(order: Order) -> Row:
         order,
         name="direct",
         message="payload: {format: json}",
-        tables='{each: "{topic}"}',
+        tables='{each: "{field:event}"}',
         schemas=False,
     )
     batches = ingested(path, trigger="continuous", batches=order.all_batches)
@@ -54,31 +57,33 @@ def from_json_case(order: Order) -> Row:
     """Spark's decoder and Delta's Spark writer, with the columns that our tables have.
 
     With one type, the batch goes straight from the broker into the table. With several, it is read
-    once and kept, and each type filters, decodes and appends its own, in a thread pool.
+    once and kept with its types, and each filters, decodes and appends its own, in a thread pool.
     """
     spark = bare_session(order, name="from-json")
-    topics = topics_of(order)
+    types = _types(order)
     lake = order.root / "from-json"
     results = []
     for batch in range(order.all_batches):
         raw = batch_frame(spark, order, batch)
 
-        def write(kept: DataFrame, topic: str, batch: int = batch) -> None:
-            some = kept if len(topics) == 1 else kept.filter(F.col("topic") == topic)
-            append(_decoded(some, topic, batch=batch), lake / topic, batch=batch)
+        def write(kept: DataFrame, name: str, batch: int = batch) -> None:
+            some = kept if len(types) == 1 else kept.filter(F.col("event") == name)
+            append(_decoded(some, name, batch=batch), lake / name, batch=batch)
 
         with timed(order.records) as figures:
-            if len(topics) > 1:
-                append_each(raw, lambda _: topics, write)
+            if len(types) > 1:
+                text = F.col("value").cast("string")
+                typed = raw.withColumn("event", F.get_json_object(text, "$.event"))
+                append_each(typed, lambda _: types, write)
             else:
-                write(raw, topics[0])
+                write(raw, types[0])
         results.append(figures)
     expect_rows(lake, order.records * order.all_batches)
     return summarised(results, warm=order.warm)
 
 
-def _decoded(raw: DataFrame, topic: str, *, batch: int) -> DataFrame:
-    schema = f"{_COLUMNS}, {_own_field(topic)} string"
+def _decoded(raw: DataFrame, name: str, *, batch: int) -> DataFrame:
+    schema = f"event string, {_COLUMNS}, {_own_field(name)} string"
     return raw.select(
         F.from_json(F.col("value").cast("string"), schema).alias("record"),
         F.col("topic").alias("_topic"),
@@ -93,11 +98,11 @@ def _decoded(raw: DataFrame, topic: str, *, batch: int) -> DataFrame:
     )
 
 
-def _own_field(topic: str) -> str:
-    return f"{topic}_reference"
+def _own_field(name: str) -> str:
+    return f"{name}_reference"
 
 
-def _encoded(topics: list[str], *, records: int) -> Iterator[pa.RecordBatch]:
+def _encoded(types: list[str], *, records: int) -> Iterator[pa.RecordBatch]:
     """Records of all types in turn, as batches with a column `value`."""
     random = np.random.default_rng(1)
     for start in range(0, records, _ROWS):
@@ -106,8 +111,9 @@ def _encoded(topics: list[str], *, records: int) -> Iterator[pa.RecordBatch]:
         prices = (random.integers(100, 100_000, size=size) / 100).tolist()
         values = [
             json.dumps(
-                _order(number, customer, price)
-                | {_own_field(topics[number % len(topics)]): f"ref-{number}"},
+                {"event": types[number % len(types)]}
+                | _order(number, customer, price)
+                | {_own_field(types[number % len(types)]): f"ref-{number}"},
                 separators=(",", ":"),
             ).encode()
             for number, customer, price in zip(

@@ -1,17 +1,16 @@
-"""Topics of the real broker, filled as fast as possible, and their batches by their offsets.
+"""A topic of the real broker, filled as fast as possible, and its batches by their offsets.
 
-Messages go round topics and partitions, so batch n is the same range of offsets in each of them,
-for Spark as for our engine, which takes an equal share of equal backlogs.
+Messages go round the partitions, so batch n is the same range of offsets in each of them, for Spark
+as for our engine, which takes an equal share of equal backlogs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import cycle
-from typing import Any
+from itertools import count
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -39,32 +38,17 @@ PRODUCER = {
 
 
 @contextmanager
-def serving(order: Order, *, topics: Sequence[str] = (_TOPIC,)) -> Iterator[Order]:
-    """A broker, a registry and empty topics, gone when it is over; batches divide evenly."""
-    names = ",".join(topics)
-    places = len(_places(names))
+def serving(order: Order) -> Iterator[Order]:
+    """A broker, a registry and an empty topic, gone when it is over; batches divide evenly."""
     with Services(order.root / "services") as services:
-        for topic in topics:
-            partitions = places // len(topics)
-            Topics({"bootstrap.servers": services.kafka}).ensure(topic, partitions=partitions)
+        Topics({"bootstrap.servers": services.kafka}).ensure(_TOPIC, partitions=PARTITIONS)
         yield replace(
             order,
-            records=max(places, order.records - order.records % places),
+            records=max(PARTITIONS, order.records - order.records % PARTITIONS),
             servers=services.kafka,
             registry=services.registry,
-            topic=names,
+            topic=_TOPIC,
         )
-
-
-def topics_of(order: Order) -> list[str]:
-    """The topics of a suite."""
-    return order.topic.split(",")
-
-
-def _places(topics: str) -> list[tuple[str, int]]:
-    """Topics and partitions in the order of messages: one topic has several, many have one each."""
-    names = topics.split(",")
-    return [(name, p) for p in range(PARTITIONS if len(names) == 1 else 1) for name in names]
 
 
 def registry_of(order: Order) -> HttpRegistry:
@@ -92,18 +76,19 @@ class Sender:
 
     def __init__(self, servers: str, topic: str) -> None:
         self._failed: list[object] = []
-        self._turn = cycle(_places(topic))
+        self._topic = topic
+        self._turn = count()
         self._producer = Producer(
             {**PRODUCER, "bootstrap.servers": servers, "on_delivery": self._told}
         )
 
     def send(self, key: bytes | None, value: bytes, *, timestamp: int = 0) -> None:
         """Queue a message; without a time it has the time at which it is queued."""
-        topic, partition = next(self._turn)
+        partition = next(self._turn) % PARTITIONS
         while True:
             try:
                 self._producer.produce(
-                    topic, value=value, key=key, partition=partition, timestamp=timestamp
+                    self._topic, value=value, key=key, partition=partition, timestamp=timestamp
                 )
                 return
             except BufferError:
@@ -129,22 +114,20 @@ class Sender:
 
 def batch_frame(spark: SparkSession, order: Order, number: int) -> DataFrame:
     """The records of one batch, with the connector's own columns."""
-    size = order.records // len(_places(order.topic))
+    size = order.records // PARTITIONS
     return frame(spark, order, number * size, (number + 1) * size)
 
 
 def frame(spark: SparkSession, order: Order, start: int, end: int) -> DataFrame:
     """The records between two offsets of every partition."""
-    places = _places(order.topic)
     options = {
         "kafka.bootstrap.servers": order.servers,
-        "assign": json.dumps(_by_topic(places, lambda partitions: partitions)),
-        "startingOffsets": json.dumps(_by_topic(places, lambda each: dict.fromkeys(each, start))),
-        "endingOffsets": json.dumps(_by_topic(places, lambda each: dict.fromkeys(each, end))),
+        "assign": json.dumps({order.topic: list(range(PARTITIONS))}),
+        "startingOffsets": json.dumps({order.topic: _each(start)}),
+        "endingOffsets": json.dumps({order.topic: _each(end)}),
     }
     return spark.read.format("kafka").options(**options).load()
 
 
-def _by_topic(places: Sequence[tuple[str, int]], of: Callable[[list[int]], Any]) -> dict[str, Any]:
-    topics = dict.fromkeys(topic for topic, _ in places)
-    return {topic: of([p for name, p in places if name == topic]) for topic in topics}
+def _each(offset: int) -> dict[str, int]:
+    return {str(partition): offset for partition in range(PARTITIONS)}
