@@ -37,7 +37,7 @@ alerts_app = group("alerts", "Alerts: send a test message.", panel=LOOK)
 
 PORT = 8642
 _SHORTEST = 16
-_NO_TARGET = "no target: add alerts.to to the file, as in docs/alerts.md"
+_NO_TARGET = "no target: add one to the file, as in `alerts: {to: [{type: slack, url: ...}]}`"
 
 
 @verb(

@@ -216,8 +216,7 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
             "nobody is logged in to Databricks",
             where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
             evidence=words(error),
-            next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile; see "
-            "docs/deploy.md",
+            next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile",
         ) from None
     return client
 

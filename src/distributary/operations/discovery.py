@@ -125,7 +125,7 @@ def _next_step(valued: Sequence[Record], registry: SchemaRegistry | None) -> str
     if valued and framed >= _ENOUGH * len(valued) and registry is None:
         return "they may have a schema registry's header in front: name the registry, --registry"
     if not valued:
-        return "send some records first, or write the file by hand: docs/quick-start.md"
+        return "send some records first, or begin with a file of `distributary demo games`"
     if registry is None:
         return "neither JSON nor framed; if a registry has their schema, name it with --registry"
     return "no subject of the registry fits; register their schema, or write the file by hand"

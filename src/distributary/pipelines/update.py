@@ -221,7 +221,7 @@ def _read(spec: Path) -> dict[str, Any]:
         raise ConfigError(
             f"the spec file {problem}",
             where=printable(str(spec)),
-            next_step="see the section on spec files in docs/declarative.md",
+            next_step="read the page Declarative pipelines of the documentation",
         )
     return dict(document)
 

@@ -115,7 +115,7 @@ def wrong(name: str, evidence: str) -> ConfigError:
     return ConfigError(
         f"the parameter {name} cannot be used",
         evidence=evidence,
-        next_step="the page of the dashboard's API says what it may be: docs/dashboard.md",
+        next_step="look at the page Dashboard of the documentation, which says what it may be",
     )
 
 

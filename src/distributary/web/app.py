@@ -189,7 +189,7 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     async def nothing(request: Request, error: Exception) -> Response:
         if not is_api(request.url.path):
             return page.not_found()
-        what, step = "there is no such address", "see docs/dashboard.md"
+        what, step = "there is no such address", "begin at /"
         return refuse(not_found(what, request.url.path, next_step=step))
 
     guarded = Guard(
