@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.deadletters import find_letter
-from distributary.observe.explanations import meanings
+from distributary.observe.explanations import glossary, meanings
 from distributary.observe.log_format import plain
 from distributary.observe.trace import Coordinates, Place, trace_offset
 from distributary.web.answers import Reads, not_found, text
@@ -39,7 +39,8 @@ def reads(lake: Reading) -> Reads:
         return {"q": asked, "hits": hits[:_MOST], "trace": trace}
 
     def errors(request: Request) -> dict[str, Any]:
-        return {"errors": [_one(str(code)) for code in ErrorCode]}
+        words = [{"word": word, "meaning": text} for word, text in glossary().items()]
+        return {"errors": [_one(str(code)) for code in ErrorCode], "words": words}
 
     def error(request: Request) -> dict[str, Any]:
         code = request.path_params["code"]

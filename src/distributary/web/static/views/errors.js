@@ -6,14 +6,18 @@ import { counted, number } from "../format.js";
 import { code, empty, grid, heading, problem, prose, retrying, section, since } from "../parts.js";
 
 export const errors = {
-  title: () => "Error codes",
+  title: () => "Words and codes",
   load: () => get("/api/errors"),
-  render: (data) => h("div", { class: "page" }, heading("", "Error codes", counted(data.errors.length, "code")),
-    grid([
+  render: (data) => h("div", { class: "page" }, heading("", "Words and codes", `${counted(data.words.length, "word")}, ${counted(data.errors.length, "error code")}`),
+    section("Words", null, grid([
+      { label: "Word", cell: (row) => row.word },
+      { label: "Meaning", wide: true, cell: (row) => prose(row.meaning) },
+    ], data.words, { caption: "Words" })),
+    section("Error codes", null, grid([
       { label: "Code", cell: (row) => code(row.code) },
       { label: "Meaning", wide: true, cell: (row) => prose(row.meaning) },
       { label: "What to do", wide: true, cell: (row) => prose(row.next_step) },
-    ], data.errors, { caption: "Error codes" })),
+    ], data.errors, { caption: "Error codes" }))),
 };
 
 export const error = {
