@@ -23,7 +23,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
 
 ##@ Start
 
@@ -73,7 +73,10 @@ test: connectors services ## Run the tests; PYTEST_ARGS="tests/engine -x" narrow
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20)
-	$(PYTEST) -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m 'slow and not cluster' $(PYTEST_ARGS)
+
+test-cluster: connectors services ## Run the tests that start workers, pods or machines of their own, minutes each
+	$(PYTEST) -m cluster $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)

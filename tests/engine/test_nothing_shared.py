@@ -31,7 +31,7 @@ from tests.services.spark_cluster import (
 )
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 _CONF = {
     **DRIVER_CONF,
