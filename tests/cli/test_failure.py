@@ -37,7 +37,7 @@ def test_a_block_has_every_part_and_ends_with_the_log() -> None:
     assert lines[0].startswith("SOURCE_UNAVAILABLE  the broker")
     labels = " ".join(line.split()[0] for line in lines[1:])
     assert labels == "where seen second next docs log"
-    assert "errors.md#SOURCE_UNAVAILABLE" in lines[-2]
+    assert lines[-2].endswith("distributary explain SOURCE_UNAVAILABLE")
     assert lines[-1].endswith(str(log.path))
     assert "Traceback" not in text
     assert "\x1b" not in text

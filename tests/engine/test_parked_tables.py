@@ -80,6 +80,7 @@ class _Lake:
                 tables=SimpleNamespace(each="x", bronze=None),
             ),
             spark=None,
+            monitor=None,
             checkpoint=self.checkpoint,
             manifests=self.checkpoint.manifests(),
             claim=SimpleNamespace(check=lambda: self.check()),

@@ -298,6 +298,9 @@ class Client:
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # nothing is asked of a group
             return
+        if self._error is not None and self._error.code() in REFUSED:
+            # brokers that refuse are then said to be down, too: that is not why
+            return
         if self._error is None or error.code() in REFUSED or error.code() == ALL_BROKERS_DOWN:
             self._error = error
 

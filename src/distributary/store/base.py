@@ -16,11 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pyarrow as pa
-
 from distributary.errors import LakeUnavailableError, OutsideLakeError, clean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REQUESTS: Counter[str] = Counter()
 """What this process has asked of buckets, by kind: it costs money."""
@@ -266,6 +268,9 @@ def reaching(path: str) -> Iterator[None]:
 
 def packed(data: bytes) -> bytes:
     """The same in fewer bytes."""
+    # settings are read with this module, and quickly
+    import pyarrow as pa
+
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -274,6 +279,8 @@ def packed(data: bytes) -> bytes:
 
 def unpacked(data: bytes) -> bytes:
     """The inverse of `packed`."""
+    import pyarrow as pa
+
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         return bytes(stream.read())
 
