@@ -40,6 +40,8 @@ def _typed(command: list[str], folder: str) -> str:
     """What a command leaves on the screen of a terminal that wraps at `_COLUMNS`."""
     reader, writer = pty.openpty()
     size = {"COLUMNS": str(_COLUMNS), "LINES": str(_ROWS), "TERM": "xterm-256color"}
+    # as in an environment that is active: what is to be typed next has no path of this machine
+    size["PATH"] = f"{_PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
     with subprocess.Popen(  # noqa: S603
         command, stdout=writer, stderr=subprocess.DEVNULL, cwd=folder, env=os.environ | size
     ):
