@@ -79,12 +79,10 @@ def query(
     """Ask the tables in SQL, by their names. It only reads, and needs no JVM."""
     from distributary.operations.query import Questions
 
-    if as_csv and call.out.is_json:
-        raise call.usage("--csv and --json exclude each other.")
+    shape = _shape(call, as_csv, width)
     bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, options=found.options)
-    shape = _Shape(as_csv, width)
     if sql is None and sys.stdin.isatty():
         _converse(call, questions, bounds, shape)
         return
@@ -106,8 +104,7 @@ def head(
     """The newest rows of a table, the newest first."""
     from distributary.operations.query import Field, Questions, newest
 
-    if as_csv and call.out.is_json:
-        raise call.usage("--csv and --json exclude each other.")
+    shape = _shape(call, as_csv, width)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, options=found.options)
     name = table.casefold()
@@ -118,7 +115,7 @@ def head(
     rows = newest(opened, count)
     columns = tuple(Field(field.name, str(field.type)) for field in rows.schema)
     about = {"table": questions.places[name][0], "table_version": opened.version}
-    _show(call, columns, _values(rows.to_pydict().values()), _Shape(as_csv, width), about)
+    _show(call, columns, _values(rows.to_pydict().values()), shape, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +124,12 @@ class _Shape:
 
     as_csv: bool
     width: int | None
+
+
+def _shape(call: Invocation, as_csv: bool, width: int | None) -> _Shape:
+    if as_csv and call.out.is_json:
+        raise call.usage("--csv and --json exclude each other.")
+    return _Shape(as_csv, width)
 
 
 def _values(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

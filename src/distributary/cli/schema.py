@@ -202,18 +202,12 @@ def show(
 
 def _show_table(call: Invocation, name: str, lake: Lake) -> None:
     from distributary.evolve.types import sql_name
-    from distributary.observe.health import open_readable
+    from distributary.observe.health import open_listed
 
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
-    readable = open_readable(path, lake.options)
-    if readable is None:
-        raise DistributaryError(
-            f"table {table.table} is in the ledger, but not in the lake",
-            code=ErrorCode.NOT_FOUND,
-            where=path,
-            next_step="somebody removed it: distributary reset FILE --with-tables starts over",
-        )
+    step = "somebody removed it: distributary reset FILE --with-tables starts over"
+    readable = open_listed(table.table, path, lake.options, next_step=step)
     columns = [
         {
             "name": field.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
@@ -54,6 +55,16 @@ class Column:
     """The same for fields inside the column, by path: `element.price` in a list of structs."""
     origin: Origin | None = field(default=None, compare=False)
     """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
+
+
+def commented_schema(columns: Iterable[Column]) -> pa.Schema:
+    """The columns as a schema of Arrow, with their comments as metadata."""
+    return pa.schema(
+        [
+            pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
+            for c in columns
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

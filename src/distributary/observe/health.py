@@ -26,10 +26,10 @@ from distributary.delta.tables import (
     read_rows,
     scanner,
 )
-from distributary.errors import LakeUnavailableError
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 from distributary.model.manifest import app_id
-from distributary.model.table import Role
+from distributary.model.table import Role, commented_schema
 from distributary.observe.rows import TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import format_of, open_parquet
@@ -215,6 +215,25 @@ class Readable:
         return self.source.scanner(columns=columns).to_reader()
 
 
+def open_listed(
+    table: str,
+    path: str,
+    storage_options: StorageOptions | None = None,
+    *,
+    next_step: str = "somebody removed it, or everything it got is parked",
+) -> Readable:
+    """A table that the ledger names. Raises DistributaryError where there is none."""
+    found = open_readable(path, storage_options)
+    if found is None:
+        raise DistributaryError(
+            f"table {table} is in the ledger, but not in the lake",
+            code=ErrorCode.NOT_FOUND,
+            where=path,
+            next_step=next_step,
+        )
+    return found
+
+
 def open_readable(path: str, storage_options: StorageOptions | None = None) -> Readable | None:
     """The table in a folder, or None where there is none."""
     folder = local_folder(path)
@@ -225,14 +244,10 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
     found = open_parquet(path)
     if found is not None:
         table, record = found
-        fields = [
-            pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
-            for c in record.columns
-        ]
         rows = table.dataset(record)
         if folder:
             only_below(table.folder, rows.files)
-        return Readable(path, table.log().version, pa.schema(fields), rows)
+        return Readable(path, table.log().version, commented_schema(record.columns), rows)
     if folder and format_of(folder) == "iceberg":
         from distributary.publish.iceberg import open_iceberg
 

@@ -24,7 +24,7 @@ from distributary.config.expectations import SHUT
 from distributary.delta.tables import StorageOptions, reaching
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
-from distributary.observe.health import Readable, open_readable
+from distributary.observe.health import Readable, open_listed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 
@@ -132,15 +132,7 @@ class Questions:
     def open(self, name: str) -> Readable:
         """A table of the lake at its newest version."""
         table, path = self.places[name]
-        found = open_readable(path, self._options)
-        if found is None:
-            raise DistributaryError(
-                f"table {table} is in the ledger, but not in the lake",
-                code=ErrorCode.NOT_FOUND,
-                where=path,
-                next_step="somebody removed it, or everything it got is parked",
-            )
-        return found
+        return open_listed(table, path, self._options)
 
     def _register(self, engine: DuckDBPyConnection, name: str) -> None:
         found = self.open(name)

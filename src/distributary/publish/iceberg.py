@@ -79,7 +79,7 @@ from distributary.delta.tables import OvertakenError, as_publish_error, until_no
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
-from distributary.model.table import Column
+from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published
 from distributary.retries import attempts_on
 from distributary.store.base import at
@@ -223,12 +223,7 @@ class IcebergTable:
 
     def schema(self) -> pa.Schema:
         """The columns, with their comments as metadata."""
-        return pa.schema(
-            [
-                pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
-                for c in columns_in(self.table.metadata)
-            ]
-        )
+        return commented_schema(columns_in(self.table.metadata))
 
     def dataset(self) -> ds.Dataset:
         """The rows; a column that a file lacks is null. Raises LakeUnavailableError."""

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from starlette.requests import Request
 
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError
 from distributary.evolve.types import sql_name
 from distributary.model.table import ChangeKind, Role
-from distributary.observe.health import Health, Readable, TableHealth, open_readable, with_measures
+from distributary.observe.health import Health, TableHealth, open_listed, with_measures
 from distributary.observe.rows import SchemaRow, TableSummary
 from distributary.web.answers import Reads, some, text, whole, wrong
 from distributary.web.drawing import MOST_ROWS, events_of, of_table, preview
@@ -87,7 +87,9 @@ def reads(lake: Reading) -> Reads:
         limit = whole(request, "limit", 50, low=1, high=MOST_ROWS)
         path = lake.path_of(found)
         return lake.for_table(
-            path, ("preview", limit), lambda: preview(_open(lake, path, found), limit=limit)
+            path,
+            ("preview", limit),
+            lambda: preview(open_listed(found.table, path, lake.options), limit=limit),
         )
 
     def commits(request: Request) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
     """Columns and schemas; a table that cannot be opened still has a page."""
     path = lake.path_of(table)
     try:
-        found = _open(lake, path, table)
+        found = open_listed(table.table, path, lake.options)
     except DistributaryError as error:
         return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
     added = _added(lake, table)
@@ -179,18 +181,6 @@ def _added(lake: Reading, table: TableSummary) -> dict[str, dict[str, Any]]:
         }
 
     return lake.remember(("added", table.pipeline, table.table), "schemas", make=make)
-
-
-def _open(lake: Reading, path: str, table: TableSummary) -> Readable:
-    found = open_readable(path, lake.options)
-    if found is None:
-        raise DistributaryError(
-            f"table {table.table} is in the ledger, but not in the lake",
-            code=ErrorCode.NOT_FOUND,
-            where=path,
-            next_step="somebody removed it, or everything it got is parked",
-        )
-    return found
 
 
 def _refused(lake: Reading, table: TableSummary) -> list[dict[str, Any]]:
