@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError, clean
@@ -195,19 +197,24 @@ class Client:
         most, moved = 1_000, time.monotonic()
         while left.ends:
             messages = self._taken(min(most, left.offsets))
-            told = [message for message in messages if message.error() is not None]
-            if told:
+            failures: list[Message] = []
+            if any(map(Message.error, messages)):
+                failures = [message for message in messages if message.error() is not None]
                 messages = [message for message in messages if message.error() is None]
             if messages:
                 self._error = None
-                keep, done = left.seen(messages)
+                places = _places(messages, left.topic)
+                keep, done = left.seen(*places)
                 self._finish(done, left)
-                batch = _as_raw(messages if keep.all() else list(compress(messages, keep)))
+                if not keep.all():
+                    messages = list(compress(messages, keep))
+                    places = _Places(*(values.filter(pa.array(keep)) for values in places))
+                batch = _as_raw(messages, places)
                 most = _at_once(batch)
                 if batch.num_rows:
                     yield batch
                 moved = time.monotonic()
-            for message in told:
+            for message in failures:
                 self._answer(message, left, strict=strict)
             if not messages:
                 self._keep_patience(moved, left, strict=strict)
@@ -325,6 +332,29 @@ _KEPT: Cache[Client] = Cache(2)
 """Of this worker, with open connections. One that is forgotten is closed by its destructor."""
 
 
+class _Places(NamedTuple):
+    """Where each of some records stands."""
+
+    topics: pa.StringArray
+    partitions: pa.Int32Array
+    offsets: pa.Int64Array
+
+
+def _places(messages: Sequence[Message], topic: str | None) -> _Places:
+    """With `topic`, that of all of them: to ask each costs more than to know."""
+    count = len(messages)
+    topics = (
+        pa.array(map(Message.topic, messages), pa.string(), size=count)
+        if topic is None
+        else pa.repeat(pa.scalar(topic, pa.string()), count)
+    )
+    return _Places(
+        topics,
+        pa.array(np.fromiter(map(Message.partition, messages), np.int32, count)),
+        pa.array(np.fromiter(map(Message.offset, messages), np.int64, count)),
+    )
+
+
 class _Left:
     """What is still to be read of each partition."""
 
@@ -332,7 +362,8 @@ class _Left:
         self.ends = {one: r.end for one, r in ranges.items()}
         self.positions = {one: r.start for one, r in ranges.items()}
         topics = {topic for topic, _ in ranges}
-        self._topic = next(iter(topics)) if len(topics) == 1 else None
+        self.topic = next(iter(topics)) if len(topics) == 1 else None
+        """Of all records, where there is only one."""
 
     @property
     def offsets(self) -> int:
@@ -342,27 +373,23 @@ class _Left:
     def places(self) -> list[TopicPartition]:
         return [TopicPartition(*one, offset) for one, offset in self.positions.items()]
 
-    def seen(self, messages: Sequence[Message]) -> tuple[np.ndarray, list[Partition]]:
-        """Which of these records are wanted, and the partitions that are read with them."""
-        offsets = np.array([message.offset() for message in messages], np.int64)
-        partitions = [message.partition() for message in messages]
-        if self._topic is not None:
-            codes = np.array(partitions, np.int64)
-            known: dict[Partition, int] = {one: one[1] for one in self.ends}
-        else:
-            known = {one: number for number, one in enumerate(self.ends)}
-            pairs: Any = zip([m.topic() for m in messages], partitions, strict=True)
-            codes = np.array([known.get(pair, -1) for pair in pairs], np.int64)
-        keep = np.zeros(len(messages), bool)
+    def seen(
+        self, topics: pa.StringArray, partitions: pa.Int32Array, offsets: pa.Int64Array
+    ) -> tuple[np.ndarray, list[Partition]]:
+        """Which of the records at these places are wanted, and the partitions that are read."""
+        numbers, places = partitions.to_numpy(), offsets.to_numpy()
+        keep = np.zeros(len(numbers), bool)
         done = []
-        for one, code in known.items():
-            here = np.flatnonzero(codes == code)
+        for one, end in self.ends.items():
+            mine = numbers == one[1]
+            if self.topic is None:
+                mine &= pc.equal(topics, one[0]).to_numpy(zero_copy_only=False)
+            here = np.flatnonzero(mine)
             if not len(here):
                 continue
-            end = self.ends[one]
             # a consumer gives the records of a partition in order
-            last = int(offsets[here[-1]])
-            keep[here] = offsets[here] < end
+            last = int(places[here[-1]])
+            keep[here] = places[here] < end
             self.positions[one] = min(last + 1, end)
             if last >= end - 1:
                 done.append(one)
@@ -377,15 +404,15 @@ def _at_once(batch: pa.RecordBatch) -> int:
     return max(1, min(_MOST_RECORDS, fitting))
 
 
-def _as_raw(messages: Sequence[Message]) -> pa.RecordBatch:
-    times = np.array([message.timestamp()[1] for message in messages], np.int64)
+def _as_raw(messages: Sequence[Message], places: _Places) -> pa.RecordBatch:
+    # methods are mapped: a loop of Python's takes as long as what it calls
+    stamps = map(itemgetter(1), map(Message.timestamp, messages))
+    times = np.fromiter(stamps, np.int64, len(messages))
     columns = [
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
+        pa.array(list(map(Message.key, messages)), pa.binary()),
+        pa.array(list(map(Message.value, messages)), pa.binary()),
         _headers(messages),
-        pa.array([message.topic() for message in messages], pa.string()),
-        pa.array([message.partition() for message in messages], pa.int32()),
-        pa.array([message.offset() for message in messages], pa.int64()),
+        *places,
         pa.array(times.clip(_OLDEST_MS, _NEWEST_MS) * 1000).cast(TIMESTAMP),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)
@@ -398,7 +425,7 @@ def _headers(messages: Sequence[Message]) -> pa.ListArray:
     """Without headers null, as Spark's connector has it."""
     given: list[Headers]
     try:
-        given = [message.headers() for message in messages]  # type: ignore[misc]
+        given = list(map(Message.headers, messages))  # type: ignore[arg-type]
     except SystemError:
         given = [_odd_headers(message) for message in messages]
     if not any(given):
