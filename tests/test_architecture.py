@@ -21,7 +21,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
 # `spark*` is the name of a module that needs Spark in a folder that does not
 MAY_IMPORT_PYSPARK = (
-    *("engine/", "source/", "spark/", "stage/", "testing/"),
+    *("engine/", "source/", "spark/", "stage/"),
     *("catalog/spark", "publish/spark", "changes/spark", "pipelines/flows", "pipelines/update"),
 )
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

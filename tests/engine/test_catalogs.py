@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.cli.doctor import State, checks_for_file
-from distributary.engine.parts import KILL, Moment
+from distributary.engine import batch
+from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import CatalogUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
@@ -144,21 +144,26 @@ def test_clean_takes_entries_away_and_only_its_own(
     assert f"main.games.{theirs}" in unity.tables
 
 
-def test_a_run_killed_before_it_registered_is_healed(tmp_path: Path, unity: Unity) -> None:
+def test_a_run_that_ended_before_it_registered_is_healed(
+    tmp_path: Path, spark: SparkSession, unity: Unity, monkeypatch: pytest.MonkeyPatch
+) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=5))
     games.send_round()
     file = with_catalog(games, in_unity(unity))
-    command = [sys.executable, "-m", "distributary", "run", str(file), "--json"]
-    killed = os.environ | {KILL: Moment.BEFORE_SETTLE}
-    done = subprocess.run(command, check=False, capture_output=True, env=killed)
-    assert done.returncode != 0
+
+    def end(here: Moment, _: int) -> None:
+        if here is Moment.BEFORE_SETTLE:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "reached", end)
+        with pytest.raises(KeyboardInterrupt):
+            Pipeline.load(file).run(spark=spark)
     table = f"main.games.{games.tables()[0]}"
     assert table not in unity.tables
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    summary = Pipeline.load(file).run(spark=spark)
     assert table in unity.tables
-    assert json.loads(done.stdout)["catalog"]["waiting"] == 0
-    assert TOKEN not in done.stdout + done.stderr
+    assert summary.catalog is not None and summary.catalog.waiting == 0
 
 
 def test_a_lake_in_a_bucket_is_in_glue(tmp_path: Path, spark: SparkSession) -> None:

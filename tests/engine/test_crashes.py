@@ -169,30 +169,30 @@ from distributary.decode.protobuf.decoder import ProtobufDecoder
 decode = ProtobufDecoder.decode
 
 def dying(self, payloads):
-    if any(b"custom_MARK" in payload for payload in payloads.to_pylist()):
-        DEATH
+    for payload in payloads.to_pylist():
+        if b"custom_NAME_1" in payload:
+            os._exit(139)
+        if b"custom_NAME_3" in payload:
+            raise MemoryError
     return decode(self, payloads)
 
 ProtobufDecoder.decode = dying
 """
 
 
-@pytest.mark.parametrize("death", ["os._exit(139)", "raise MemoryError"])
-def test_a_record_that_kills_its_worker_is_found_and_dead_lettered(
-    tmp_path: Path, death: str
-) -> None:
-    """The process dies on one payload, as with a native decoder that has a defect."""
-    games = Games(tmp_path, GamesPlan(games=1, versions=1, records=4))
+def test_records_that_kill_their_workers_are_found_and_dead_lettered(tmp_path: Path) -> None:
+    """In each batch the process dies on one payload, as with a native decoder with a defect."""
+    games = Games(tmp_path, GamesPlan(games=1, versions=1, records=4), records_per_file=2)
     games.send_all()
-    games.write_file(tables="{each: 'silver_{type}'}", extra=SMALL)
+    games.write_file(tables="{each: 'silver_{type}'}", batch=2, extra=SMALL)
     folder = tmp_path / "defect"
     folder.mkdir()
-    mark = f"{games.plan.names[0]}_3"
-    (folder / "sitecustomize.py").write_text(DEFECT.replace("MARK", mark).replace("DEATH", death))
+    (folder / "sitecustomize.py").write_text(DEFECT.replace("NAME", games.plan.names[0]))
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     code, output = run(games, PYTHONPATH=os.pathsep.join(paths))
     assert code == 0, output
-    assert "read 4 = written 3 + dead letters 1 + parked 0" in output
-    (letter,) = games.rows("dead_letters")
-    assert letter["error_code"] == "CRASHED_DECODER"
+    assert output.count("BatchSettled") == 2
+    assert "read 4 = written 2 + dead letters 2 + parked 0" in output
+    codes = [letter["error_code"] for letter in games.rows("dead_letters")]
+    assert codes == ["CRASHED_DECODER"] * 2
     games.assert_each_record_once()

@@ -116,7 +116,7 @@ def test_a_batch_that_was_left_half_way_is_named(
     found = verify_table(pipeline, merged(shop))
     assert (found.verified.agrees, found.verified.missing, found.unfinished) == (False, 1, True)
     # while somebody works on it, it is waited for, though not for ever
-    monkeypatch.setattr(repair, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(repair, "_VERIFY_PATIENCE_SECONDS", 0.1)
     with owner(pipeline):
         assert verify_table(pipeline, merged(shop)).unfinished
         (manifests / "settled").write_text("1")

@@ -12,12 +12,11 @@ from deltalake import DeltaTable
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.model.ledger import BATCHES, SCHEMAS, TABLES
 from distributary.model.manifest import Counts, SchemaUse, SourceRange
 from distributary.model.table import Change, ChangeKind
 from distributary.observe import ledger as module
 from distributary.observe.ledger import Ledger, Store
-from distributary.observe.recording import BatchTimes
+from distributary.observe.recording import BATCHES, SCHEMAS, TABLES, BatchTimes
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e %s {0} `'
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from distributary.model import layout
 from distributary.model.expectation import Action, RuleCount
-from distributary.model.ledger import TABLES
 from distributary.model.manifest import Manifest
 from distributary.observe.ledger import Ledger, Store
+from distributary.observe.recording import TABLES
 from distributary.observe.status import status
 
 

@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.model import layout
-from distributary.model.change import ChangeFacts
-from distributary.model.ledger import OP_COLUMNS, TABLES
+from distributary.model.change import OP_COLUMNS, ChangeFacts
 from distributary.model.manifest import entry_from_dict, entry_to_dict
 from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
+from distributary.observe.recording import TABLES
 from distributary.observe.status import status
 from distributary.publish.base import Outcome, Published
 from distributary.stage.exchange import facts_batch, facts_of

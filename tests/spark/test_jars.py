@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from distributary.cli.doctor import versions
 from distributary.errors import ErrorCode, SetupError
 from distributary.spark import jars as connectors
 from distributary.spark.jars import SETTINGS, ensure_connectors, lock_key
-from distributary.version import versions
 
 JARS = {"one-1.0.jar": b"one", "two-2.0.jar": b"two"}
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from distributary.lab.simulate.game_records import GamesPlan
-from distributary.spark.jobs import cancel, named
+from distributary.spark.session import cancel, named
 from tests.engine.lakes import TABLES, Games
 
 

@@ -17,7 +17,7 @@ from distributary.model.record import RAW
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.job import Staged
-from distributary.testing.publisher import MemoryTable
+from distributary.testing import MemoryTable
 from tests.stage.conftest import Bench
 
 PIPELINE = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.model.ledger import OP_COLUMNS
+from distributary.model.change import OP_COLUMNS
 from distributary.web.drawing import COLUMNS, MOST_POINTS, of_pipelines, of_table
 from distributary.web.reading import Memo
 

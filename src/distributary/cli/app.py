@@ -19,7 +19,6 @@ from distributary.cli import (
     dev,
     dlq,
     doctor,
-    explain,
     grants,
     init,
     install,
@@ -75,7 +74,7 @@ for _verbs in (
     query.app,
     plan.app,
     doctor.app,
-    explain.app,
+    doctor.explain_app,
     trace.app,
     verify.app,
     monitor.app,
@@ -92,7 +91,7 @@ for _verbs in (
 
 def _print_versions(asked: bool) -> None:
     if asked:
-        from distributary.version import versions
+        from distributary.cli.doctor import versions
 
         for part, version in versions().items():
             print(f"{part} {version}")

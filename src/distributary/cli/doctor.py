@@ -1,8 +1,10 @@
-"""`doctor`: one row per check, found against needed, and the command that fixes it."""
+"""`doctor`: one row per check, found against needed, and the command that fixes it; `explain`."""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shlex
 import shutil
 import socket
@@ -12,9 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
+from distributary import __version__
 from distributary.cli.lakes import load_file, open_registry
 from distributary.cli.output import Paper, counted, listed, size, styled
 from distributary.cli.verb import (
@@ -24,6 +27,7 @@ from distributary.cli.verb import (
     Invocation,
     LakeOption,
     OptionalFile,
+    argument,
     single,
     verb,
 )
@@ -34,6 +38,7 @@ from distributary.errors import (
     SourceUnavailableError,
 )
 from distributary.model import layout
+from distributary.observe.explanations import glossary, meanings
 
 if TYPE_CHECKING:
     from distributary.config.kafka import KafkaSource, Registry
@@ -106,8 +111,6 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
 def checks_of_machine() -> Iterator[Check]:
     """What every run needs."""
     import psutil
-
-    from distributary.version import versions
 
     installed = versions()
     good = sys.version_info[:2] >= _PYTHON
@@ -512,3 +515,113 @@ def _create(source: KafkaSource) -> str:
     topics = " ".join(f"--topic {shlex.quote(each)}" for each in source.topics[:1])
     server = source.bootstrap_servers.split(",")[0]
     return f"kafka-topics.sh --bootstrap-server {server} --create --if-not-exists {topics}"
+
+
+def versions() -> dict[str, str]:
+    """Each part and its version; `missing` for what is not there."""
+    from distributary.spark.java import find_java
+
+    java = find_java()
+    return {
+        "distributary": __version__,
+        "Python": platform.python_version(),
+        "Java": java.version if java else "missing",
+        "Spark": _installed("pyspark"),
+        "Delta": _locked("delta-spark_"),
+        "deltalake": _installed("deltalake"),
+        "pyarrow": _installed("pyarrow"),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _installed(package: str) -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _locked(prefix: str) -> str:
+    import xml.etree.ElementTree as ElementTree
+
+    from distributary.spark.jars import JVM
+
+    lock = ElementTree.parse(JVM / "ivy.xml")  # noqa: S314 - a file of this package
+    found = (d for d in lock.iter("dependency") if d.get("name", "").startswith(prefix))
+    return next(found).get("rev", "missing")
+
+
+# `explain`: what an error code or a word means.
+
+explain_app = single(LOOK)
+
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_MARKUP = re.compile(r"[`*]|<[^>]+>|\\(?=\|)")
+
+
+def _known(incomplete: str) -> list[str]:
+    """Codes and words that begin like this, for Tab."""
+    known = [*meanings(), *glossary()]
+    return [each for each in known if each.casefold().startswith(incomplete.casefold())]
+
+
+@verb(explain_app, "explain SOURCE_UNAVAILABLE", "explain parked", "explain")
+def explain(
+    call: Invocation,
+    what: Annotated[
+        str | None,
+        argument(
+            "An error code or a word of the glossary; a list of both when left out.",
+            metavar="[CODE|WORD]",
+            autocompletion=_known,
+        ),
+    ] = None,
+) -> None:
+    """What an error code or a word means, and what to do about it."""
+    if what is None:
+        data = {"codes": sorted(meanings()), "words": list(glossary())}
+        call.out.show(data, _draw_all)
+        return
+    word, code = what.strip().casefold(), what.strip().upper()
+    if code in meanings():
+        meaning, next_step = map(_plain, meanings()[code])
+        call.out.show(
+            {"code": code, "meaning": meaning, "next_step": next_step},
+            lambda paper: _draw(paper, code, meaning, next_step),
+        )
+    elif word in glossary():
+        text = _plain(glossary()[word])
+        call.out.show({"word": word, "meaning": text}, lambda paper: _draw(paper, word, text))
+    else:
+        # settings are heavy to import, and help does without them
+        from distributary.config.base import nearest
+
+        near = nearest(code, meanings()) or nearest(word, glossary())
+        raise DistributaryError(
+            f"there is no code and no word {what[:100]!r}",
+            code=ErrorCode.NOT_FOUND,
+            where="command line",
+            next_step=f"distributary explain {near}".strip(),
+        )
+
+
+def _plain(text: str) -> str:
+    """A cell of a page without its markup."""
+    return _MARKUP.sub("", _LINK.sub(r"\1", text))
+
+
+def _draw(paper: Paper, name: str, meaning: str, next_step: str = "") -> None:
+    paper.line(styled(name, "bold"))
+    paper.line(f"  {meaning}")
+    if next_step:
+        paper.line(styled("  next  ", "dim"), next_step)
+
+
+def _draw_all(paper: Paper) -> None:
+    paper.line(styled("Codes", "bold"))
+    for code in sorted(meanings()):
+        paper.line(f"  {code}")
+    paper.line(styled("Words", "bold"))
+    paper.line(f"  {', '.join(glossary())}")

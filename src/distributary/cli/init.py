@@ -258,8 +258,8 @@ def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
 
 def _draft(call: Invocation, sections: Mapping[str, Any]) -> Loaded:
     """What was typed as settings, with the values of its variables; nothing is written."""
+    from distributary.config.document import to_yaml
     from distributary.config.load import load_text
-    from distributary.config.yaml_text import to_yaml
 
     files = sections["source"]["type"] == "files"
     rest = {"cdc": {"format": "datastream"}} if files else {"payload": {"format": "json"}}

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 import distributary
 from distributary.config.deploy import Kubernetes
-from distributary.config.yaml_text import to_yaml
+from distributary.config.document import to_yaml
 from distributary.deploy.files import Artifact, FileTarget, template
 from distributary.deploy.package import WHEEL, write_wheel
 from distributary.deploy.pipeline_file import Installable

@@ -28,6 +28,7 @@ from distributary.config.document import (
     printable,
     read,
     refuse,
+    to_yaml,
 )
 from distributary.config.engine import AVAILABLE_NOW, Spark, TriggerSetting
 from distributary.config.lake import Lake
@@ -46,7 +47,6 @@ from distributary.config.load import (
 )
 from distributary.config.source import Shard
 from distributary.config.variables import Variables
-from distributary.config.yaml_text import to_yaml
 from distributary.errors import ConfigError, ErrorCode
 
 _ENV = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)(:-)?")

@@ -15,11 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from distributary.config.alerts import host_and_port
-from distributary.config.document import PipelineFileError, dotted, parse, printable
+from distributary.config.document import PipelineFileError, dotted, parse, printable, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig, with_envelope
 from distributary.config.source import MOST_SHARDS, Part, job_name, unspreadable
-from distributary.config.yaml_text import to_yaml
 from distributary.deploy.files import (
     Action,
     Artifact,

@@ -47,7 +47,7 @@ from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
-from distributary.spark.jobs import cancel
+from distributary.spark.session import cancel
 from distributary.store.base import REQUESTS
 from distributary.store.disk import sync_file_system
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
+from distributary.config.alerts import Lineage
+from distributary.config.base import hide_credentials
 from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
@@ -19,7 +22,6 @@ from distributary.config.source import DeltaSource, FilesSource
 from distributary.engine.catalog import start_registrar
 from distributary.engine.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.claim import Claim, refuse_owned
-from distributary.engine.lineage import told
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.monitor import Monitor
 from distributary.engine.names import Entries, Names
@@ -37,9 +39,17 @@ from distributary.engine.recovery import refuse_behind, refuse_lost
 from distributary.engine.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
-from distributary.errors import DistributaryError, DivergedError, FencedError, OwnedError
-from distributary.observe.events import EventBus
+from distributary.errors import (
+    DistributaryError,
+    DivergedError,
+    ErrorCode,
+    FencedError,
+    OwnedError,
+    SetupError,
+)
+from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger import Ledger
+from distributary.observe.lineage import Dataset, inputs
 from distributary.observe.pipelines import Registration, pin, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
@@ -47,6 +57,9 @@ from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.store.base import Store, absolute, at, introduce, local_path
+
+if TYPE_CHECKING:
+    from distributary.observe.lineage import LineageRun
 
 
 @dataclass(slots=True)
@@ -152,7 +165,7 @@ class Pipeline:
         try:
             with (
                 self.open(session) as context,
-                told(context, wanted, mask=self.loaded.mask),
+                _lineage(context, wanted, mask=self.loaded.mask),
                 self._monitored(context),
             ):
                 divide(
@@ -303,3 +316,94 @@ def _table_read(config: PipelineConfig) -> str:
     """The folder of the table that is the source; empty where it is something else."""
     folder = local_path(config.source.path) if isinstance(config.source, DeltaSource) else None
     return "" if folder is None else os.path.realpath(folder)
+
+
+Mask = Callable[[str], str]
+
+
+@contextmanager
+def _lineage(context: RunContext, trigger: Trigger, *, mask: Mask) -> Iterator[None]:
+    """Report the beginning, the batches and the end of a run, where the file asks for it."""
+    settings = context.config.lineage
+    if settings is None:
+        yield
+        return
+
+    def clean(text: str) -> str:
+        return mask(hide_credentials(text))
+
+    runs = _runs(context.config, settings, trigger, clean)
+    known = _inputs(context.config, (), clean)
+    for run in runs:
+        run.start(known)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, BatchSettled):
+            _report_batch(context, event, runs, clean)
+
+    detach = context.bus.subscribe(listen)
+    # long enough for a server that answers, and no longer for one that does not
+    patience = 2 * settings.timeout.total_seconds()
+    state, error = "COMPLETE", ""
+    try:
+        yield
+    except DistributaryError as failure:
+        state, error = "FAIL", f"{failure.code}: {failure.what}"
+        raise
+    except BaseException as failure:
+        state, error = "ABORT", type(failure).__name__
+        raise
+    finally:
+        detach()
+        for run in runs:
+            run.end(state, error, patience=patience)
+
+
+def _report_batch(
+    context: RunContext, event: BatchSettled, runs: list[LineageRun], clean: Mask
+) -> None:
+    book = context.planner.book
+    if book.origins is None:
+        return
+    written = [w for w in event.written if w.outcome != "parked" and w.table in book.tables]
+    tables = [
+        (each, (table, book.origins.of(table.name, table.role)))
+        for each in written
+        for table in (book.tables[each.table],)
+    ]
+    known = _inputs(context.config, event.topics, clean)
+    for run in runs:
+        run.settled(event, known, tables)
+
+
+def _inputs(config: PipelineConfig, topics: tuple[str, ...], clean: Mask) -> dict[str, Dataset]:
+    found = inputs(config, topics)
+    return {topic: replace(each, name=clean(each.name)) for topic, each in found.items()}
+
+
+def _runs(
+    config: PipelineConfig, settings: Lineage, trigger: Trigger, clean: Mask
+) -> list[LineageRun]:
+    try:
+        from openlineage.client.uuid import generate_new_uuid
+
+        from distributary.observe.lineage import LineageRun, RunFacts, sinks
+    except ImportError as error:
+        raise SetupError(
+            "lineage needs a package that is not installed",
+            code=ErrorCode.EXTRA_MISSING,
+            where="lineage",
+            evidence=str(error),
+            next_step="pip install 'distributary[lineage]'",
+        ) from error
+    facts = RunFacts(
+        run_id=str(generate_new_uuid()),
+        namespace=settings.namespace,
+        pipeline=config.name,
+        streaming=trigger.kind is not TriggerKind.AVAILABLE_NOW,
+        engine=pyspark.__version__,
+        every_seconds=settings.every.total_seconds(),
+        clean=clean,
+    )
+    every = settings.every.total_seconds()
+    return [LineageRun(facts, sink, every=every) for sink in sinks(settings)]

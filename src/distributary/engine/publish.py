@@ -51,7 +51,7 @@ from distributary.publish.base import CommittedMark, Outcome, PreparesCommits, P
 from distributary.publish.parking import park, parked
 from distributary.retries import attempts_on
 from distributary.source.base import parallelism
-from distributary.spark.jobs import named
+from distributary.spark.session import named
 from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
 from distributary.stage.guard import keep_zip_directories
 from distributary.store.base import at, introduce

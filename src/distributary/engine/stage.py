@@ -31,7 +31,7 @@ from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
 from distributary.model.plan import Exchange, RouteKey, StageOrder, planned_exchange
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, is_local, parallelism
-from distributary.spark.jobs import named
+from distributary.spark.session import named
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import spread
 from distributary.stage.files import TICKET, prefix, ticket

@@ -56,6 +56,8 @@ CHANGE_NAMES = tuple(column.name for column in CHANGE_COLUMNS)
 
 OPS = ("insert", "update", "delete", "read", "truncate")
 """What a change can be; the values of a log's `_op`."""
+OP_COLUMNS = {op: f"{op}s" for op in OPS}
+"""For each kind of change, the column of the ledger that counts it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,15 @@ from distributary.delta.tables import (
     read_rows,
 )
 from distributary.model import layout
-from distributary.model.ledger import BATCHES, OP_COLUMNS, RULE, SCHEMAS, TABLES
+from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
 from distributary.observe.recording import (
+    BATCHES,
     ROLLED_TABLES_SQL,
+    RULE,
+    SCHEMAS,
+    TABLES,
     Accepted,
     BatchCounts,
     BatchTimes,

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.model.ledger import OP_COLUMNS
+from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import FINGERPRINT_BITS, Counts, SourceRange, app_id
 
 PARKED = "parked"

@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import printable
-from distributary.config.yaml_text import to_yaml
+from distributary.config.document import printable, to_yaml
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.debezium.messages import type_of
 from distributary.decode.change.debezium.schema import is_envelope

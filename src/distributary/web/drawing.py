@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from distributary.delta.tables import reaching, read_rows
 from distributary.evolve.types import sql_name
-from distributary.model.ledger import OP_COLUMNS
+from distributary.model.change import OP_COLUMNS
 from distributary.observe.health import Readable
 from distributary.observe.log_format import plain
 

@@ -8,10 +8,12 @@ import uuid
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +23,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
-from distributary.lab.simulate.plan import chosen
+from distributary.lab.simulate.dice import seed_for
 from distributary.model.record import TIMESTAMP, Format, WriterSchema
 from distributary.registry.local import References
 
@@ -511,3 +513,48 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     return kind
+
+
+_FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
+_MINUTES_OF_A_YEAR = 365 * 24 * 60
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Plan:
+    """What a simulator is asked to send; a ConfigError where that cannot be."""
+
+    refusal: ClassVar[str]
+    """Says that it cannot be."""
+
+    def _need(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise ConfigError(
+                self.refusal,
+                where=name,
+                evidence=repr(getattr(self, name))[:80],
+                next_step=f"use {wanted}",
+            )
+
+
+def some_start(seed: int) -> datetime:
+    """Some minute of 2024 that depends on the seed."""
+    return _FIRST_START + timedelta(minutes=seed_for(seed, "start") % _MINUTES_OF_A_YEAR)
+
+
+def chosen(
+    names: Iterable[str], kinds: type[Choice], *, what: str, where: str
+) -> tuple[Choice, ...]:
+    """Values by the names a person types, in their order; an unknown one is a ConfigError."""
+    found = []
+    for name in names:
+        if name not in set(kinds):
+            near = get_close_matches(name, list(kinds), n=1)
+            raise ConfigError(
+                f"there is no such {what}",
+                where=where,
+                evidence=repr(name)[:80],
+                next_step=f"did you mean {near[0]}?" if near else f"one of: {', '.join(kinds)}",
+            )
+        found.append(kinds(name))
+    return tuple(found)

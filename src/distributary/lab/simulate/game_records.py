@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.lab.simulate.base import DEFAULT_KINDS, HOSTILE_NAMES, BadKind
+from distributary.lab.simulate.base import DEFAULT_KINDS, HOSTILE_NAMES, BadKind, Plan, some_start
 from distributary.lab.simulate.dice import (
     CHANGED_NUMBER,
     DELIMITED,
@@ -35,7 +35,6 @@ from distributary.lab.simulate.dice import (
     user_names,
     varint,
 )
-from distributary.lab.simulate.plan import Plan, some_start
 
 # What the games simulator is asked to send: counts and order follow from the plan alone.
 

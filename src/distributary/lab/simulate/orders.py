@@ -22,9 +22,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.base import Registry, Round, Sent, Sink, deliver, message_batch
+from distributary.lab.simulate.base import Plan, Registry, Round, Sent, Sink, deliver, message_batch
 from distributary.lab.simulate.dice import roll, seed_for
-from distributary.lab.simulate.plan import Plan
 from distributary.model.record import Format
 from distributary.registry.compile.protobuf import compile_proto
 

@@ -11,8 +11,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypeVar
 
+from distributary.lab.simulate.base import Plan, chosen, some_start
 from distributary.lab.simulate.dice import roll, sample, seed_for
-from distributary.lab.simulate.plan import Plan, chosen, some_start
 
 # What the change-data simulator is asked to send.
 

@@ -1,4 +1,4 @@
-"""A publisher that keeps its tables in memory."""
+"""Fakes that behave: a publisher that keeps its tables in memory, for our tests and for yours."""
 
 from __future__ import annotations
 
