@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.load import load_text
+from distributary.decode.base import RefusedError
+from distributary.decode.json.infer import infer
+from distributary.decode.json.text import parse
 from distributary.engine.names import Entries, Names, Wanted
 from distributary.engine.plan import Planner
 from distributary.errors import ConfigError
@@ -25,7 +28,7 @@ from distributary.model.record import RAW, Format
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.registry.wire import frame
-from distributary.stage.envelopes import open_json
+from distributary.stage.envelopes import Opened, open_json
 from distributary.stage.files import Letter
 from distributary.stage.job import Staged
 from tests.stage.conftest import Bench
@@ -546,3 +549,75 @@ def test_a_table_whose_name_goes_to_another_process_is_planned_again(
     planned = one.bench.planner.book
     assert "silver_paid" not in planned.tables
     assert {use.table for use in planned.take_pending().uses} == {second, "silver_placed"}
+
+
+TYPES = ("paid", "placed", "é", 'a"b', "a.b", "(x|y)*", "", "null")
+VALUES = st.sampled_from(
+    [
+        *('"paid"', '"placed"', '"é"', '"p\\u0061id"', '"a\\"b"', '"a.b"', '"(x|y)*"', '""'),
+        *("null", "1", "1.5", "-0", "1e400", "01", "true", '"\\x"', '"\x01"', '"', "[1,2]", "{}"),
+        *('{"event":"paid"}', '{"event":"placed","event":"paid"}', '"\\",\\"event\\":\\"paid"'),
+    ]
+)
+MEMBERS = st.tuples(st.sampled_from(["id", "event", "meta", "ev\\u0065nt"]), VALUES)
+
+
+@st.composite
+def json_messages(draw: st.DrawFn) -> bytes:
+    colon, comma = draw(st.sampled_from([(":", ","), (": ", ", "), (" :", " ,")]))
+    members = (f'"{name}"{colon}{value}' for name, value in draw(st.lists(MEMBERS, max_size=4)))
+    tail = draw(st.sampled_from([b"", b"", b"", b" ", b"x", b"\xff"]))
+    return f"{{{comma.join(members)}}}".encode() + tail
+
+
+@given(st.lists(json_messages(), min_size=1, max_size=8), st.sampled_from(["event", "meta.event"]))
+@settings(max_examples=300, deadline=None)
+def test_types_of_familiar_messages_are_those_that_reading_them_finds(
+    messages: list[bytes], path: str
+) -> None:
+    plan = EnvelopePlan("json", "none", type_field=path)
+    values, rows = pa.array(messages, pa.binary()), np.arange(len(messages)) * 2
+    letters: list[Letter] = []
+    read = open_json(values, rows, letters, plan, max_depth=100)
+    shapes = {
+        claim: infer([m for m, c in zip(messages, typed(read, rows), strict=True) if c == claim])
+        for claim in TYPES
+    }
+    other: list[Letter] = []
+    found = open_json(
+        values, rows, other, plan, None, lambda claim: shapes.get(claim) or {}, max_depth=100
+    )
+    for message, old, new in zip(messages, typed(read, rows), typed(found, rows), strict=True):
+        if old != new:
+            # whoever decodes it says the same of it
+            with pytest.raises(RefusedError):
+                parse(message, max_depth=100)
+    assert {letter.row for letter in other} <= {letter.row for letter in letters}
+    assert found.payloads.to_pylist() == [messages[row // 2] for row in found.rows.tolist()]
+    assert set(found.familiar.tolist()) <= set(found.rows.tolist())
+
+
+def typed(opened: Opened, rows: Any) -> list[str | None]:
+    claims = dict(zip(opened.rows.tolist(), opened.claims.to_pylist(), strict=True))
+    return [claims.get(row) for row in rows.tolist()]
+
+
+def test_messages_of_the_usual_kind_are_familiar_whatever_their_order() -> None:
+    plan = EnvelopePlan("json", "none", type_field="meta.event")
+    orders = [
+        lambda n: {"id": n, "meta": {"event": "paid", "at": n}, "note": "x"},
+        lambda n: {"note": 'a "paid"', "meta": {"at": n, "event": "paid"}, "id": n},
+        lambda n: {"meta": {"event": "placed"}},
+    ]
+    messages = [json.dumps(orders[n % 3](n)).encode() for n in range(60)]
+    shapes = {
+        "paid": infer([m for n, m in enumerate(messages) if n % 3 < 2]),
+        "placed": infer(messages[2::3]),
+    }
+    stored = {name: json.loads(json.dumps(each, sort_keys=True)) for name, each in shapes.items()}
+    values = pa.array(messages, pa.binary())
+    found = open_json(
+        values, np.arange(60), [], plan, None, lambda claim: stored[claim], max_depth=100
+    )
+    assert sorted(found.familiar.tolist()) == list(range(60))
+    assert found.claims.to_pylist() == ["paid", "paid", "placed"] * 20

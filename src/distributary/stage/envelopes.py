@@ -1,7 +1,8 @@
 """Hop one: where records name their type: a field of JSON, a header, the key, a CloudEvent.
 
 JSON is read no further than needed: members that nobody asks for are passed over, and a payload in
-its place is the text as it stands there, so that no number changes.
+its place is the text as it stands there, so that no number changes. Messages that look like those
+before them are not read at all: the expression of their shape says which type they name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import RefusedError
+from distributary.decode.base import Mask, RefusedError
+from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
 from distributary.errors import ErrorCode
 from distributary.model.plan import EnvelopePlan
@@ -50,6 +52,8 @@ class Opened:
     ids: pa.Int64Array | None
     """None where no field names schema ids."""
     payloads: pa.BinaryArray
+    familiar: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Positions in the raw batch of records that add nothing to the shape of their type."""
 
     @classmethod
     def none(cls) -> Opened:
@@ -239,10 +243,29 @@ def open_json(
     letters: list[Letter],
     envelope: EnvelopePlan,
     claims: pa.StringArray | None = None,
+    shape: Callable[[str], Mapping[str, Any]] = lambda claim: {},
     *,
     max_depth: int,
 ) -> Opened:
-    """The parts of JSON messages; types may be known already, from a header or the key."""
+    """The parts of JSON messages; types may be known already, from a header or the key.
+
+    `shape` gives what messages of a type look like, where anybody knows.
+    """
+    if claims is None and not envelope.schema_id_field and not envelope.payload_field:
+        known, types = _familiar_types(values, envelope.type_field, shape)
+        if known.any():
+            every, others = bool(known.all()), ~known
+            mask = pa.array(known)
+            found = rows if every else rows[known]
+            payloads = values if every else values.filter(mask)
+            read = Opened(found, types.filter(mask), None, payloads, found)
+            if every:
+                return read
+            mask = pa.array(others)
+            rest = open_json(
+                values.filter(mask), rows[others], letters, envelope, max_depth=max_depth
+            )
+            return joined([read, rest])
     paths = {SCHEMA_ID: envelope.schema_id_field}
     paths[ENCODED if envelope.base64 else PAYLOAD] = envelope.payload_field
     if claims is None:
@@ -250,6 +273,27 @@ def open_json(
     given = repeat(None) if claims is None else claims.to_pylist()
     paths = {what: path for what, path in paths.items() if path}
     return _open(values, rows, letters, paths, given, max_depth=max_depth)
+
+
+def _familiar_types(
+    values: pa.BinaryArray, path: str, shape: Callable[[str], Mapping[str, Any]]
+) -> tuple[Mask, pa.StringArray]:
+    """Which messages look like those before them, and the types that they name."""
+    known = np.zeros(len(values), np.bool_)
+    name = json.dumps(path.rpartition(".")[2])
+    # where the name stands first is only a guess: the expression is true for its own place alone
+    guess = rf'{re.escape(name)}: ?"(?P<type>[ !#-\[\]-~]*)"'
+    coded = pc.extract_regex(values, pattern=guess).field(0).dictionary_encode()
+    types = coded.dictionary.cast(pa.string())
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(types) + 1))
+    for code, claim in enumerate(types.to_pylist()):
+        form = shape(claim)
+        if form:
+            places = order[ends[code] : ends[code + 1]]
+            known[places] = familiar(_taken(values, places), form, path, claim)
+    return known, types.take(coded.indices)
 
 
 def _open(
@@ -437,4 +481,5 @@ def joined(parts: Sequence[Opened]) -> Opened:
         pa.concat_arrays([part.claims for part in parts]).take(in_order),
         pa.concat_arrays(ids).take(in_order) if ids else None,
         pa.concat_arrays([part.payloads for part in parts]).take(in_order),
+        np.concatenate([part.familiar for part in parts]),
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer, widened
-from distributary.decode.json.pattern import expression_in, familiar
+from distributary.decode.json.pattern import familiar, shape_in
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
@@ -58,14 +58,19 @@ def shapes(
     after the other, in memory that does not depend on what is in them.
     """
     changes = catalog.changes is not None
+    payloads = unwrapped.payloads
+    new = ~np.isin(unwrapped.rows, unwrapped.familiar)
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
         key = groups.keys[number]
         if key.schema_id != UNFRAMED or key.guid or number in refused:
             continue
-        values = unwrapped.payloads.take(pa.array(rows))
+        rows = rows[new[rows]]
+        if not len(rows):
+            continue
+        values = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
         route = catalog.routes.get(key)
         if isinstance(route, Route) and not careful:
-            known = familiar(values, expression_in(catalog.schemas[route.schema_id].body))
+            known = familiar(values, shape_in(catalog.schemas[route.schema_id].body))
             values = values.filter(pa.array(~known)) if known.any() else values
         shape = infer(values, parts=changes, careful=careful)
         if shape is not None:

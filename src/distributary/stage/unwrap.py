@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,9 +23,10 @@ from distributary.decode.change.debezium.messages import (
     split_connect,
 )
 from distributary.decode.formats import decoder_for
+from distributary.decode.json.pattern import shape_in
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
-from distributary.model.plan import UNFRAMED, EnvelopePlan
+from distributary.model.plan import UNFRAMED, EnvelopePlan, Route, RouteKey
 from distributary.model.record import RAW, Format, WriterSchema
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.catalog import Catalog
@@ -56,6 +57,8 @@ class Unwrapped:
     letters: list[Letter] = field(default_factory=list)
     skipped: int = 0
     """Records to pass over: tombstones, where a policy says so, and what is no change of a row."""
+    familiar: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Positions in the raw batch of records that add nothing to the shape of their type."""
     carried: dict[str, str] = field(default_factory=dict)
     """Schemas that came with the records themselves, by GUID."""
 
@@ -237,7 +240,8 @@ def _from_envelope(
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
         claims = None if claims is None else _take(claims, keep)
     if envelope.format == "json":
-        opened = open_json(values, rows, letters, envelope, claims, max_depth=depth)
+        shape = partial(_shape, catalog)
+        opened = open_json(values, rows, letters, envelope, claims, shape, max_depth=depth)
     else:
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
         parts = [_decoded(*each, letters, catalog, envelope, guarded) for each in portions]
@@ -247,8 +251,15 @@ def _from_envelope(
         # a message that is its own payload may have a header that names its schema
         contents = found.payloads if inside else None
         claims = found.keys["claim"]
-        return _from_frame(raw, found.rows, letters, catalog, claims, contents, inside=inside)
+        framed = _from_frame(raw, found.rows, letters, catalog, claims, contents, inside=inside)
+        return replace(framed, familiar=opened.familiar)
     return found if catalog.payload_framing == "none" else _inner(found, catalog)
+
+
+def _shape(catalog: Catalog, claim: str) -> Mapping[str, Any]:
+    """The shape of messages of a type; one without anything where nobody knows."""
+    route = catalog.routes.get(RouteKey(claim, UNFRAMED))
+    return shape_in(catalog.schemas[route.schema_id].body) if isinstance(route, Route) else {}
 
 
 def _named_outside(

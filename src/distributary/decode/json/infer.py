@@ -23,7 +23,7 @@ from pyarrow import types as kinds
 
 from distributary.decode.base import Mask, Positions, RefusedError, by_halves, truths, where
 from distributary.decode.json.columns import read_texts
-from distributary.decode.json.pattern import expression_of, familiar
+from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.json import compile_json
@@ -481,7 +481,7 @@ def infer(
         # nearly all texts look like the first, and to see that is cheaper than to infer from them
         look.at(some[:_SAMPLE])
         some = some[_SAMPLE:]
-        known = familiar(some, expression_of(look.shape))
+        known = familiar(some, look.shape)
         some = some.filter(pa.array(~known)) if known.any() else some
     look.at(some)
     found = look.alone if look.shape == NOTHING else look.shape
