@@ -135,6 +135,31 @@ def test_doctor_finds_a_source_that_is_not_there(file: Path, cli: Cli) -> None:
     assert "distributary produce" in checks["source"]["fix"]
 
 
+def test_doctor_looks_at_a_folder_of_files(own_folder: Path, cli: Cli) -> None:
+    file, files = own_folder / "changes.yaml", own_folder / "files"
+    file.write_text(
+        f"name: changes\nsource: {{type: files, path: {files}, format: json}}\n"
+        "cdc: {format: datastream}\ntables: {each: '{table}'}\n"
+        f"lake: {{path: {own_folder}/lake}}\n"
+    )
+
+    def found() -> tuple[str, str]:
+        checks = {each["name"]: each for each in cli("doctor", file, "--json").json["checks"]}
+        return checks["source"]["state"], checks["source"]["found"]
+
+    assert found()[0] == "fail"
+    files.mkdir()
+    assert found() == ("warn", f"{files} has no file yet")
+    minute = files / "shop_orders" / "2024" / "05" / "06" / "07" / "08"
+    minute.mkdir(parents=True)
+    (files / "other.avro").write_bytes(b"Obj")
+    assert found() == ("warn", f"{files} has 1 file, and none of them is read")
+    (minute / "a\x1b[31m.jsonl").write_bytes(b"{}\n")
+    state, text = found()
+    assert (state, "1 file, 3 bytes" in text, "\x1b" in text) == ("pass", True, False)
+    assert not (own_folder / "lake").exists()
+
+
 def test_doctor_warns_of_marks_that_expire(own_folder: Path, cli: Cli) -> None:
     lake = make_lake(own_folder / "lake")
     table = DeltaTable(str(lake / "silver_0"))

@@ -7,14 +7,17 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from distributary.delta.checkpoint import care_for_log
 from distributary.delta.log import BrokenLogError, Snapshot, load, log_names
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
+from tests.publish.conftest import read_with_spark
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 DAY = timedelta(days=1).total_seconds()
@@ -138,3 +141,42 @@ def test_broken_log_is_told(folder: Path) -> None:
     with pytest.raises(BrokenLogError):
         load(at(folder))
     assert load(at(folder / "nothing")) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_checkpoint_of_the_second_kind_is_read_and_followed_by_one_of_the_first(
+    folder: Path, spark: SparkSession, kind: str
+) -> None:
+    """What the table consists of is in files beside the checkpoint, and older commits are gone."""
+    form = "spark.databricks.delta.checkpointV2.topLevelFileFormat"
+    publish(folder, range(4))
+    spark.conf.set(form, kind)
+    try:
+        spark.sql(
+            f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
+            "('delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '1')"
+        )
+        spark.range(4, 5).selectExpr("int(id) n").write.format("delta").mode("append").save(
+            str(folder)
+        )
+    finally:
+        spark.conf.unset(form)
+    newest = state_of(folder).checkpoint
+    (held,) = log_names(at(folder)).checkpoints[newest]
+    assert held.name.endswith(f".{kind}")
+    assert any((folder / "_delta_log" / "_sidecars").iterdir())
+    for version in commits(folder)[:newest]:
+        (folder / "_delta_log" / f"{version:020d}.json").unlink()
+    publish(folder, range(2, 6))
+    found = state_of(folder)
+    numbers_in = found.rows(pa.schema([("n", pa.int32())]))["n"].to_pylist()
+    # the marks are in the checkpoint too: batches 2 and 3 were there
+    assert sorted(numbers_in) == [0, 1, 2, 3, 4, 4, 5]
+    rows = read_with_spark(spark)(str(folder))
+    assert care_for_log(found, every=1).checkpoint == found.version
+    for version in commits(folder)[:-1]:
+        (folder / "_delta_log" / f"{version:020d}.json").unlink()
+    (folder / held.name).unlink()
+    assert read_with_spark(spark)(str(folder)) == rows
+    assert state_of(folder).files == found.files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,12 @@ from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.cdc.files import FileRound, FileStream
 from distributary.lab.simulate.cdc.shapes import CdcPlan, Claim, interval_text
 from distributary.model.table import Role
+from distributary.operations.repair import verify_table
 from distributary.store import disk
+from distributary.store.base import at, introduce
 from tests.decode.datastream_samples import COLUMNS, avro_schema
 from tests.source.change_files import MINUTE, avro
+from tests.source.s3_server import S3Server
 
 EACH = "{each: '{database}_{table}'}"
 
@@ -126,6 +130,41 @@ lake: {{path: {self.lake}}}
         found = sorted(self.lake.glob("**/_delta_log"))
         own = [path.parent for path in found if "ledger" not in path.parts]
         return {str(path): DeltaTable(str(path)).version() for path in own}
+
+
+@dataclass
+class BucketFeed(Feed):
+    """A feed into a bucket, which is looked at in a copy: `lake`."""
+
+    server: S3Server | None = None
+    address: str = ""
+
+    def write_file(
+        self, *, source: str = "", cdc: str = "", tables: str = EACH, extra: str = ""
+    ) -> Path:
+        assert self.server is not None
+        path = super().write_file(source=source, cdc=cdc, tables=tables, extra=extra)
+        told = ", ".join(f'{name}: "{value}"' for name, value in self.server.options.items())
+        place = f"lake: {{path: {self.address}, storage_options: {{{told}}}}}"
+        path.write_text(path.read_text().replace(f"lake: {{path: {self.lake}}}", place))
+        return path
+
+    def assert_true(self, **settings: Any) -> None:
+        assert self.server is not None
+        # the pipeline may have run in another process
+        introduce(self.address, self.server.options)
+        shutil.rmtree(self.lake, ignore_errors=True)
+        there = at(self.address)
+        for file in there.files(recursive=True):
+            if not file.name.startswith("_"):
+                there.copy(file.name, to=at(self.lake))
+        super().assert_true(**settings)
+
+    def assert_verified(self) -> None:
+        pipeline = self.pipeline()
+        known = [t for t in pipeline.ledger().tables("changes") if t.role == Role.MERGED]
+        assert known
+        assert all(verify_table(pipeline, table).verified.agrees for table in known)
 
 
 def put(path: Path, data: bytes) -> None:

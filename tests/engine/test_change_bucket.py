@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,10 @@ from distributary.engine import publish
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.publish import merge_all
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
-from distributary.model.table import Role
 from distributary.operations.maintain import Wishes, jobs_of, maintain
-from distributary.operations.repair import verify_table
 from distributary.publish.base import Published
-from distributary.store.base import at, introduce, is_remote
-from tests.engine.change_lakes import EACH, Feed
+from distributary.store.base import at, is_remote
+from tests.engine.change_lakes import BucketFeed
 from tests.engine.test_crashes import RUN, gone
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
@@ -38,41 +34,6 @@ pytestmark = pytest.mark.spark
 def server() -> Iterator[S3Server]:
     with s3_server() as started:
         yield started
-
-
-@dataclass
-class BucketFeed(Feed):
-    """A feed into a bucket, which is looked at in a copy: `lake`."""
-
-    server: S3Server | None = None
-    address: str = ""
-
-    def write_file(
-        self, *, source: str = "", cdc: str = "", tables: str = EACH, extra: str = ""
-    ) -> Path:
-        assert self.server is not None
-        path = super().write_file(source=source, cdc=cdc, tables=tables, extra=extra)
-        told = ", ".join(f'{name}: "{value}"' for name, value in self.server.options.items())
-        place = f"lake: {{path: {self.address}, storage_options: {{{told}}}}}"
-        path.write_text(path.read_text().replace(f"lake: {{path: {self.lake}}}", place))
-        return path
-
-    def assert_true(self, **settings: Any) -> None:
-        assert self.server is not None
-        # the pipeline may have run in another process
-        introduce(self.address, self.server.options)
-        shutil.rmtree(self.lake, ignore_errors=True)
-        there = at(self.address)
-        for file in there.files(recursive=True):
-            if not file.name.startswith("_"):
-                there.copy(file.name, to=at(self.lake))
-        super().assert_true(**settings)
-
-    def assert_verified(self) -> None:
-        pipeline = self.pipeline()
-        known = [t for t in pipeline.ledger().tables("changes") if t.role == Role.MERGED]
-        assert known
-        assert all(verify_table(pipeline, table).verified.agrees for table in known)
 
 
 @pytest.fixture

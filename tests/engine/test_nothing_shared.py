@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -26,19 +24,16 @@ from tests.services.shared import unique
 from tests.services.spark_cluster import (
     DRIVER_CONF,
     DRIVER_ENVIRONMENT,
+    EXECUTORS,
     connect_server,
+    kill_an_executor,
     spark_cluster,
 )
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-_CONF = {
-    **DRIVER_CONF,
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.cores.max": "2",
-}
+_CONF = {**DRIVER_CONF, **EXECUTORS}
 _PATIENCE_SECONDS = 600
 
 
@@ -131,7 +126,7 @@ def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
         code, _ = ground.run(**{KILL: f"{Moment.AFTER_MANIFEST}:0"})
         assert code == -9
         running = ground.start()
-        _kill_an_executor(running)
+        kill_an_executor(running)
         told, _ = running.communicate(timeout=_PATIENCE_SECONDS)
         assert running.returncode == 0, told
         code, told = ground.run(**{KILL: f"{Moment.BEFORE_SETTLE}:0"})
@@ -146,18 +141,3 @@ def test_records_of_kafka_through_spark_connect(ground: Ground) -> None:
         code, told = ground.run()
         assert code == 0, told
     ground.assert_each_record_once(messages)
-
-
-def _kill_an_executor(driver: subprocess.Popen[str]) -> None:
-    """As soon as a task is at work, as an operating system short of memory would."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline and driver.poll() is None:
-        for process in psutil.process_iter(["cmdline"]):
-            if "CoarseGrainedExecutorBackend" not in " ".join(process.info["cmdline"] or ()):
-                continue
-            # its Python workers come with the first task
-            if any("pyspark" in " ".join(child.cmdline()) for child in process.children(True)):
-                process.kill()
-                return
-        time.sleep(0.05)
-    raise AssertionError("no executor was at work")

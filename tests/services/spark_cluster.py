@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+
+import psutil
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.lab.services.processes import HOST, free_port
@@ -30,6 +32,12 @@ DRIVER_CONF = {
     # a driver that begins with half of its executors measures, and tests, something else
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+}
+"""One small executor on each of two workers."""
 
 
 @contextmanager
@@ -64,6 +72,22 @@ def spark_cluster(
             process.terminate()
         for process in started:
             process.wait(timeout=_END_SECONDS)
+
+
+def kill_an_executor(driver: subprocess.Popen[str]) -> None:
+    """As soon as one of this process's clusters works on a task: as a system short of memory."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline and driver.poll() is None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                # its Python workers come with the first task
+                if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()) and any(
+                    "pyspark" in " ".join(child.cmdline()) for child in process.children(True)
+                ):
+                    process.kill()
+                    return
+        time.sleep(0.05)
+    raise AssertionError("no executor was at work")
 
 
 @contextmanager

@@ -12,15 +12,15 @@ import pytest
 from distributary.lab.simulate.game_records import GamesPlan
 from tests.engine.lakes import Games
 from tests.engine.test_crashes import RUN
-from tests.services.spark_cluster import DRIVER_CONF, DRIVER_ENVIRONMENT, spark_cluster
+from tests.services.spark_cluster import (
+    DRIVER_CONF,
+    DRIVER_ENVIRONMENT,
+    EXECUTORS,
+    spark_cluster,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-EXECUTORS = {
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.cores.max": "2",
-}
 SECRET = "shared-4711-CANARY"
 # the file holds the secret, because arguments would be on the command line that is looked at
 COUNT = """

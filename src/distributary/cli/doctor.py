@@ -42,7 +42,9 @@ from distributary.observe.explanations import glossary, meanings
 
 if TYPE_CHECKING:
     from distributary.config.kafka import KafkaSource, Registry
+    from distributary.config.lake import Lake
     from distributary.config.load import Loaded
+    from distributary.config.source import DeltaSource, FilesSource
     from distributary.operations.ground import Proof
 
 
@@ -143,6 +145,7 @@ def checks_of_machine() -> Iterator[Check]:
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Lake and tables; with a file also checkpoint, exchange, catalog, source and registry."""
     from distributary.config.kafka import KafkaSource
+    from distributary.config.source import FilesSource
     from distributary.store.base import absolute, introduce, local_path
 
     usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
@@ -171,8 +174,10 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     if isinstance(source, KafkaSource):
         yield _guarded("broker", lambda: _broker(source))
         yield _reader(source)
+    elif isinstance(source, FilesSource):
+        yield _guarded("source", lambda: _files(source, loaded.config.lake))
     else:
-        yield _guarded("source", lambda: _source(loaded))
+        yield _guarded("source", lambda: _table(loaded, source))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -392,14 +397,11 @@ def _catalog(loaded: Loaded) -> Check:
     )
 
 
-def _source(loaded: Loaded) -> Check:
-    from distributary.config.source import DeltaSource, storage_options_of
+def _table(loaded: Loaded, source: DeltaSource) -> Check:
+    from distributary.config.source import storage_options_of
     from distributary.source.delta import DeltaSource as Table
 
-    source, lake = loaded.config.source, loaded.config.lake
-    if not isinstance(source, DeltaSource):
-        return Check("source", State.WARN, f"a source of type {source.type} is not checked")
-    table = Table(source, storage_options=storage_options_of(source, lake))
+    table = Table(source, storage_options=storage_options_of(source, loaded.config.lake))
     try:
         # what a task does: the log alone says nothing about the files
         first = next(table.peek(table.first()), None)
@@ -419,6 +421,31 @@ def _source(loaded: Loaded) -> Check:
     version = table.newest()["version"] - 1
     found = f"{source.path} at version {version}, {counted(rows, 'record')} read of its first file"
     return Check("source", State.PASS, found, f"a column {source.value}")
+
+
+def _files(source: FilesSource, lake: Lake) -> Check:
+    """What a run would find: the folder or bucket answers, a file fits, and it can be opened."""
+    from distributary.config.source import storage_options_of
+    from distributary.model.names import printable
+    from distributary.source.files.source import FilesSource as Files
+
+    options = storage_options_of(source, lake)
+    # nothing is kept: neither what was found nor a schema
+    wanted, others = Files(source, folder="", schemas="", storage_options=options).survey()
+    needed = f"files in <table>/yyyy/mm/dd/hh/mm/, or anywhere with a suffix of {source.format}"
+    if wanted:
+        held = size(sum(file.size for file in wanted))
+        found = f"{counted(len(wanted), 'file')}, {held}, the first is {printable(wanted[0].path)}"
+        return Check("source", State.PASS, f"{source.root} has {found}", needed)
+    return Check(
+        "source",
+        State.WARN,
+        f"{source.root} has {counted(others, 'file')}, and none of them is read"
+        if others
+        else f"{source.root} has no file yet",
+        needed,
+        "compare path, format, include, exclude and start_date of source with what lies there",
+    )
 
 
 def _broker(source: KafkaSource) -> Check:

@@ -34,6 +34,7 @@ from distributary.delta.log import (
     commit_name,
     fetch_commits,
     log_names,
+    with_sidecars,
 )
 from distributary.delta.parquet import opened
 from distributary.errors import clean
@@ -191,12 +192,17 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     names = log_names(store, since=snapshot.checkpoint)
     start = max((v for v in names.checkpoints if v < version), default=-1)
     rows = {kind: pa.array([], type_) for kind, type_ in _TYPES.items()}
-    for part in names.checkpoints.get(start, ()):
+    told: list[list[Action]] = []
+    for part in with_sidecars(store, names.checkpoints.get(start, ())):
+        if part.name.endswith(".json"):
+            told.append(actions_in(store.read(part.name)))
+            continue
         for kind, found in _read(store, part.name, part.size).items():
             rows[kind] = pa.concat_arrays([rows[kind], found])
     own = snapshot.tail[start - version :]
     others = fetch_commits(store, range(start + 1, version - len(own) + 1))
-    rows = _after(rows, [actions_in(data) for data in (*(each for each, _ in others), *own)])
+    told += [actions_in(data) for data in (*(each for each, _ in others), *own)]
+    rows = _after(rows, told)
     before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
     old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
     old = pc.fill_null(old, True)

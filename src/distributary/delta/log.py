@@ -29,7 +29,7 @@ from distributary.store.base import Info, Store, at
 
 LOG = "_delta_log"
 HINT = f"{LOG}/_last_checkpoint"
-FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint"})
 """What a table may ask of its readers and writers, beyond the oldest protocol, for us to be one."""
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""
@@ -44,6 +44,8 @@ MOST_TABLES = 4096
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_NAMED_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
+"""Of `v2Checkpoint`: each is whole, and those of one version say the same."""
 _FILES = (b'{"add"', b'{"remove"', b'{"cdc"')
 _TRIES = 3
 _READERS = 16
@@ -384,18 +386,21 @@ def log_names(store: Store, *, since: int = -1) -> LogNames:
     """What is in a table's log folder, from a version on."""
     commits: dict[int, Info] = {}
     parts: dict[tuple[int, int], list[Info]] = {}
+    named: dict[int, tuple[Info, ...]] = {}
     for info in store.files(LOG, after=f"{since:020d}" if since > 0 else ""):
         name = info.name.removeprefix(f"{LOG}/")
         if match := _COMMIT.fullmatch(name):
             commits[int(match[1])] = info
         elif match := _CHECKPOINT.fullmatch(name):
             parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(info)
+        elif match := _NAMED_CHECKPOINT.fullmatch(name):
+            named[int(match[1])] = (info,)
     whole = {
         version: tuple(sorted(found, key=lambda info: info.name))
         for (version, count), found in parts.items()
         if len(found) == count
     }
-    return LogNames(dict(sorted(commits.items())), whole)
+    return LogNames(dict(sorted(commits.items())), named | whole)
 
 
 def load(store: Store, *, files: bool = True) -> Snapshot | None:
@@ -483,12 +488,37 @@ _WANTED = {
     "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
     "txn": ("appId", "version"),
 }
+_SIDECAR = {"sidecar": ("path", "sizeInBytes")}
 _MAPS = ("partitionValues", "configuration", "options")
 
 
 def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
-    """The actions in one file of a checkpoint."""
+    """The actions in one file of a checkpoint, and in those that it names."""
     wanted = {a: n for a, n in _WANTED.items() if files or a not in ("add", "remove")}
+    found = _actions(store, part, wanted | _SIDECAR)
+    beside = _sidecars(found) if files else ()
+    return [*found, *(action for each in beside for action in _actions(store, each, wanted))]
+
+
+def with_sidecars(store: Store, parts: Sequence[Info]) -> list[Info]:
+    """The files of a checkpoint, and those that they name."""
+    named = [_sidecars(_actions(store, part, _SIDECAR)) for part in parts]
+    return [*parts, *(each for found in named for each in found)]
+
+
+def _sidecars(actions: Sequence[Action]) -> list[Info]:
+    """Files that hold what a table consists of, if its checkpoint leaves that to them."""
+    told = [action["sidecar"] for action in actions if "sidecar" in action]
+    # they are always in this folder, however a log spells that
+    names = [unquote(each["path"]).rpartition("/")[2] for each in told]
+    sizes = [int(each["sizeInBytes"]) for each in told]
+    return [Info(f"{LOG}/_sidecars/{n}", s, 0.0, "") for n, s in zip(names, sizes, strict=True)]
+
+
+def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> list[Action]:
+    """Some of the actions in one file of a checkpoint."""
+    if part.name.endswith(".json"):
+        return actions_in(store.read(part.name))
     with pq.ParquetFile(opened(store, part.name, size=part.size)) as file:
         have = file.schema_arrow
         names = [

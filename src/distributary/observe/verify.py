@@ -364,7 +364,7 @@ def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Findi
 
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _OURS = "Distributary"
 """The engine that our own commits name."""
 

@@ -287,6 +287,19 @@ class FilesSource:
         files = self._within_bytes(files)
         yield from self._reader([files])(iter([pa.record_batch({"task": [0]})]))
 
+    def survey(self) -> tuple[list[FoundFile], int]:
+        """All files that are read, by path, and how many others lie there; the first is opened."""
+        there = list(self._listing.files())
+        wanted = sorted(filter(self._wanted, there), key=_by_path)
+        if wanted:
+            path = wanted[0].path
+            try:
+                with self._files.open(path) as file:
+                    file.read(1)
+            except OSError as error:
+                raise self._files.unavailable(error, path) from error
+        return wanted, len(there) - len(wanted)
+
     def explain(self, error: Exception) -> DistributaryError | None:
         """What a failure of Spark's job means, where it is about the files."""
         text = str(error)
