@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.lakes import Lake, find_lake, keep_pandas_out, loaded_of, open_registry
+from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
 from distributary.cli.output import (
     Paper,
     Words,
@@ -25,6 +25,7 @@ from distributary.cli.output import (
     styled,
 )
 from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, option, single, verb
+from distributary.engine.worker import keep_pandas_out
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.log_format import plain
 

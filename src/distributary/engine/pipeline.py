@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from distributary.config.engine import Trigger, TriggerKind
+from distributary.config.engine import Trigger
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
@@ -125,23 +125,12 @@ class Pipeline:
         )
 
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
-        """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
-        ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
-        return SparkSettings.from_config(
-            self.config.spark,
-            sealed=self.loaded.sealed,
-            log_file=self.log_file,
-            short_lived=ends,
-            needed=self._needed_of_spark(),
-        )
+        """How Spark is started."""
+        return SparkSettings.of(self.loaded, trigger, log_file=self.log_file)
 
     def session(self) -> SparkSession:
         """A Spark session for a command: the one that is there, or a new one."""
         return spark_session(self.spark_settings(), app_name=self.config.name)
-
-    def _needed_of_spark(self) -> dict[str, str]:
-        catalog = self.config.lake.registered_in
-        return {} if catalog is None else catalog.spark_conf
 
     def run(
         self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
