@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 from distributary.cli.lakes import load_file
 from distributary.cli.output import EVERYTHING, Paper, counted, cut, duration, styled
 from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
-from distributary.engine.worker import keep_pandas_out
 from distributary.observe.log_format import LogFormat, LogLine, plain, spell
 
 if TYPE_CHECKING:
@@ -92,20 +91,20 @@ def run(
     of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
     """
     from distributary.cli.logs import journal_for
-    from distributary.config.engine import Trigger
 
     if continuous + (every is not None) + available_now > 1:
         raise call.usage("--continuous, --every and --available-now exclude each other.")
     asked = "continuous" if continuous else "available_now" if available_now else None
     with journal_for(call.out, log_format) as journal:
         loaded = load_file(call, file)
+        from distributary.config.engine import Trigger
+
         try:
             timed = loaded.config.trigger if every is None else f"every {every}"
             trigger = Trigger.parse(asked or timed)
         except ValueError as error:
             raise call.usage(f"--every {error}.") from None
         _refuse_owned(loaded.config)
-        keep_pandas_out()
         # what follows is imported while the JVM starts
         settings, begun = _begin_spark(call, loaded, trigger)
         from distributary.cli.live import Foreground, start_spark, watched

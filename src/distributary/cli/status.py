@@ -25,7 +25,6 @@ from distributary.cli.output import (
     styled,
 )
 from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, option, single, verb
-from distributary.engine.worker import keep_pandas_out
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.log_format import plain
 
@@ -81,7 +80,6 @@ def status(
     ] = False,
 ) -> None:
     """Lag, freshness, rows, dead letters and parked tables."""
-    keep_pandas_out()
     from distributary.engine.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
     from distributary.observe.status import status as status_of
