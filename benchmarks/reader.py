@@ -41,7 +41,8 @@ def case(way: str, *, first: bool = False) -> Callable[[Order], Row]:
                     for batch in reader(iter(batches)):  # type: ignore[attr-defined]
                         yield pa.record_batch({"n": [batch.num_rows]})
 
-                counted = sum(r.n for r in opened.frame.mapInArrow(count, "n long").collect())
+                frame = opened.frame(spark)
+                counted = sum(r.n for r in frame.mapInArrow(count, "n long").collect())
             if counted != order.records:
                 raise AssertionError(f"read {counted} of {order.records} records")
             results.append(figures)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from distributary.cli.app import app
+from distributary.cli.app import VERBS, app, application
 from distributary.cli.verb import DEPLOY, LOOK, MEND, RUN, START
 from tests.cli.conftest import Cli
 
@@ -33,6 +33,16 @@ def in_new_process(code: str) -> None:
 
 def examples(command: Any) -> list[str]:
     return re.findall(r"^\s+(distributary .*)$", command.epilog or "", re.MULTILINE)
+
+
+def test_every_verb_is_found_where_the_program_looks_for_it() -> None:
+    first = {name.partition(" ")[0] for name in EVERY}
+    assert {verb for verbs in VERBS.values() for verb in verbs} == first
+    for verb in first:
+        node = typer.main.get_command(application(verb))
+        assert {name for name in EVERY if name.partition(" ")[0] == verb} <= dict(
+            commands(node)
+        ).keys()
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -180,7 +180,7 @@ class Jobs:
         assert all(offsets == sorted(offsets) for offsets in by_type.values())
 
     def _rows(self, opened: BatchInput) -> list[tuple[str | None, int]]:
-        count = cast(int, opened.frame)
+        count = opened.tasks
         share = Share()
         batches = opened.reader(iter([pa.record_batch({"task": list(range(count))})]))
         raw = [row for batch in share.own(batches) for row in batch.to_pylist()]

@@ -24,9 +24,9 @@ DDL = (
 )
 
 
-def collected(batch: BatchInput) -> pa.Table:
+def collected(spark: SparkSession, batch: BatchInput) -> pa.Table:
     reader = batch.reader
-    frame = batch.frame.mapInArrow(lambda batches: reader(batches), DDL)
+    frame = batch.frame(spark).mapInArrow(lambda batches: reader(batches), DDL)
     return frame.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
 
 
@@ -40,7 +40,7 @@ def test_a_batch_is_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
     end = one.advance(one.first(), one.newest())
     assert end == {"files": 13}
     batch = one.open(spark, one.first(), end)
-    read = collected(batch)
+    read = collected(spark, batch)
     assert (batch.counted, len(read)) == (False, 121)
     assert batch.records >= 121
     assert uuids(read.slice(0, 120)) == [row["uuid"] for row in events(120)]
@@ -48,7 +48,7 @@ def test_a_batch_is_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoint" / "schemas").glob("*.avsc"))) == 2
     assert [files_of(covered) for covered in batch.ranges] == [range(13)]
     last = one.open(spark, end, one.newest())
-    assert [value for _, value in faults(collected(last))] == [b"no Avro"]
+    assert [value for _, value in faults(collected(spark, last))] == [b"no Avro"]
     assert last.newest_us is not None
 
 
@@ -62,7 +62,7 @@ def test_the_same_positions_are_the_same_batch(spark: SparkSession, tmp_path: Pa
     after.newest()
     again = after.open(spark, after.first(), end)
     assert source_hash(again.ranges) == source_hash(first.ranges)
-    assert collected(again).equals(collected(first))
+    assert collected(spark, again).equals(collected(spark, first))
     assert after.retrace(after.first(), first.ranges) == end
     other = source(tmp_path / "in", tmp_path / "other")
     other.newest()
@@ -74,7 +74,7 @@ def test_a_batch_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     one = source(tmp_path / "in", tmp_path / "checkpoint")
     assert one.advance(one.first(), one.newest()) is None
     empty = one.open(spark, one.first(), one.first())
-    assert (empty.ranges, len(collected(empty))) == ((), 0)
+    assert (empty.ranges, len(collected(spark, empty))) == ((), 0)
     with pytest.raises(DivergedError):
         one.open(spark, one.first(), {"files": 3})
 
@@ -87,9 +87,9 @@ def test_a_bucket_is_read_by_tasks_until_it_is_gone(spark: SparkSession, tmp_pat
         server.put(f"in/{named()}", avro(events(7)))
         one = FilesSource(config, **folders, storage_options=server.options)
         batch = one.open(spark, one.first(), one.newest())
-        assert len(uuids(collected(batch))) == 7
+        assert len(uuids(collected(spark, batch))) == 7
     with pytest.raises(PySparkException) as caught:
-        collected(batch)
+        collected(spark, batch)
     meaning = one.explain(caught.value)
     assert isinstance(meaning, SourceUnavailableError)
     assert meaning.retryable

@@ -57,7 +57,7 @@ class Reading:
     def between(self, one: KafkaSource, start: Position, end: Position) -> list[Row]:
         """The records, in order."""
         opened = one.open(self.spark, start, end)
-        table = opened.frame.mapInArrow(opened.reader, _COLUMNS).toArrow()
+        table = opened.frame(self.spark).mapInArrow(opened.reader, _COLUMNS).toArrow()
         in_order = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
         rows: list[Row] = in_order.to_pylist()
         return rows

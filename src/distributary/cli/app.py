@@ -8,34 +8,16 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli import (
-    dev,
-    dlq,
-    doctor,
-    grants,
-    init,
-    install,
-    maintain,
-    monitor,
-    plan,
-    produce,
-    query,
-    repair,
-    run,
-    schema,
-    status,
-    trace,
-    verify,
-)
-from distributary.cli.demo import demo
 from distributary.cli.verb import STOPPED_BY_KEY, STOPPED_BY_SIGNAL, GroupPage, option, show_help
+from distributary.engine.worker import keep_pandas_out
 from distributary.errors import ConfigError
 
 PROGRAM = "distributary"
@@ -52,41 +34,57 @@ Exit codes:
 
 Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
 
-app = typer.Typer(
-    name=PROGRAM,
-    cls=GroupPage,
-    epilog=_EPILOG,
-    # what Typer draws with rich takes longer to import than all the rest
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-# in the order of the help page
-for _verbs in (
-    demo.app,
-    init.app,
-    produce.app,
-    dev.app,
-    run.app,
-    run.pipelines_app,
-    status.app,
-    schema.tables_app,
-    query.app,
-    plan.app,
-    doctor.app,
-    doctor.explain_app,
-    trace.app,
-    verify.app,
-    monitor.app,
-    schema.app,
-    dlq.app,
-    monitor.alerts_app,
-    repair.app,
-    maintain.app,
-    install.app,
-    grants.app,
-):
-    app.add_typer(_verbs)
+VERBS: Mapping[str, Sequence[str]] = {
+    "demo.demo:app": ["demo"],
+    "init:app": ["init"],
+    "produce:app": ["produce"],
+    "dev:app": ["dev"],
+    "run:app": ["run", "up"],
+    "run:pipelines_app": ["pipelines"],
+    "status:app": ["status"],
+    "schema:tables_app": ["tables"],
+    "query:app": ["query", "head"],
+    "plan:app": ["validate", "plan"],
+    "doctor:app": ["doctor"],
+    "doctor:explain_app": ["explain"],
+    "trace:app": ["trace"],
+    "verify:app": ["verify"],
+    "monitor:app": ["metrics", "ui"],
+    "schema:app": ["schema"],
+    "dlq:app": ["dlq"],
+    "monitor:alerts_app": ["alerts"],
+    "repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
+    "maintain:app": ["maintain"],
+    "install:app": ["install", "uninstall", "package"],
+    "grants:app": ["grants"],
+}
+"""Where the commands are declared, in the order of the help page."""
+
+
+def application(verb: str | None = None) -> typer.Typer:
+    """The program; with a verb, only what declares it: to import all takes a sixth of a second."""
+    found = typer.Typer(
+        name=PROGRAM,
+        cls=GroupPage,
+        epilog=_EPILOG,
+        # what Typer draws with rich takes longer to import than all the rest
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    found.callback(invoke_without_command=True)(_root)
+    known = any(verb in verbs for verbs in VERBS.values())
+    for place, verbs in VERBS.items():
+        if not known or verb in verbs:
+            module, _, name = place.partition(":")
+            found.add_typer(getattr(import_module(f"distributary.cli.{module}"), name))
+    return found
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name == "app":
+        return application()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _print_versions(asked: bool) -> None:
@@ -98,7 +96,6 @@ def _print_versions(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _root(
     ctx: typer.Context,
     version: Annotated[
@@ -125,6 +122,7 @@ def program() -> NoReturn:
     taken down, a thread of theirs that asks for it kills the process (`terminate called`): so it is
     not taken down, once everything that wants to be told of the end has been.
     """
+    keep_pandas_out()
     code = main()
     if "pyarrow" not in sys.modules:
         sys.exit(code)
@@ -142,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _leave_no_core()
     try:
         with _children_import_safely(), _ended_by_signal():
-            code = app(given, prog_name=PROGRAM, standalone_mode=False)
+            verb = next((word for word in given if not word.startswith("-")), None)
+            code = application(verb)(given, prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         return _refuse(error, given)
     except (KeyboardInterrupt, typer.Abort):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,27 +51,6 @@ class Lake:
         from distributary.observe.ledger import Ledger
 
         return Ledger(self.path, storage_options=self.options)
-
-
-class _NoPandas(MetaPathFinder):
-    """Makes pandas look as if it were not installed."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)
-
-
-def keep_pandas_out() -> None:
-    """Load what reads tables without pandas, which it would import for nothing: half a second.
-
-    For commands that only look: whoever loads it so cannot turn columns into pandas' later on.
-    """
-    absent = _NoPandas()
-    sys.meta_path.insert(0, absent)
-    try:
-        importlib.import_module("pyarrow.dataset")
-    finally:
-        sys.meta_path.remove(absent)
 
 
 def find_lake(

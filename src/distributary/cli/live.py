@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -60,6 +61,7 @@ from distributary.observe.events import (
 )
 from distributary.spark.jars import Progress
 from distributary.spark.session import spark_session
+from distributary.spark.settings import SparkSettings
 from distributary.supervise.member import PipelineStatus, State
 
 if TYPE_CHECKING:
@@ -80,27 +82,33 @@ STEPS = ("plan", "stage", "manifest", "publish", "settle")
 
 @contextmanager
 def start_spark(
-    call: Invocation, pipeline: Pipeline, *, tell: Progress | None = None, short_lived: bool = True
+    call: Invocation,
+    pipeline: Pipeline,
+    *,
+    tell: Progress | None = None,
+    settings: SparkSettings | None = None,
+    begun: Future[SparkSession] | None = None,
 ) -> Iterator[SparkSession]:
     """A session for this pipeline; with `-vv` Spark's log is shown as it is written.
 
-    `short_lived` is for those that should start quickly rather than compute quickly.
+    Without settings it starts quickly rather than computes quickly; one that was `begun` is
+    waited for.
     """
     say = tell or call.out.note
     loud = call.out.verbosity >= EVERYTHING
-    settings = replace(
-        pipeline.spark_settings(),
-        log_file=call.log.path,
-        log_level="INFO" if loud else "WARN",
-        short_lived=short_lived,
-    )
+    if settings is None:
+        settings = SparkSettings.of(pipeline.loaded, log_file=call.log.path, loud=loud)
+        settings = replace(settings, short_lived=True)
     with ExitStack() as stack:
         if loud:
             stack.enter_context(shown_while_written(call.log.path, sys.stderr))
         began = time.monotonic()
         say("starting Spark")
         call.out.step(f"log {call.log.path}")
-        session = spark_session(settings, app_name=pipeline.config.name, progress=say)
+        if begun is not None:
+            session = begun.result()
+        else:
+            session = spark_session(settings, app_name=pipeline.config.name, progress=say)
         say(f"Spark started in {time.monotonic() - began:.1f} s")
         yield session
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TextIO
 from distributary.cli.output import NORMAL, STEPS, Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.observe.alerts.notice import Pages
-from distributary.observe.journal import Journal, keeping
 from distributary.observe.log_format import LogFormat, log_folder, private
 
 if TYPE_CHECKING:
     from distributary.config.document import Problem
+    from distributary.observe.journal import Journal
 
 
 _POLL_SECONDS = 0.3
@@ -130,6 +130,8 @@ def journal_for(out: Output, form: LogFormat | None) -> Iterator[Journal | None]
     if form is None:
         yield None
         return
+    from distributary.observe.journal import Journal, keeping
+
     journal = Journal(sys.stderr, form, steps=out.verbosity >= STEPS, quiet=out.verbosity < NORMAL)
     # asked each time: secrets are known only when the file was read
     journal.mask = lambda text: out.mask(text)

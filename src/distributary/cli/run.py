@@ -13,18 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from distributary.cli.lakes import load_file
-from distributary.cli.output import Paper, counted, cut, duration, styled
+from distributary.cli.output import EVERYTHING, Paper, counted, cut, duration, styled
 from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
 from distributary.observe.log_format import LogFormat, LogLine, plain, spell
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pyspark.sql import SparkSession
+
     from distributary.cli.live import UpView
+    from distributary.config.engine import Trigger
     from distributary.config.load import Loaded
     from distributary.config.pipeline import PipelineConfig
     from distributary.engine.loop import RunSummary
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.events import EventBus
     from distributary.observe.journal import Journal
+    from distributary.spark.settings import SparkSettings
     from distributary.supervise.supervisor import Relay, Render, Schedule, Supervisor
 
 
@@ -91,23 +97,24 @@ def run(
     asked = "continuous" if continuous else "available_now" if available_now else None
     with journal_for(call.out, log_format) as journal:
         loaded = load_file(call, file)
-        _refuse_owned(loaded.config)
-        from distributary.cli.live import Foreground, start_spark, watched
         from distributary.config.engine import Trigger
-        from distributary.engine.pipeline import Pipeline
 
-        pipeline = Pipeline(loaded, log_file=call.log.path)
-        # before Spark is started for nothing
-        pipeline.ready()
         try:
-            timed = pipeline.config.trigger if every is None else f"every {every}"
+            timed = loaded.config.trigger if every is None else f"every {every}"
             trigger = Trigger.parse(asked or timed)
         except ValueError as error:
             raise call.usage(f"--every {error}.") from None
-        quick = pipeline.spark_settings(trigger).short_lived
+        _refuse_owned(loaded.config)
+        # what follows is imported while the JVM starts
+        settings, begun = _begin_spark(call, loaded, trigger)
+        from distributary.cli.live import Foreground, start_spark, watched
+        from distributary.engine.pipeline import Pipeline
+
+        pipeline = Pipeline(loaded, log_file=call.log.path)
+        pipeline.ready()
 
         def work() -> RunSummary:
-            with start_spark(call, pipeline, tell=tell, short_lived=quick) as spark:
+            with start_spark(call, pipeline, tell=tell, settings=settings, begun=begun) as spark:
                 return pipeline.run(trigger=trigger, spark=spark)
 
         foreground = Foreground(work, stop=pipeline.stop)
@@ -150,6 +157,22 @@ def _refuse_owned(config: PipelineConfig) -> None:
     introduce(config.lake.checkpoint, config.lake.options)
     introduce(config.lake.address, config.lake.options)
     refuse_owned(at(absolute(config.checkpoint_path)))
+
+
+def _begin_spark(
+    call: Invocation, loaded: Loaded, trigger: Trigger
+) -> tuple[SparkSettings, Future[SparkSession] | None]:
+    """How Spark is started, and the session that is on its way, unless files are to be fetched."""
+    from distributary.spark.jars import have_connectors
+    from distributary.spark.session import begin_session
+    from distributary.spark.settings import SparkSettings
+
+    loud = call.out.verbosity >= EVERYTHING
+    settings = SparkSettings.of(loaded, trigger, log_file=call.log.path, loud=loud)
+    if not have_connectors():
+        # that takes a while, and is told where the run is shown
+        return settings, None
+    return settings, begin_session(settings, app_name=loaded.config.name)
 
 
 def _signal_name(number: int | None) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.lakes import Lake, find_lake, keep_pandas_out, loaded_of, open_registry
+from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
 from distributary.cli.output import (
     Paper,
     Words,
@@ -80,7 +80,6 @@ def status(
     ] = False,
 ) -> None:
     """Lag, freshness, rows, dead letters and parked tables."""
-    keep_pandas_out()
     from distributary.engine.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
     from distributary.observe.status import status as status_of

@@ -37,6 +37,8 @@ class Section(BaseModel):
     """Frozen, unknown keys refused, the docstring under a setting is its description."""
 
     model_config = ConfigDict(
+        # built when a file is loaded: workers and most commands never do
+        defer_build=True,
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,

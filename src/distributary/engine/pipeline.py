@@ -49,7 +49,6 @@ from distributary.errors import (
 )
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger import Ledger
-from distributary.observe.lineage import Dataset, inputs
 from distributary.observe.pipelines import Registration, pin, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
@@ -59,7 +58,8 @@ from distributary.spark.settings import SparkSettings
 from distributary.store.base import Store, absolute, at, introduce, local_path
 
 if TYPE_CHECKING:
-    from distributary.observe.lineage import LineageRun
+    # an extra, and a third of a second to import
+    from distributary.observe.lineage import Dataset, LineageRun
 
 
 @dataclass(slots=True)
@@ -138,23 +138,12 @@ class Pipeline:
         )
 
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
-        """How Spark is started: quickly where it ends by itself, for speed where it goes on."""
-        ends = (trigger or self.config.trigger).kind is TriggerKind.AVAILABLE_NOW
-        return SparkSettings.from_config(
-            self.config.spark,
-            sealed=self.loaded.sealed,
-            log_file=self.log_file,
-            short_lived=ends,
-            needed=self._needed_of_spark(),
-        )
+        """How Spark is started."""
+        return SparkSettings.of(self.loaded, trigger, log_file=self.log_file)
 
     def session(self) -> SparkSession:
         """A Spark session for a command: the one that is there, or a new one."""
         return spark_session(self.spark_settings(), app_name=self.config.name)
-
-    def _needed_of_spark(self) -> dict[str, str]:
-        catalog = self.config.lake.registered_in
-        return {} if catalog is None else catalog.spark_conf
 
     def run(
         self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
@@ -377,6 +366,8 @@ def _report_batch(
 
 
 def _inputs(config: PipelineConfig, topics: tuple[str, ...], clean: Mask) -> dict[str, Dataset]:
+    from distributary.observe.lineage import inputs
+
     found = inputs(config, topics)
     return {topic: replace(each, name=clean(each.name)) for topic, each in found.items()}
 

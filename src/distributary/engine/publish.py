@@ -52,8 +52,9 @@ from distributary.publish.parking import park, parked
 from distributary.retries import attempts_on
 from distributary.source.base import parallelism
 from distributary.spark.session import named
-from distributary.stage.exchange import FACT_DDL, facts_batch, facts_of
+from distributary.stage.exchange import facts_batch
 from distributary.stage.guard import keep_zip_directories
+from distributary.stage.job import run_tasks
 from distributary.store.base import at, introduce
 
 if TYPE_CHECKING:
@@ -252,8 +253,7 @@ def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[Merge]) -> list[
             for number in batch.column(0).to_pylist():
                 yield facts_batch(_told(merge) for merge in shares[number])
 
-    told = spark.range(0, tasks, 1, tasks).mapInArrow(task, FACT_DDL).toArrow()
-    facts = [body for kind, body in facts_of(told.to_batches()) if kind == _DONE]
+    facts = [body for kind, body in run_tasks(spark, tasks, task) if kind == _DONE]
     done = {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in facts}
     return [done.get(merge.order.table) or merged(merge, spark=spark) for merge in merges]
 

@@ -131,6 +131,9 @@ class SchemaLookup:
 
     def wait_for_new_ids(self, ids: Collection[int]) -> None:
         """An id may reach us before every node of the registry knows it: one moment, once."""
+        if not self._grace:
+            # a folder: there is nobody to wait for
+            return
         patience = time.monotonic() + self._grace
         unknown = {i for i in set(ids) - self._waited if not self._is_known(i)}
         self._waited |= set(ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -33,9 +34,9 @@ from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.spark.session import named
 from distributary.stage.catalog import Catalog
-from distributary.stage.exchange import spread
+from distributary.stage.exchange import facts_batch, spread
 from distributary.stage.files import TICKET, prefix, ticket
-from distributary.stage.job import CatalogFile, Staged, run_exchanged, run_land, run_sort
+from distributary.stage.job import CatalogFile, Staged, run_exchanged, run_land, run_sort, run_tasks
 from distributary.stage.land import without_copies
 from distributary.stage.packets import Targets
 from distributary.store.base import at, reaching
@@ -197,17 +198,15 @@ def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
 
     def looks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            seen = pa.array([os.path.exists(path)])
-            yield pa.RecordBatch.from_arrays([seen], ["seen"])
+            yield facts_batch([("seen", json.dumps(os.path.exists(path)))])
 
     with reaching(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
     try:
-        answers = spark.range(0, tasks, 1, tasks).mapInArrow(looks, "seen boolean").toArrow()
+        seen = [answer for _, answer in run_tasks(spark, tasks, looks)]
     finally:
         path.unlink(missing_ok=True)
-    seen = answers.column(0).to_pylist()
     why = f"{sum(seen)} of {len(seen)} tasks saw a file that the driver wrote to {folder}"
     return Exchange("disk" if all(seen) else "spark", why)
 
@@ -221,7 +220,7 @@ def begin_stage(
     """
     sent = context.sent(catalog)
     if order.folder:
-        return partial(hop_one, source, sent, catalog, order)
+        return partial(hop_one, context.spark, source, sent, catalog, order)
     return partial(_job, context, source, sent, catalog, order, targets_of(context, catalog))
 
 
@@ -243,7 +242,8 @@ def _job(
     only: Collection[RouteKey] | None = None,
 ) -> Staged:
     """Both hops at once."""
-    job = partial(run_exchanged, source.frame, source.reader, sent, targets, only)
+    frame = source.frame(context.spark)
+    job = partial(run_exchanged, frame, source.reader, sent, targets, only)
     return _hop(job, order, list(catalog.tables.values()), context.spark, "sort and land")
 
 
@@ -327,11 +327,17 @@ def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
     )
 
 
-def hop_one(source: BatchInput, sent: CatalogFile, catalog: Catalog, order: StageOrder) -> Staged:
+def hop_one(
+    spark: SparkSession,
+    source: BatchInput,
+    sent: CatalogFile,
+    catalog: Catalog,
+    order: StageOrder,
+) -> Staged:
     """Read and sort the records of a batch."""
     tables = [catalog.tables[catalog.bronze]] if catalog.bronze else []
-    job = partial(run_sort, source.frame, source.reader, sent)
-    return _hop(job, order, tables, source.frame.sparkSession, "sort")
+    job = partial(run_sort, spark, source.tasks, source.scan, source.reader, sent)
+    return _hop(job, order, tables, spark, "sort")
 
 
 def _sorted(
@@ -348,7 +354,7 @@ def _sorted(
             staged = begun.sorting.result()
         else:
             catalog = context.planner.catalog()
-            staged = hop_one(source, context.sent(catalog), catalog, order)
+            staged = hop_one(context.spark, source, context.sent(catalog), catalog, order)
         try:
             if _answered(context, staged):
                 return staged, number

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count
 
 import pyarrow as pa
@@ -175,6 +176,7 @@ class Home:
     index: int | None
 
 
+@lru_cache(maxsize=1 << 14)
 def fold(name: str) -> str:
     """A key that is equal for names which Spark's case-insensitive comparison may take as one."""
     # Java compares upper and lower case of each character, so dotless and dotted i are both "i"

@@ -143,6 +143,7 @@ class Proposal:
         return self.exact or next(self.marked())
 
 
+@lru_cache(maxsize=1 << 12)
 def propose(
     template: str,
     /,
@@ -239,7 +240,7 @@ def _spelled(value: str) -> str:
     Such values are not told apart by what is left of them.
     """
     folded = value.casefold()
-    lost = any(c.isalnum() and not _slug(c) for c in folded)
+    lost = not folded.isascii() and any(c.isalnum() and not _slug(c) for c in folded)
     return "" if lost or check_type_name(value) is not None else _slug(folded)
 
 

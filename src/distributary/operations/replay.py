@@ -173,7 +173,6 @@ def _frozen(context: RunContext, name: str, *, columns: Sequence[str]) -> pa.Tab
 def _input(context: RunContext, number: int, name: str) -> BatchInput:
     decided = context.manifests.read(number)
     return BatchInput(
-        frame=context.spark.range(0, 1, 1, 1),
         reader=FrozenReader(_place(context).address, name),
         ranges=decided.ranges if decided is not None else (_range(context, number, name),),
         end={},

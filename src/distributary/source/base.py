@@ -80,7 +80,6 @@ def _parallelism(spark: SparkSession) -> int:
 class BatchInput:
     """The records of one batch, by the source's own account, and the way to read them."""
 
-    frame: DataFrame
     reader: Reader
     ranges: tuple[SourceRange, ...]
     end: Position
@@ -100,11 +99,19 @@ class BatchInput:
     """Called when the records were read, before the batch is decided."""
     start: Position = field(default_factory=dict)
     """Where the batch begins, as far as whoever opened it has said."""
+    tasks: int = 1
+    """How many tasks read it; the reader of each is given its number."""
+    scan: DataFrame | None = None
+    """What Spark itself reads, in place of numbers."""
 
     @property
     def records(self) -> int:
         """How many records the source says there are; at most, where it cannot count them."""
         return sum(r.records for r in self.ranges)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """What readers are given, for jobs of Spark SQL."""
+        return spark.range(0, self.tasks, 1, self.tasks) if self.scan is None else self.scan
 
     @property
     def expected(self) -> int | None:

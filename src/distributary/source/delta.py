@@ -420,7 +420,7 @@ class DeltaSource:
         read = SourceRange(self.topic, 0, begun.rows, ended.rows, rows)
         lag = self._lag(ended) if there else None
         return BatchInput(
-            frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
+            tasks=max(1, len(tasks)),
             reader=self._reader(tasks),
             ranges=(read,) if rows else (),
             end=end,

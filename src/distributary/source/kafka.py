@@ -45,7 +45,6 @@ from distributary.model.record import RAW
 from distributary.source.base import (
     BatchInput,
     Position,
-    Reader,
     line_with,
     parallelism,
     replaced,
@@ -396,12 +395,11 @@ class KafkaSource:
         }
         topics = {r.topic for r in ranges}
         self._opened = {t: id_ for t, id_ in end.get("ids", {}).items() if t in topics}
-        frame, reader = (
-            self._native(spark, ranges) if self._is_native else self._spark(spark, ranges)
-        )
+        native = self._native(spark, ranges) if self._is_native else None
         return BatchInput(
-            frame=frame,
-            reader=reader,
+            reader=native or KafkaReader(),
+            tasks=1 if native is None else max(1, len(native.tasks)),
+            scan=self._spark(spark, ranges) if native is None else None,
             ranges=ranges,
             end=end,
             counted=False,
@@ -557,21 +555,15 @@ class KafkaSource:
         _log.warning("going on without deleted records: %s; %s", total, _some(told))
         return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
 
-    def _native(
-        self, spark: SparkSession, ranges: Sequence[SourceRange]
-    ) -> tuple[DataFrame, Reader]:
-        tasks = shares(ranges, parallelism(spark))
-        reader = ConsumerReader(
-            tasks=tasks,
+    def _native(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> ConsumerReader:
+        return ConsumerReader(
+            tasks=shares(ranges, parallelism(spark)),
             group=self._group,
             fail_on_data_loss=self._config.fail_on_data_loss,
             options=self._config.consumer_options(),
         )
-        return spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))), reader
 
-    def _spark(
-        self, spark: SparkSession, ranges: Sequence[SourceRange]
-    ) -> tuple[DataFrame, Reader]:
+    def _spark(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
         starts = _nested({(r.topic, r.partition): r.start for r in ranges})
         ends = _nested({(r.topic, r.partition): r.end for r in ranges})
         options = {
@@ -588,7 +580,7 @@ class KafkaSource:
         if alike([r.records for r in ranges], tasks):
             frame = frame.coalesce(tasks)
         # as a list of structs they take 15 s for 250,000 records on the way to Arrow, even empty
-        return frame.withColumn("headers", functions.to_json("headers")), KafkaReader()
+        return frame.withColumn("headers", functions.to_json("headers"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,16 @@ def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = 
     """The connector files, fetched first if this user never had them; SetupError if that fails."""
     if not are_locked():
         return _given(os.environ["DISTRIBUTARY_JARS"])
-    root = cache or platformdirs.user_cache_path("distributary")
-    return ensure(_lock(), root / "connectors" / lock_key(), progress)
+    return ensure(_lock(), _cache(cache), progress)
+
+
+def have_connectors() -> bool:
+    """Whether nothing has to be fetched, and nobody to be told of that."""
+    return not are_locked() or _complete(_lock().paths(_cache()))
+
+
+def _cache(root: Path | None = None) -> Path:
+    return (root or platformdirs.user_cache_path("distributary")) / "connectors" / lock_key()
 
 
 def are_locked() -> bool:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,23 @@ def spark_session(
         return _started(wanted, app_name, progress)
 
 
+def begin_session(settings: SparkSettings, *, app_name: str) -> Future[SparkSession]:
+    """Start the session of this process while the caller does something else.
+
+    Nobody waits for it when the process ends: its JVM ends with the pipe that it was started with.
+    """
+    begun: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            begun.set_result(spark_session(settings, app_name=app_name))
+        except BaseException as error:
+            begun.set_exception(error)
+
+    threading.Thread(target=start, name="distributary-spark", daemon=True).start()
+    return begun
+
+
 def new_log_file() -> Path:
     """A log file for this process in the user's log folder; those of past weeks are removed."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -173,7 +191,9 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
             context = SparkContext(conf=_as_conf(conf), gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         raise _did_not_start(settings.master, log, error) from error
-    return _required(SparkSession(context))
+    # what is required is among its settings: asking for one of them would load Spark SQL, which
+    # most pipelines never use
+    return SparkSession(context)
 
 
 @contextmanager

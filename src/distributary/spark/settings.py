@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, secrets_within
-from distributary.config.engine import Spark
+from distributary.config.engine import Spark, Trigger, TriggerKind
+from distributary.config.load import Loaded
 from distributary.errors import ConfigError
 
 SPARK_VERSION = "4.1"
@@ -84,12 +85,35 @@ class SparkSettings:
     """Start in half the time, and compute more slowly: for commands, demos and tests."""
 
     @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        trigger: Trigger | None = None,
+        *,
+        log_file: Path | None = None,
+        loud: bool = False,
+    ) -> SparkSettings:
+        """For a run of this file: quickly where it ends by itself, for speed where it goes on."""
+        config = loaded.config
+        ends = (trigger or config.trigger).kind is TriggerKind.AVAILABLE_NOW
+        catalog = config.lake.registered_in
+        return cls.from_config(
+            config.spark,
+            sealed=loaded.sealed,
+            log_file=log_file,
+            log_level="INFO" if loud else "WARN",
+            short_lived=ends,
+            needed={} if catalog is None else catalog.spark_conf,
+        )
+
+    @classmethod
     def from_config(
         cls,
         section: Spark,
         *,
         sealed: frozenset[str] = frozenset(),
         log_file: Path | None = None,
+        log_level: str = "WARN",
         short_lived: bool = False,
         needed: Mapping[str, str] | None = None,
     ) -> SparkSettings:
@@ -101,6 +125,7 @@ class SparkSettings:
             conf={**(needed or {}), **section.options},
             sealed=sealed,
             log_file=log_file,
+            log_level=log_level,
             short_lived=short_lived,
         )
 
@@ -251,6 +276,8 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(_cores(master)),
+        # workers are forked from a process that has imported what tasks need
+        "spark.python.daemon.module": "distributary.engine.worker",
         # Delta's 50 makes every read of a small table 50 tasks
         "spark.databricks.delta.snapshotPartitions": "2",
     }

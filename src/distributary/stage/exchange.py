@@ -31,7 +31,7 @@ SORTED = RAW.append(pa.field("payload", pa.binary()))
 Values = tuple[Any, ...]
 
 FACT_DDL = "kind string, body string"
-_FACT = pa.schema([pa.field("kind", pa.string()), pa.field("body", pa.string())])
+FACT = pa.schema([pa.field("kind", pa.string()), pa.field("body", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def facts_batch(facts: Iterable[tuple[str, str]]) -> pa.RecordBatch:
     listed = list(facts)
     kinds, bodies = [f[0] for f in listed], [f[1] for f in listed]
     return pa.RecordBatch.from_arrays(
-        [pa.array(kinds, pa.string()), pa.array(bodies, pa.string())], schema=_FACT
+        [pa.array(kinds, pa.string()), pa.array(bodies, pa.string())], schema=FACT
     )
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.decode.json.infer import widened
@@ -21,7 +23,7 @@ from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import RouteKey, StageOrder
 from distributary.stage.catalog import Catalog
-from distributary.stage.exchange import FACT_DDL, Load, Run, facts_of
+from distributary.stage.exchange import FACT, FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
@@ -178,16 +180,51 @@ class CatalogFile:
 
 
 Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Runs in a worker: facts, of what it is given."""
 
 
-def run_sort(frame: DataFrame, reader: Reader, catalog: CatalogFile, order: StageOrder) -> Staged:
-    """Hop one over what `reader` makes of `frame`."""
+def run_tasks(spark: SparkSession, count: int, task: Task) -> Iterator[tuple[str, Any]]:
+    """The facts of so many tasks; each is given its number.
+
+    By the plainest job that Spark has: the first one of Spark SQL takes seconds, in which the JVM
+    loads and compiles what plans, optimizes and generates code. A Connect server has only that.
+    """
+    try:
+        context = spark.sparkContext
+    except PySparkException:
+        return _collected(spark.range(0, count, 1, count).mapInArrow(task, FACT_DDL))
+
+    def numbered(numbers: Iterable[int]) -> Iterator[bytes]:
+        for facts in task([pa.record_batch({"task": list(numbers)})]):
+            yield facts.serialize().to_pybytes()
+
+    try:
+        told = context.parallelize(range(count), count).mapPartitions(numbered).collect()
+    except Py4JJavaError as error:
+        # a failure that Spark SQL would have given a class
+        raise PySparkException(str(error)) from error
+    return facts_of(pa.ipc.read_record_batch(each, FACT) for each in told)
+
+
+def run_sort(
+    spark: SparkSession,
+    count: int,
+    scan: DataFrame | None,
+    reader: Reader,
+    catalog: CatalogFile,
+    order: StageOrder,
+) -> Staged:
+    """Hop one over what `reader` makes of the numbers of so many tasks, or of `scan`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _awaited(lambda: sort(reader(iter(batches)), catalog.value, order), order)
 
     staged = Staged()
-    staged.add(_collected(frame.mapInArrow(task, FACT_DDL)))
+    if scan is None:
+        staged.add(run_tasks(spark, count, task))
+    else:
+        staged.add(_collected(scan.mapInArrow(task, FACT_DDL)))
     return staged
 
 
@@ -237,8 +274,7 @@ def run_land(
                 load: Load = pickle.loads(packed[number])  # noqa: S301
                 yield from _awaited(partial(_landed, load, catalog, order), order)
 
-    tasks = spark.range(0, len(loads), 1, len(loads))
-    staged.add(_collected(tasks.mapInArrow(task, FACT_DDL)))
+    staged.add(run_tasks(spark, len(loads), task))
     return staged
 
 

@@ -12,6 +12,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,11 +72,15 @@ class Engine:
     """Decodes whole arrays of payloads that the official parser accepts."""
 
     def __init__(self, message: Value) -> None:
-        private = _private_type(message)
-        config = ptars.PtarsConfig(enum_repr="string", list_value_nullable=True)
-        self._handler = ptars.HandlerPool([private.file], config).get_for_message(private)
         self._message = message
         self._schema = pa.schema(list(message.engine))
+
+    @cached_property
+    def _handler(self) -> Any:
+        # the driver plans with decoders that never decode
+        private = _private_type(self._message)
+        config = ptars.PtarsConfig(enum_repr="string", list_value_nullable=True)
+        return ptars.HandlerPool([private.file], config).get_for_message(private)
 
     def decode(self, payloads: pa.BinaryArray) -> pa.RecordBatch | None:
         """One column per field, sorted by number, labelled with the engine types of the plan."""

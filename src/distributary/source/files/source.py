@@ -266,7 +266,7 @@ class FilesSource:
         most = len(files) * MOST_EVENTS
         offsets = self._offset(begun), self._offset(ended)
         return BatchInput(
-            frame=spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks))),
+            tasks=max(1, len(tasks)),
             reader=self._reader(tasks),
             ranges=(SourceRange(self._config.root, 0, *offsets, most),) if files else (),
             end=end,
