@@ -16,10 +16,9 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.engine.parts import RunContext
 from distributary.errors import DistributaryError, ErrorCode, SetupError
 from distributary.observe.events import BatchSettled, Event
-from distributary.observe.lineage import Dataset, inputs
 
 if TYPE_CHECKING:
-    from distributary.observe.lineage import LineageRun
+    from distributary.observe.lineage import Dataset, LineageRun
 
 Mask = Callable[[str], str]
 
@@ -78,6 +77,9 @@ def _settled(context: RunContext, event: BatchSettled, runs: list[LineageRun], c
 
 
 def _inputs(config: PipelineConfig, topics: tuple[str, ...], clean: Mask) -> dict[str, Dataset]:
+    # only here: its package is an extra, and a run without lineage does without it
+    from distributary.observe.lineage import inputs
+
     found = inputs(config, topics)
     return {topic: replace(each, name=clean(each.name)) for topic, each in found.items()}
 

@@ -115,7 +115,10 @@ function commits(data, each) {
   const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name], address("batches", each.pipeline, point.batch)]) }];
   // a table that is made of a log is rewritten: what a commit brought are events
   const changes = data.commits.some((row) => row.events !== null);
-  const span = { to: Date.now() };
+  // up to now, unless it has been quiet for longer than all that there is to see
+  const times = data.points.map((point) => Date.parse(point.at));
+  const [first, last] = [Math.min(...times), Math.max(...times)];
+  const span = { to: Date.now() - last > last - first ? null : Date.now() };
   return h("div", { class: "stack" },
     h("div", { class: "charts two" },
       changes ? chart({ title: "Events", note: "changes of the source, by commit", series: at("events"), bars: true, tell: (value) => counted(value, "event"), ...span })
