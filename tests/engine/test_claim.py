@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distributary.engine.claim import Claim, state_of
-from distributary.errors import FencedError, OwnedError
+from distributary.errors import FencedError, LakeUnavailableError, OwnedError
 from distributary.store.base import at
 from distributary.store.disk import Disk
 from tests.waiting import eventually
@@ -123,8 +123,10 @@ def test_a_heart_that_could_not_beat_for_a_while_goes_on(
         time.sleep(0.5)
         claim.check()
         time.sleep(1)
-        with pytest.raises(FencedError):
+        # nobody may write now, and nothing is lost yet: it is tried again
+        with pytest.raises(LakeUnavailableError) as caught:
             claim.check()
+        assert caught.value.retryable
     claim.check()
     before = claim.owner.beat
     eventually(lambda: claim.owner.beat > before, seconds=10)

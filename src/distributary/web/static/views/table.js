@@ -133,7 +133,7 @@ function commits(data, each) {
       ...(DERIVED.includes(each.role) ? [] : [{ label: "Rows", right: true, cell: (row) => number(row.rows) },
         { label: "Size", right: true, cell: (row) => size(row.bytes) }]),
       { label: "Version", right: true, cell: (row) => number(row.version) },
-      { label: "", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) },
+      ...(data.commits.some((row) => row.error) ? [{ label: "Error", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) }] : []),
     ], data.commits, { caption: "Commits, the newest first" }));
 }
 
