@@ -108,6 +108,18 @@ def test_every_imported_package_is_declared() -> None:
     assert not missing
 
 
+def test_a_run_needs_no_extra() -> None:
+    extras = ("boto3", "databricks", "grpc", "openlineage", "pyiceberg", "yaml", "zstandard")
+    code = (
+        "import sys\n"
+        f"sys.modules |= dict.fromkeys({extras!r})\n"
+        "import distributary.cli.app, distributary.operations.replay, distributary.web.app\n"
+        "from distributary import Pipeline\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_no_path_of_a_machine() -> None:
     pattern = re.compile(r"(?<![\w.:/-])/(?:work|root|home|Users)/[\w.-]+")
     found = {

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from distributary.cli.init import table_to_show
 from distributary.config.kafka import Registry
 from distributary.config.load import load
 from distributary.engine.pipeline import Pipeline
 from distributary.model.record import Format
+from distributary.model.table import Role
+from distributary.operations.proposed import Preview, TablePreview
 from distributary.registry.http.registry import HttpRegistry
 from distributary.registry.wire import frame
 from tests.cli.conftest import Cli
@@ -106,6 +109,25 @@ def test_a_strangers_topic_becomes_rows(
     assert (summary.counts.read, summary.counts.written) == (20, 20)
     rows = cli("query", f'select count(*) as n from "{table}"', "--json").json["rows"]
     assert rows == [{"n": 20}]
+
+
+def preview_of(*tables: tuple[str, Role, int]) -> Preview:
+    return Preview(tables=tuple(TablePreview(name, role, True, n, ()) for name, role, n in tables))
+
+
+@pytest.mark.parametrize(
+    ("tables", "table"),
+    [
+        ([("clicks", Role.EACH, 500), ("dead_letters", Role.DEAD_LETTERS, 2)], "clicks"),
+        ([("a", Role.EACH, 1), ("b", Role.EACH, 9), ("raw", Role.BRONZE, 10)], "b"),
+        ([("orders_log", Role.LOG, 300), ("orders", Role.MERGED, 0)], "orders"),
+        ([("dead_letters", Role.DEAD_LETTERS, 2)], ""),
+    ],
+)
+def test_the_first_question_is_about_the_rows_that_people_want(
+    tables: list[tuple[str, Role, int]], table: str
+) -> None:
+    assert table_to_show(preview_of(*tables)) == table
 
 
 def test_a_file_that_is_there_is_left_alone(cli: Cli, own_folder: Path) -> None:

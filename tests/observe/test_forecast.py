@@ -92,7 +92,7 @@ def test_a_stopped_pipeline_makes_no_forecast():
 @pytest.mark.parametrize("rows", [[], [batch(0, lag=None)]])
 def test_a_source_that_does_not_tell_is_unknown(rows):
     assert forecast(rows).trend is Trend.UNKNOWN
-    assert words(forecast(rows)) == "lag unknown"
+    assert words(forecast(rows)) == "unknown"
 
 
 def test_a_pause_does_not_count_as_slowness():

@@ -114,7 +114,7 @@ def test_a_pipeline_before_its_first_batch(lake):
     register(lake.path, Registration("new", "new.yaml", "cp"))
     (new,) = status(lake.path, liveness=lambda checkpoint: "running").pipelines
     assert (new.as_of, new.last_batch, new.totals) == (None, None, Counts())
-    assert new.tables.total == 0 and new.lag_in_words.startswith("lag unknown")
+    assert new.tables.total == 0 and new.lag_in_words.startswith("unknown")
     assert json.dumps(status(lake.path).as_dict())
 
 

@@ -91,6 +91,12 @@ def test_only_one_select_of_the_tables_is_answered(lake: Path, sql: str) -> None
     assert refused(lake, sql).code is ErrorCode.QUERY_INVALID
 
 
+def test_columns_that_come_close_are_named(lake: Path) -> None:
+    error = refused(lake, 'select "mov" from silver_0')
+    assert '"move"' in error.evidence
+    assert "LINE" not in error.evidence
+
+
 @pytest.mark.parametrize("name", ["silver_9", "'/etc/passwd'", '"a;b""c"', "answer"])
 def test_a_table_that_is_not_there(lake: Path, name: str) -> None:
     found = refused(lake, f"select * from {name}")

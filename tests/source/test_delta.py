@@ -1,4 +1,5 @@
 import json
+import shutil
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from distributary.config.source import DeltaSource as Config
 from distributary.errors import DivergedError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.delta import DeltaSource, SourceFile, _Place, _source_file
+from distributary.source.delta import DeltaEnds, DeltaSource, SourceFile, _Place, _source_file
 
 
 def table(path: Path, commits: int, rows: int = 3) -> None:
@@ -72,6 +73,25 @@ def test_batches_of_any_size_give_every_row_once_and_in_one_order(
         flat = [file for batch in batches(one, first) for file in batch]
         assert flat == [(3 * number, 3) for number in range(before + after)]
         assert all(len(batch) <= max(1, limit // 3) for batch in batches(one, first))
+
+
+def test_how_much_is_not_read_yet_is_known_between_batches(tmp_path: Path) -> None:
+    table(tmp_path / "t", 2)
+    one = source(tmp_path / "t", max_records_per_batch=3)
+    ends = DeltaEnds(Config.model_validate({"type": "delta", "path": str(tmp_path / "t")}))
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    assert (ends.ask(), ends.reached(end)) == ({"t/0": 6}, {"t/0": 3})
+    table(tmp_path / "t", 1)
+    assert ends.ask() == {"t/0": 9}
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(SourceUnavailableError):
+        ends.ask()
+    # another table in its place begins with its own first row
+    table(tmp_path / "t", 1)
+    assert ends.ask() == {"t/0": 3}
+    moved = {"version": 1, "index": 0, "rows": 12, "table": "other", "before": 9}
+    assert ends.reached(moved) == {"t/0": 3}
 
 
 def test_a_batch_of_before_is_found_again_by_its_ranges(tmp_path: Path) -> None:

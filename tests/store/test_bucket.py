@@ -10,7 +10,7 @@ import pytest
 from distributary.errors import ConfigError
 from distributary.store import base
 from distributary.store.base import UploadError, Uploads, at, introduce, is_remote, without_secrets
-from distributary.store.bucket import Bucket
+from distributary.store.bucket import Bucket, connected
 
 SECRET = "canary-secret"
 
@@ -65,6 +65,18 @@ def test_an_address_of_nothing_known_is_refused() -> None:
 )
 def test_each_scheme_has_its_store(address: str, options: dict[str, str], kind: str) -> None:
     assert type(Bucket(address, options).connection).__name__ == kind
+
+
+def test_a_server_of_ones_own_may_be_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    connected.cache_clear()
+    try:
+        assert connected("s3", "b", ()).client_options == {"allow_http": "true"}
+    finally:
+        connected.cache_clear()
 
 
 def test_settings_that_make_no_sense_are_told_without_secrets() -> None:

@@ -179,7 +179,7 @@ def _draw_letter(paper: Paper, letter: Mapping[str, Any], insight: Insight, lake
         ("type", cut(letter["type"] or "unknown", 200)),
         ("schema", insight.schema),
         ("failed in", f"step {letter['stage']}"),
-        ("words", letter["error_message"]),
+        ("error", letter["error_message"]),
         ("seen", f"first {clock(letter['first_seen'])}, last {clock(letter['last_seen'])}"),
         ("tried", counted(letter["attempts"] or 0, "attempt")),
         ("note", letter["note"]),

@@ -386,8 +386,18 @@ def _draw(
         paper.line("")
     paper.line("Type next:")
     paper.line(f"  {program()} run {shlex.quote(str(output))} --available-now")
-    tables = [table.name for table in plan.tables] if plan is not None else []
-    if tables:
+    if plan is not None and (name := table_to_show(plan)):
         # nothing but letters, digits and underscores is in the name of a table
-        asked = f"select * from {tables[-1]} limit 10"  # noqa: S608
+        asked = f"select * from {name} limit 10"  # noqa: S608
         paper.line(f'  {program()} query "{asked}" --lake {shlex.quote(lake)}')
+
+
+def table_to_show(plan: Preview) -> str:
+    """The table that people want to see first: rows as they are now, else where most records go."""
+    from distributary.model.table import Role
+
+    for role in (Role.MERGED, Role.EACH, Role.UNIFIED, Role.BRONZE):
+        tables = [table for table in plan.tables if table.role is role]
+        if tables:
+            return max(tables, key=lambda table: table.records).name
+    return ""

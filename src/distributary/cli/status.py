@@ -55,7 +55,7 @@ _HEALTH_COLOURS = {
 }
 _RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
 _LABEL = 14
-_OLD_SECONDS = 30.0
+_OLD_SECONDS = 10.0
 """What was measured longer ago is shown with its time."""
 _TELLS_RECORDS = ("catching_up", "holding", "behind")
 """Forecasts whose words say how many records are left."""
@@ -185,12 +185,12 @@ def _lag(each: PipelineStatus, now: datetime) -> str:
     if known.lag_seconds is not None:
         parts.append(f"newest record readable {duration(known.lag_seconds)} after it was produced")
     if known.event_seconds is not None:
-        parts.append(f"its own time is far off: {_event_time(known.event_seconds)}")
+        parts.append(f"the newest record is dated {_event_time(known.event_seconds)}")
     return "; ".join(parts)
 
 
 def _event_time(seconds: float) -> str:
-    return f"{duration(abs(seconds))} {'ago' if seconds > 0 else 'ahead'}"
+    return f"{duration(abs(seconds))} {'back' if seconds > 0 else 'ahead'}"
 
 
 def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:
@@ -414,7 +414,8 @@ def _ask_broker(
         problems.append(getattr(error, "what", type(error).__name__))
 
     ends = _answer(ask, failed, seconds=_BROKER_SECONDS)
-    return ends, "" if ends else next(iter(problems), "the broker does not answer")
+    reason = next(iter(problems), "the broker does not answer")
+    return ends, "" if ends else f"{reason} ({source.bootstrap_servers})"
 
 
 def _answer(

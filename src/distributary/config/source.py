@@ -84,6 +84,11 @@ class DeltaSource(Section):
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     @property
+    def reads_all(self) -> bool:
+        """Whether it begins with the first row of the table."""
+        return self.starting_version is None and self.starting_timestamp is None
+
+    @property
     def topic_name(self) -> str:
         """The topic in a record's coordinates."""
         return self.topic or self.path.rstrip("/").rpartition("/")[2] or self.path

@@ -203,9 +203,8 @@ class Claim:
     def check(self) -> None:
         """Raise FencedError if the claim is lost; called before anything that lasts."""
         silent = time.monotonic() - self._beaten
-        late = silent > self.owner.lease
         try:
-            if late:
+            if silent > self.owner.lease:
                 # a process that was paused may be late without having failed
                 own = self._renewed()
             elif self.checkpoint.asks_for_free:
@@ -214,18 +213,13 @@ class Claim:
                 # a look would be a request, before each of a thousand commits
                 own = silent < _TRUSTED * self.owner.lease or self._renewed()
         except OSError as error:
-            if not late:
-                raise LakeUnavailableError(
-                    "cannot see whether the checkpoint is still claimed by this process",
-                    where=self.checkpoint.address,
-                    evidence=error.strerror or str(error) or type(error).__name__,
-                    next_step="check that the folder can be reached",
-                ) from error
-            raise FencedError(
-                "this process could not renew its claim for longer than its lease",
+            # also when the lease has run out: whoever takes over fences this claim first, so
+            # that one that is renewed then was nobody else's meanwhile
+            raise LakeUnavailableError(
+                "cannot see whether the checkpoint is still claimed by this process",
                 where=self.checkpoint.address,
-                evidence=f"lease {self.owner.lease:.0f} s; {error.strerror or error}",
-                next_step="nothing is lost: check that the folder can be written, and run again",
+                evidence=error.strerror or str(error) or type(error).__name__,
+                next_step="check that the folder can be reached",
             ) from error
         if not own:
             raise _fenced(self)

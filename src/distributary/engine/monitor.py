@@ -188,6 +188,9 @@ class Monitor:
         if looks:
             left = unread(looks[-1][1], reached)
             known = replace(known, records=sum(left.values()), by_partition=left)
+        if source.newest_us is not None:
+            # the source itself says when its records came
+            return known
         came = _came(looks, {f"{r.topic}/{r.partition}": r.end for r in source.ranges})
         seen = None if came is None else (datetime.now(UTC) - came).total_seconds()
         age = None if newest_us is None else time.time() - newest_us / 1e6

@@ -44,7 +44,7 @@ from distributary.registry.folder import FileRegistry
 from distributary.registry.http.registry import HttpRegistry
 from distributary.registry.record_schemas import CarriedSchemas, FileSchemas, InferredSchemas
 from distributary.source.base import BatchInput, Source
-from distributary.source.delta import DeltaSource
+from distributary.source.delta import DeltaEnds, DeltaSource
 from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaEnds, KafkaSource
 from distributary.stage.catalog import Catalog
@@ -131,12 +131,16 @@ def make_source(config: PipelineConfig) -> Source:
     )
 
 
-def make_ends(config: PipelineConfig) -> KafkaEnds | None:
-    """Who tells where the source ends now; None where that is not known by offsets."""
-    if isinstance(config.source, KafkaSourceConfig) and (
-        config.shard is None or config.shard.lands
-    ):
-        return KafkaEnds(config.source)
+def make_ends(config: PipelineConfig) -> KafkaEnds | DeltaEnds | None:
+    """Who says where the source ends now; None where that is not known by offsets."""
+    source = config.source
+    if config.shard is not None and not config.shard.lands:
+        return None
+    if isinstance(source, KafkaSourceConfig):
+        return KafkaEnds(source)
+    # rows before a version that was named are not counted by anybody
+    if isinstance(source, DeltaSourceConfig) and source.reads_all:
+        return DeltaEnds(source, storage_options=storage_options_of(source, config.lake))
     return None
 
 

@@ -96,7 +96,7 @@ class Forecast:
         behind = f"{number(self.lag_records or 0)} behind"
         match self.trend:
             case Trend.UNKNOWN:
-                return "lag unknown"
+                return "unknown"
             case Trend.CAUGHT_UP:
                 return "caught up"
             case Trend.CATCHING_UP:

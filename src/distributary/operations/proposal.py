@@ -574,8 +574,8 @@ def _previews(
         if name in planner.book.tables:
             records = sum(len(one.rows) for one in slices if one.route.table == name)
             # a table that the records at hand will make is not the proposal's doing
-            new = _created(changes[name])
-            found.append(TablePreview(name, new, records, tuple(changes[name])))
+            new, role = _created(changes[name]), planner.book.tables[name].role
+            found.append(TablePreview(name, role, new, records, tuple(changes[name])))
     return tuple(found)
 
 

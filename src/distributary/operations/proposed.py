@@ -422,6 +422,7 @@ class TablePreview:
     """What would happen to one table."""
 
     name: str
+    role: Role
     new: bool
     records: int
     changes: tuple[Change, ...]
@@ -515,6 +516,7 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
     tables = tuple(
         TablePreview(
             name=name,
+            role=planner.book.tables[name].role,
             new=not planner.book.tables[name].exists,
             records=records[name],
             changes=tuple(pending.changes.get(name, ())),

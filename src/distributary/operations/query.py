@@ -292,7 +292,8 @@ def _refused(evidence: str) -> ConfigError:
         "the statement cannot be asked",
         code=ErrorCode.QUERY_INVALID,
         where="SQL",
-        evidence=evidence.partition("\n")[0][:_LONGEST_EVIDENCE],
+        # with the names that come close, without the statement once more
+        evidence=" ".join(evidence.partition("\nLINE ")[0].split())[:_LONGEST_EVIDENCE],
         next_step="ask one SELECT of the tables that `distributary tables` names",
     )
 

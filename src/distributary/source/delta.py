@@ -345,6 +345,30 @@ class _Place:
         return position | {name: value for name, value in more.items() if value}
 
 
+class DeltaEnds:
+    """Where the table ends now, read over a log of its own: by another thread."""
+
+    def __init__(
+        self, config: DeltaSourceConfig, *, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self._place = f"{config.topic_name}/0"
+        self._log = DeltaLog(config.path, value=config.value, storage_options=storage_options)
+        self._counted: tuple[tuple[int, str], int] | None = None
+
+    def ask(self) -> dict[str, int]:
+        """Rows of the table. Raises SourceUnavailableError."""
+        self._log.newest_version()
+        known = self._log.known()
+        if self._counted is None or self._counted[0] != known:
+            self._counted = known, self._log.count()
+        return {self._place: self._counted[1]}
+
+    def reached(self, position: Position) -> dict[str, int]:
+        """Rows of this table that are read at a position."""
+        place = _Place.of(position)
+        return {self._place: place.rows - place.before}
+
+
 class DeltaSource:
     """Reads the message column of a Delta table as it grows."""
 
@@ -548,7 +572,7 @@ class DeltaSource:
 
     def _lag(self, place: _Place) -> int | None:
         """Rows of the table past a place; unknown when the stream did not start at row 0."""
-        if self._config.starting_version is not None or self._config.starting_timestamp is not None:
+        if not self._config.reads_all:
             return None
         return max(0, self._log.count() - (place.rows - place.before))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,7 +275,10 @@ def connected(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> A
                 evidence=f"{scheme}://{host}",
                 next_step="s3://, gs:// and abfss:// are known, and folders",
             )
-    allowed = any(known.pop(name, "").lower() == "true" for name in _ALLOW_HTTP)
+    # the library takes all else from the environment by itself
+    allowed = any(
+        known.pop(name, os.environ.get(name.upper(), "")).lower() == "true" for name in _ALLOW_HTTP
+    )
     client = {"allow_http": True} if allowed or endpoint.startswith("http://") else {}
     while True:
         try:

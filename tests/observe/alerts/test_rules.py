@@ -36,7 +36,10 @@ def test_a_failure_is_raised_once_and_over_with_the_next_batch() -> None:
     assert first[0].severity is Severity.WARNING
     assert first[0].link == "http://127.0.0.1:8500/errors/SOURCE_UNAVAILABLE"
     assert watch.hear(failed(2)) == []
-    assert told(watch.hear(settled(9))) == [("resolved", "games/failure/SOURCE_UNAVAILABLE")]
+    over = watch.hear(settled(9))
+    assert told(over) == [("resolved", "games/failure/SOURCE_UNAVAILABLE")]
+    # when the next try is, only while there is one
+    assert "5 s" in first[0].what and "5 s" not in over[0].what
     assert watch.hear(settled(10)) == []
     assert told(watch.hear(failed(11))) == [("raised", "games/failure/SOURCE_UNAVAILABLE")]
 

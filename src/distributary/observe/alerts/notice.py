@@ -19,6 +19,8 @@ _LONGEST = dict.fromkeys((*_NAMES, "what", "where"), 300) | dict.fromkeys(
     ("evidence", "next_step", "code", "link"), 1500
 )
 """Its texts, and the most characters of each."""
+NEXT_TRY = ", next try in "
+"""What is behind it in a text is true only while something is tried again."""
 
 
 class Kind(StrEnum):
@@ -101,8 +103,9 @@ class Notice:
         return f"[{word}] {self.pipeline}: {self.what}"
 
     def resolved(self, at: datetime) -> Notice:
-        """The end of it."""
-        return replace(self, state=State.RESOLVED, at=at)
+        """The end of it: what was tried again is not tried any more."""
+        what = self.what.partition(NEXT_TRY)[0]
+        return replace(self, state=State.RESOLVED, at=at, what=what)
 
     def cleaned(self, mask: Callable[[str], str]) -> Notice:
         """The same without secrets, control characters and endless texts."""

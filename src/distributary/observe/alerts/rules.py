@@ -17,7 +17,15 @@ from distributary.config.alerts import AlertsOn, DeadLetterRate
 from distributary.config.base import format_duration
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ErrorCode
-from distributary.observe.alerts.notice import Kind, Notice, Pages, Severity, State, notices_in
+from distributary.observe.alerts.notice import (
+    NEXT_TRY,
+    Kind,
+    Notice,
+    Pages,
+    Severity,
+    State,
+    notices_in,
+)
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -123,7 +131,7 @@ class Wording:
         if again is None:
             what = f"stopped: {what}"
             return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="stopped")
-        what, subject = f"retrying: {what}, next try in {again:.0f} s", str(event.error.code)
+        what, subject = f"retrying: {what}{NEXT_TRY}{again:.0f} s", str(event.error.code)
         return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:

@@ -52,7 +52,8 @@ def reads(lake: Reading) -> Reads:
 
     def letter(request: Request) -> dict[str, Any]:
         found = find_letter(lake.letters(), request.path_params["id"], lake=lake.lake)
-        return {"now": datetime.now(UTC), "writable": lake.writable} | _whole(lake, found)
+        about = {"now": datetime.now(UTC), "lake": lake.lake, "writable": lake.writable}
+        return about | _whole(lake, found)
 
     return {"/api/dead-letters": letters, "/api/dead-letters/{id}": letter}
 

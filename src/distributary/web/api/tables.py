@@ -57,6 +57,7 @@ def reads(lake: Reading) -> Reads:
             "now": datetime.now(UTC),
             "total": len(every),
             "matching": len(found),
+            "lake": lake.lake,
             "page": page,
             "pages": max(-(-len(found) // size), 1),
             "counts": {h: sum(t.health is h for t in every) for h in Health},

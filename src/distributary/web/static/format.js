@@ -66,3 +66,8 @@ export function spelled(type) {
     return type;
   }
 }
+
+// one word of a command, whatever is in it
+export function shellQuoted(text) {
+  return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -72,7 +72,7 @@ export function underWay(batch) {
 }
 
 // what was measured longer ago than this is shown with its time
-const OLD_MILLISECONDS = 30_000;
+const OLD_MILLISECONDS = 10_000;
 
 export function lagOf(each) {
   const lag = each.lag;
@@ -86,7 +86,7 @@ export function lagOf(each) {
 // from produced to readable; null where nobody knows
 export function freshnessOf(lag) {
   const off = lag.event_seconds === null || lag.event_seconds === undefined ? null
-    : h("span", { class: "muted" }, ` (its own time is far off: ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "ago" : "ahead"})`);
+    : h("span", { class: "muted" }, ` (the newest record is dated ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "back" : "ahead"})`);
   if (lag.lag_seconds === null && !off) return null;
   return h("span", {}, lag.lag_seconds === null ? "unknown" : `${duration(lag.lag_seconds)} from produced to readable`, off);
 }

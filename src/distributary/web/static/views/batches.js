@@ -27,7 +27,7 @@ export const batch = {
 
 function one(each) {
   return h("section", {},
-    h("div", { class: "head" }, h("h2", {}, each.lane === "stream" ? "Stream" : `Lane ${each.lane}`), h("div", { class: "aside" }, h("span", { class: "muted" }, "settled ", since(each.finished_at)))),
+    h("div", { class: "head" }, h("h2", {}, each.lane === "stream" ? "Stream" : each.lane === "replay" ? "Replay of dead letters" : each.lane), h("div", { class: "aside" }, h("span", { class: "muted" }, "finished ", since(each.finished_at)))),
     each.batches > 1 ? h("p", { class: "banner" }, `Old batches are kept as sums: this is the sum of ${number(each.batches)} batches up to this one.`) : null,
     equation(each.counts, each.balanced),
     steps(each),
@@ -54,7 +54,7 @@ function one(each) {
       { label: "Rows", right: true, cell: (row) => number(row.rows) },
       { label: "Size", right: true, cell: (row) => size(row.bytes) },
       { label: "Version", right: true, cell: (row) => number(row.version) },
-      { label: "", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) },
+      ...(each.touched.some((row) => row.error) ? [{ label: "Error", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) }] : []),
     ], each.touched, { caption: "Tables of the batch" }), rest(each.all_touched - each.touched.length, "table")));
 }
 

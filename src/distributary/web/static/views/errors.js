@@ -6,9 +6,9 @@ import { counted, number } from "../format.js";
 import { code, empty, grid, heading, problem, prose, retrying, section, since } from "../parts.js";
 
 export const errors = {
-  title: () => "Words and codes",
+  title: () => "Glossary and error codes",
   load: () => get("/api/errors"),
-  render: (data) => h("div", { class: "page" }, heading("", "Words and codes", `${counted(data.words.length, "word")}, ${counted(data.errors.length, "error code")}`),
+  render: (data) => h("div", { class: "page" }, heading("", "Glossary and error codes", `${counted(data.words.length, "word")}, ${counted(data.errors.length, "error code")}`),
     section("Words", null, grid([
       { label: "Word", cell: (row) => row.word },
       { label: "Meaning", wide: true, cell: (row) => prose(row.meaning) },

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
-import { clock, counted, number, spelled } from "../format.js";
+import { clock, counted, number, shellQuoted, spelled } from "../format.js";
 import { propose } from "../jobs.js";
 import { badge, batchLink, code, command, empty, facts, grid, heading, section, select, since } from "../parts.js";
 import { readOnly } from "./overview.js";
@@ -56,7 +56,7 @@ export const letter = {
         data.decoded ? h("pre", { class: "decoded", tabindex: "0" }, data.decoded) : empty("Nothing of it can be read.", "The bytes are below.")),
       section("Bytes", data.bytes === null ? null : h("span", { class: "muted" }, counted(data.bytes, "byte"), data.payload_start ? `, payload from byte ${number(data.payload_start)}` : ""),
         data.hex.length ? h("pre", { class: "hex", tabindex: "0" }, data.hex.map((line) => h("span", { class: /^ *\^\^/.test(line) ? "mark" : null }, `${line}\n`))) : empty(data.bytes === null ? "The record has no value (null)." : "The value is empty.", "")),
-      h("p", { class: "muted" }, "The same in a terminal: ", command(`distributary dlq show ${each.id}`)));
+      h("p", { class: "muted" }, "The same in a terminal: ", command(`distributary dlq show ${each.id} --lake ${shellQuoted(data.lake)}`)));
   },
 };
 
@@ -98,7 +98,7 @@ function list(found) {
     { label: "Reason", line: true, cell: (row) => code(row.error_code) },
     { label: "Type", line: true, cell: (row) => (row.type ? claim(row.type) : h("span", { class: "muted" }, "unknown")) },
     { label: "Record", line: true, cell: (row) => h("span", { class: "mono" }, `${row.topic}/${row.partition}/${row.offset}`) },
-    { label: "Words", wide: true, cell: (row) => h("span", { class: "muted" }, row.error_message) },
+    { label: "Error", wide: true, cell: (row) => h("span", { class: "muted" }, row.error_message) },
     { label: "Tried", right: true, cell: (row) => number(row.attempts) },
     { label: "First seen", right: true, cell: (row) => since(row.first_seen) },
     { label: "Status", cell: (row) => badge(row.status) },

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
-import { compact, counted, duration, number } from "../format.js";
+import { compact, counted, duration, number, shellQuoted } from "../format.js";
 import { propose } from "../jobs.js";
 import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, lagOf, prose, retrying, section, select, since, tableLink, underWay, waits } from "../parts.js";
 
@@ -69,13 +69,13 @@ function tile(label, value, note, path, tone = "") {
   return path ? h("a", { class: "tile", href: path }, inner) : h("div", { class: "tile" }, inner);
 }
 
-const LOST = { missing: "is not there, though batches were settled for it", behind: "lacks batches that were settled" };
+const LOST = { missing: "is not there, though batches were written to it", behind: "lacks batches that were written to it" };
 
 function attention(data) {
   const lines = data.pipelines.flatMap((each) => [
     ...(each.state === "retrying" ? [h("li", {}, badge("retrying"), " ", link(address("pipelines", each.name), each.name), retrying(each.failure))] : each.failure ? [failed(each)] : []),
     ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
-    ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, code(`distributary verify ${table.table}`))),
+    ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, command(`distributary verify ${shellQuoted(table.table)} --lake ${shellQuoted(data.lake)}`))),
     ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
   ]);
   return lines.length ? section("Needs attention", null, h("ul", { class: "attention" }, lines)) : null;
@@ -96,7 +96,7 @@ function card(each, data) {
   const open = each.dead_letters.by_status.open || 0;
   return h("article", { class: "pipeline" },
     h("div", { class: "who" }, h("h3", {}, link(address("pipelines", each.name), each.name)), badge(each.state),
-      h("span", { class: "muted" }, each.as_of ? ["settled batch ", batchLink(each.name, each.batch), " ", since(each.as_of)] : "no batch settled yet")),
+      h("span", { class: "muted" }, each.as_of ? ["last batch ", batchLink(each.name, each.batch), " ", since(each.as_of)] : "no batch yet")),
     equation(each.totals, each.balanced),
     facts([
       ["batch under way", each.under_way ? underWay(each.under_way) : null],
@@ -116,7 +116,9 @@ const GAP_MILLISECONDS = 120_000;
 
 // the newest batches of `pipelines` may be old: what was measured since then comes behind them
 export function plots(series, pipelines) {
-  const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: Date.parse(series.to) };
+  // where nothing runs, all that there is ends with the last batch, not with an empty stretch until now
+  const over = series.window === "all" && !pipelines.some((each) => each.state === "running" || each.state === "retrying");
+  const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: over ? null : Date.parse(series.to) };
   const lines = (name) => series.pipelines.map((each) => ({
     name: each.name,
     points: each.points.map((point) => [Date.parse(point.at), point[name], point.batch === null ? null : address("batches", each.name, point.batch)]),

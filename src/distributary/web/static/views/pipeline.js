@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
-import { counted, duration, number, size } from "../format.js";
+import { counted, duration, number, shellQuoted, size } from "../format.js";
 import { propose } from "../jobs.js";
 import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
 import { parked, plots, readOnly, windowChoice } from "./overview.js";
@@ -34,7 +34,7 @@ export const pipeline = {
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
         ["file", each.file], ["checkpoint", each.checkpoint],
       ]),
-      each.state === "running" || each.state === "retrying" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${quoted(each.file || "pipeline.yaml")}`)),
+      each.state === "running" || each.state === "retrying" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`)),
       section("Over time", windowChoice(data.series.window, page), plots(data.series, [each])),
       each.backlog && data.partitions ? section("Lag by partition", h("span", { class: "muted" }, "measured ", since(each.backlog.at)), partitions(each.backlog, data.partitions)) : null,
       each.parked.length ? section("Parked tables", null, h("ul", { class: "attention" }, each.parked.map((table) => parked(each, table, data.writable)))) : null,
@@ -92,10 +92,6 @@ function origin(from) {
   return [from.kind, from.name, from.line ? `line ${from.line}` : ""].filter(Boolean).join(" ");
 }
 
-function quoted(text) {
-  return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
-}
-
 // whether letters would decode now is asked of a registry: the page does not wait for it
 async function offer(hint, each, writable) {
   if (!each.dead_letters.reasons.length) return;
@@ -149,11 +145,11 @@ function worst(each) {
 }
 
 export function batchGrid(rows, pipeline = null) {
-  if (!rows.length) return empty("No batch is settled yet.", "The first one appears here by itself.");
+  if (!rows.length) return empty("No batch is finished yet.", "The first one appears here by itself.");
   const columns = [
     { label: "Batch", cell: (row) => [batchLink(row.pipeline, row.batch), row.lane === "stream" ? null : h("span", { class: "muted" }, ` ${row.lane}`)] },
     { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },
-    { label: "Settled", right: true, cell: (row) => since(row.finished_at) },
+    { label: "Finished", right: true, cell: (row) => since(row.finished_at) },
     { label: "Took", right: true, cell: (row) => duration(row.seconds ?? (Date.parse(row.finished_at) - Date.parse(row.started_at)) / 1000) },
     { label: "Read", right: true, cell: (row) => number((row.counts || row).read) },
     { label: "Written", right: true, cell: (row) => number((row.counts || row).written) },

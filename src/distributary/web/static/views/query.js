@@ -2,7 +2,7 @@
 
 import { get, post, Refused } from "../api.js";
 import { h, put } from "../dom.js";
-import { counted, number } from "../format.js";
+import { counted, number, shellQuoted } from "../format.js";
 import { command, empty, grid, heading, problem, section } from "../parts.js";
 
 const NAMES = 60;
@@ -46,7 +46,7 @@ export const query = {
       section("Tables", h("span", { class: "muted" }, counted(data.total, "table")),
         h("p", {}, data.tables.map((each) => h("button", { type: "button", class: "chip", onclick: () => { box.value = `select * from ${quoted(each.table.table)} limit 20`; box.focus(); } }, each.table.table)),
           data.total > data.tables.length ? h("span", { class: "muted" }, ` and ${number(data.total - data.tables.length)} more`) : null)),
-      h("p", { class: "muted" }, "The same in a terminal: ", command("distributary query")));
+      h("p", { class: "muted" }, "The same in a terminal: ", command(`distributary query --lake ${shellQuoted(data.lake)}`)));
   },
 };
 

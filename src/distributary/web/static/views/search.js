@@ -22,7 +22,7 @@ export const search = {
 function story(trace) {
   return h("section", {},
     h("p", { class: `banner ${GOOD[trace.verdict] || ""}` }, trace.sentence),
-    trace.batches.map((batch) => h("p", {}, "Read in batch ", batchLink(batch.pipeline, batch.batch), " of ", link(address("pipelines", batch.pipeline), batch.pipeline), `, settled ${clock(new Date(batch.finished_at))}.`)),
+    trace.batches.map((batch) => h("p", {}, "Read in batch ", batchLink(batch.pipeline, batch.batch), " of ", link(address("pipelines", batch.pipeline), batch.pipeline), `, finished ${clock(new Date(batch.finished_at))}.`)),
     trace.dead_letters.map((letter) => h("p", {}, "Dead letter ", link(address("dead-letters", letter.id), letter.id), " ", code(letter.error_code), " ", badge(letter.status), " ", h("span", { class: "muted" }, letter.error_message))),
     trace.places.map((place) => section(tableLink(place.table), place.parked ? badge("parked") : h("span", { class: "muted" }, place.role.replace("_", " ")),
       facts([["file", place.file || "unknown"], ["row", place.row === null ? null : String(place.row)]]),

@@ -115,7 +115,10 @@ function commits(data, each) {
   const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name], address("batches", each.pipeline, point.batch)]) }];
   // a table that is made of a log is rewritten: what a commit brought are events
   const changes = data.commits.some((row) => row.events !== null);
-  const span = { to: Date.now() };
+  // up to now, unless it has been quiet for longer than all that there is to see
+  const times = data.points.map((point) => Date.parse(point.at));
+  const [first, last] = [Math.min(...times), Math.max(...times)];
+  const span = { to: Date.now() - last > last - first ? null : Date.now() };
   return h("div", { class: "stack" },
     h("div", { class: "charts two" },
       changes ? chart({ title: "Events", note: "changes of the source, by commit", series: at("events"), bars: true, tell: (value) => counted(value, "event"), ...span })
@@ -130,7 +133,7 @@ function commits(data, each) {
       ...(DERIVED.includes(each.role) ? [] : [{ label: "Rows", right: true, cell: (row) => number(row.rows) },
         { label: "Size", right: true, cell: (row) => size(row.bytes) }]),
       { label: "Version", right: true, cell: (row) => number(row.version) },
-      { label: "", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) },
+      ...(data.commits.some((row) => row.error) ? [{ label: "Error", wide: true, cell: (row) => h("span", { class: "muted" }, row.error) }] : []),
     ], data.commits, { caption: "Commits, the newest first" }));
 }
 
