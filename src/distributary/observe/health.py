@@ -20,6 +20,7 @@ from distributary.delta.tables import (
     StorageOptions,
     arrow_schema,
     dataset,
+    live_files,
     only_below,
     open_table,
     reaching,
@@ -157,6 +158,8 @@ def with_measures(
     lake: str, tables: Sequence[TableSummary], *, storage_options: StorageOptions | None = None
 ) -> tuple[TableSummary, ...]:
     """The summaries, with the rows and bytes that merged tables and histories have by now."""
+    if storage_options:
+        introduce(lake, storage_options)
 
     def one(table: TableSummary) -> TableSummary:
         if table.role not in DERIVED:
@@ -165,17 +168,16 @@ def with_measures(
             found = open_table(layout.place(lake, table.path), storage_options)
             if found is None:
                 return replace(table, rows=None, columns=0)
-            with reaching(found.table_uri):
-                files = pa.table(found.get_add_actions())
+            files = live_files(found)
         except LakeUnavailableError:
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
-        counts = files.column("num_records")
+        counts = files.column("rows")
         return replace(
             table,
             # None where its writer did not count
             rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-            bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
+            bytes=pc.sum(files.column("size")).as_py() or 0,
             columns=len(found.schema().fields),
         )
 
