@@ -1,4 +1,4 @@
-"""Appends to tables that ask for more than we know, deletion vectors for one, by `deltalake`.
+"""Appends to tables that ask for more than we know, mapped columns for one, by `deltalake`.
 
 It knows what each table feature asks of a writer. The price is a load of the table's state at every
 commit, and two commits where columns change.

@@ -105,7 +105,7 @@ def _with_true_bounds(table: DeltaTable, files: ds.FileSystemDataset) -> ds.File
     """The same files, so that whoever skips some of them by their bounds misses no row.
 
     deltalake 1.6 says of a column without bounds that its values are above and below null, which
-    no value is, and of one with bounds that it has no nulls.
+    no value is; and of one whose nulls are not counted that it has none.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     told = [unquote(path) for path in actions["path"].to_pylist()]
