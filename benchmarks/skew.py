@@ -3,7 +3,8 @@
 The table has fifty rows for each change of a batch, in the order of their ids, and both sides begin
 with the same files. Of ten changes eight update, one inserts a new id, one deletes. They are spread
 in three ways; `newest-large` are the changes of `newest`, to as many rows, at the end of a table
-that is ten times as large.
+that is ten times as large. `even-vectors` and `few-vectors` name the rows that leave a file in
+deletion vectors; of `few` there are a tenth of the changes, spread as those of `even`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.change_files import ROW
@@ -27,12 +27,14 @@ from benchmarks.engine import bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.changes.apply import merge_table, written
 from distributary.changes.events import PROPERTY, Span, to_text
-from distributary.changes.shape import SEQ_COLUMN, TIME_COLUMN, MergeOrder
+from distributary.changes.shape import SEQ_COLUMN, TIME_COLUMN, DeletesAs, MergeOrder
 from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files
+from distributary.delta.log import load
 from distributary.model.change import SEQ
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
+from distributary.store.base import at
 
 Ids = npt.NDArray[np.int64]
 _Merging = Callable[[Path, Path, int], None]
@@ -56,6 +58,11 @@ def _even(rows: int, shares: npt.NDArray[np.float64]) -> Ids:
     return (rows * shares).astype(np.int64)
 
 
+def _few(rows: int, shares: npt.NDArray[np.float64]) -> Ids:
+    """All ids alike, a tenth of the changes."""
+    return (rows * shares[::10]).astype(np.int64)
+
+
 def _skewed(rows: int, shares: npt.NDArray[np.float64]) -> Ids:
     """Nine of ten changes in the newest hundredth of the ids, the others in the newest half."""
     old = shares < 0.1
@@ -68,7 +75,9 @@ _SPREADS: dict[str, Callable[[int, npt.NDArray[np.float64]], Ids]] = {
     "newest": _newest,
     "even": _even,
     "skewed": _skewed,
+    "few": _few,
 }
+_VS_SPARK = ("newest", "even", "skewed")
 
 
 @contextmanager
@@ -109,7 +118,7 @@ def _write_changes(
     fresh = rows + batch * tenth + np.arange(tenth)
     gone = np.zeros(len(old), np.bool_)
     # as many go as come; what an earlier batch has deleted may come again
-    gone[generator.choice(len(old), tenth, replace=False)] = True
+    gone[generator.choice(len(old), min(tenth, len(old) // 9), replace=False)] = True
     ids = np.concatenate([fresh, old]) + before
     deleted = np.concatenate([np.zeros(tenth, np.bool_), gone])
     op = np.where(deleted, "delete", "update")
@@ -174,16 +183,17 @@ def _case(
         """All batches, one after the other, into a copy of the table."""
         path = order.root / f"{table}-{spread}-{merge.__name__.strip('_')}"
         shutil.copytree(order.source / table, path)
-        alive = np.ones(DeltaTable(str(path)).count(), np.bool_)
+        alive = np.ones(_count(path), np.bool_)
         merging = merge(order)
         batches = []
         for batch in range(order.all_batches):
             changes = _changes(order, table, spread, batch)
+            before_it = _bytes_in(path)
             with timed(order.records) as figures:
                 merging(path, changes, batch)
-            batches.append(figures)
+            batches.append({**figures, "file_bytes": _bytes_in(path) - before_it})
             alive = _after(alive, pq.read_table(changes, columns=["id", "_deleted"]))
-        found, wanted = DeltaTable(str(path)).count(), int(alive.sum())
+        found, wanted = _count(path), int(alive.sum())
         if found != wanted:
             raise AssertionError(f"{found:,} rows instead of {wanted:,}")
         return summarised(batches, warm=order.warm)
@@ -200,7 +210,21 @@ def _after(alive: npt.NDArray[np.bool_], changes: pa.Table) -> npt.NDArray[np.bo
     return after
 
 
-def _ours(order: Order) -> _Merging:
+def _bytes_in(path: Path) -> int:
+    """Of all files: a merge takes none away."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _count(path: Path) -> int:
+    state = load(at(path))
+    return sum(file.rows or 0 for file in state.files.values()) if state else 0
+
+
+def _vectors(order: Order) -> _Merging:
+    return _ours(order, deletes_as="vectors")
+
+
+def _ours(order: Order, deletes_as: DeletesAs = "rewrite") -> _Merging:
     def merging(path: Path, changes: Path, batch: int) -> None:
         merge_table(
             MergeOrder(
@@ -212,6 +236,7 @@ def _ours(order: Order) -> _Merging:
                 app_id=_APP,
                 batch=batch,
                 now_us=_START_MS * 1000,
+                deletes_as=deletes_as,
             )
         )
 
@@ -255,9 +280,14 @@ SUITE = Suite(
     cases={
         **{spread: _case(spread, _ours) for spread in _SPREADS},
         "newest-large": _case("newest", _ours, table="large"),
-        **{f"{spread}-merge": _case(spread, _spark) for spread in _SPREADS},
+        **{f"{spread}-vectors": _case(spread, _vectors) for spread in ("even", "few")},
+        **{f"{spread}-merge": _case(spread, _spark) for spread in _VS_SPARK},
     },
-    pairs=tuple(Pair(f"merge_{spread}_vs_spark", spread, f"{spread}-merge") for spread in _SPREADS),
+    pairs=(
+        *(Pair(f"merge_{spread}_vs_spark", spread, f"{spread}-merge") for spread in _VS_SPARK),
+        Pair("merge_even_vectors_vs_rewrite", "even-vectors", "even"),
+        Pair("merge_few_vectors_vs_rewrite", "few-vectors", "few"),
+    ),
     share=0.4,
     derived=_growth,
 )

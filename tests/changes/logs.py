@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes.shape import MergeOrder
+from distributary.delta.tables import read_rows
 from distributary.model.change import CHANGE_COLUMNS, SEQ
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
@@ -167,7 +168,7 @@ def table_rows(path: Path) -> list[Row]:
     """All rows of a table, in an order of their own; places as tuples."""
     if not (path / "_delta_log").exists():
         return []
-    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    rows = read_rows(DeltaTable(path)).to_pylist()
     for row in rows:
         row["_seq"] = tuple(row["_seq"].values())
     return sorted(rows, key=lambda row: (row["_seq"], repr(row)))

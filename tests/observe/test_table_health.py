@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from distributary.observe.health import Health, assess, rank
+from distributary.observe.health import Health, assess, losses_of, rank
 from distributary.observe.rows import TableSummary
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -69,3 +69,19 @@ def test_more_trouble_than_room_is_still_counted():
 
 def test_no_tables():
     assert rank([], as_of=NOW).total == 0
+
+
+def test_what_one_pipeline_lost_is_not_lost_for_another(tmp_path):
+    """Both write to a table of one name, which was put back to what it was a while ago."""
+    log = tmp_path / "shared" / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(6):
+        (log / f"{version:020d}.json").write_text("{}")
+    ahead = table("shared", pipeline="ahead", version=9)
+    tables = [ahead, table("shared", pipeline="behind", version=4)]
+    for order in (tables, tables[::-1]):
+        losses = losses_of(str(tmp_path), order)
+        assert losses == {("ahead", "shared"): Health.BEHIND}
+        ranking = rank(order, as_of=NOW, losses=losses)
+        assert (ranking.behind, ranking.healthy) == (1, 1)
+        assert ranking.shown[0].table == ahead

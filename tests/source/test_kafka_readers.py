@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from distributary.model.record import RAW
 from distributary.source.base import Position
 from distributary.source.consumer import Client, read, shares
 from distributary.source.kafka import KafkaSource
+from tests.services.brokers import FIRST, SECOND, TwoBrokers
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics
@@ -224,7 +227,7 @@ def test_a_compacted_topic_has_gaps(
     assert reading.between(one, one.first(), position(name, {0: 50})) == []
 
 
-@pytest.mark.parametrize("left", [7, 20])
+@pytest.mark.parametrize("left", [7, 15, 20])
 def test_records_that_are_deleted_before_a_task_reads_them(
     reading: Reading, services: SecuredServices, topics: Topics, left: int
 ) -> None:
@@ -235,9 +238,6 @@ def test_records_that_are_deleted_before_a_task_reads_them(
     failed = reading.failure(reading.source(services.kafka, name), start, end)
     assert failed.code is ErrorCode.SOURCE_DATA_LOST
     assert not failed.retryable
-    if reading.way == "spark" and left == 20:
-        # Spark's connector fails where nothing at all is left of a range that is cut in two
-        return
     lenient = reading.source(services.kafka, name, fail_on_data_loss=False)
     assert offsets(reading.between(lenient, start, end)) == list(range(left, 20))
 
@@ -479,3 +479,64 @@ def test_shares_hold_every_offset_once_and_are_alike(
     if len(cut) > 1:
         total = sum(counts)
         assert max(sum(p.records for p in share) for share in cut) <= total / tasks * 1.3 + 1
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoBrokers]:
+    with TwoBrokers(tmp_path_factory.mktemp("brokers")) as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_a_partition_gets_another_leader_in_the_middle_of_a_batch(
+    reading: Reading, brokers: TwoBrokers, tmp_path: Path
+) -> None:
+    """The leader is killed; then it is there again, and elected."""
+    name = unique("moved")
+    brokers.create(name)
+    # more than what clients and sockets hold while nobody takes it
+    values = [b"%06d" % number + b"x" * 4000 for number in range(20_000)]
+    Topics(brokers.servers, {"acks": "all"}).send(name, values)
+    one = reading.source(brokers.servers, name)
+    expected = [(number, value) for number, value in enumerate(values)]
+
+    def killed() -> None:
+        brokers.kill_second()
+        brokers.wait_for(name, leader=FIRST)
+
+    def elected() -> None:
+        brokers.restart_second()
+        brokers.wait_for(name, leader=SECOND)
+
+    assert _interrupted(reading, one, tmp_path / "killed", killed) == expected
+    assert _interrupted(reading, one, tmp_path / "elected", elected) == expected
+
+
+def _interrupted(
+    reading: Reading, one: KafkaSource, folder: Path, event: Callable[[], None]
+) -> list[tuple[int, bytes]]:
+    """All records; something happens when a task has read some of them, and waits."""
+    folder.mkdir()
+    begun, done = folder / "begun", folder / "done"
+    first = one.first()
+    end = one.advance(first, one.newest())
+    assert end is not None
+    opened = one.open(reading.spark, first, end)
+    read, has_begun, is_done = opened.reader, str(begun), str(done)
+
+    def waiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in read(batches):
+            yield batch
+            open(has_begun, "w").close()
+            while not os.path.exists(is_done):
+                time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(opened.frame.mapInArrow(waiting, _COLUMNS).toArrow)
+        try:
+            eventually(begun.exists, seconds=120)
+            event()
+        finally:
+            done.touch()
+        rows = found.result().sort_by("offset")
+    return list(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))

@@ -1,9 +1,10 @@
 """Bring a merged table up to date with a batch: read, decide, remember, commit.
 
 Files in which no row changes stay as they are; the others are written again without the rows that
-left them, and with those that came. It takes one commit, which also carries the mark of the batch.
-A crash before it leaves files that no commit names, and tombstones of rows that are still there;
-the next try finds both harmless. Running it again changes nothing.
+left them, and with those that came. Where an order asks for vectors, a large file of which few rows
+leave stays, too, and a deletion vector names them. It takes one commit, which also carries the mark
+of the batch. A crash before it leaves files that no commit names, and tombstones of rows that are
+still there; the next try finds both harmless. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from distributary.delta.compact import Sizes, stored_schema
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
+from distributary.delta.vectors import Vector, write_vectors
 from distributary.evolve.types import is_nested
 from distributary.model.change import SEQ
 from distributary.model.manifest import StagedFile
@@ -75,7 +77,7 @@ class Part:
     known: Ints
     """The known rows that are in it, by their numbers among all known rows."""
     places: Ints
-    """Where these are in the file."""
+    """Where these are among the rows of the file that the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,14 +417,26 @@ FILE_BYTES = 64 * 2**20
 """In memory: rows of a file, about. Twice as many are read and written in one piece at most."""
 MOST_SMALL_FILES = 4
 """Then they become one: files with less than a quarter of the rows that a file should have."""
+MOST_LOST = 0.5
+"""A file of which more rows than this part are gone is written again in any case."""
 _UNPACKED = 8
 """How many times larger rows are in memory than in a file, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What was written for a commit."""
+
+    removed: list[DataFile]
+    added: list[StagedFile]
+    vectors: list[tuple[DataFile, Vector]]
+    """Files that stay, with the rows that are gone from them."""
+
+
 def rewrite(
-    target: Target, made: Plan, shape: Shape, *, folder: str
-) -> tuple[list[DataFile], list[StagedFile]]:
-    """Write the rows of changed files and the winners; returns files to take out and to put in."""
+    target: Target, made: Plan, shape: Shape, *, folder: str, vectors: bool = False
+) -> Rewritten:
+    """Write the rows of changed files and the winners; with `vectors`, of few files."""
     winners = made.winners
     key = clustering(made.spans[-1].key, shape.schema) if made.spans else ()
     changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
@@ -430,6 +444,8 @@ def rewrite(
     if not winners.num_rows and not changed:
         small = set()
     own = [part for part in changed if part.file.path not in small]
+    stay = [part for part in own if vectors and not shape.rewritten and _may_stay(part, made)]
+    own = [part for part in own if all(part is not each for each in stay)]
     if len(small) < MOST_SMALL_FILES:
         small &= {part.file.path for part in changed}
     few = [part for part in made.parts if part.file.path in small]
@@ -443,7 +459,33 @@ def rewrite(
     added = [file for files in at_once(again, range(len(own))) for file in files]
     kept = chain.from_iterable(_kept_pieces(target, part, made) for part in few)
     added += written(chain(kept, [winners.take(rest)]), folder=folder, key=key)
-    return [part.file for part in (*own, *few)], added
+    return Rewritten([part.file for part in (*own, *few)], added, _named(target, stay, made))
+
+
+def _may_stay(part: Part, made: Plan) -> bool:
+    """Whether a file may stay as it is, with a vector: no row of it becomes another in its place.
+
+    Nobody may write a vector for a file of which it is not known how many rows were written to it.
+    """
+    here = made.decision
+    lost = part.file.lost + int(here.gone[part.known].sum())
+    whole = part.file.written
+    return whole is not None and lost <= whole * MOST_LOST and not here.marked[part.known].any()
+
+
+def _named(target: Target, parts: Sequence[Part], made: Plan) -> list[tuple[DataFile, Vector]]:
+    """Write vectors of all rows that are gone from files by now."""
+    before = target.snapshot
+    if before is None or not parts:
+        return []
+    sets = []
+    for part in parts:
+        old = before.gone(part.file)
+        left = np.delete(np.arange(part.file.written or 0), old)
+        new = left[part.places[made.decision.gone[part.known]]]
+        sets.append(np.union1d(old, new))
+    vectors = write_vectors(before.store, sets)
+    return [(part.file, vector) for part, vector in zip(parts, vectors, strict=True)]
 
 
 def clustering(key: Definition, schema: pa.Schema) -> Definition:
@@ -619,7 +661,8 @@ def _commit(
     changed = made.winners.num_rows or any(map(made.changed, made.parts))
     if before is not None and not (changed or columns.changed or new_keys):
         return before.version
-    removed, added = rewrite(target, made, columns, folder=order.path)
+    vectors = order.deletes_as == "vectors"
+    done = rewrite(target, made, columns, folder=order.path, vectors=vectors)
     counts = made.decision.counts
     change = Change(
         "MERGE",
@@ -627,16 +670,18 @@ def _commit(
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
         properties={PROPERTY: to_text(made.spans)} if new_keys else {},
-        removed=removed,
-        added=added,
+        removed=done.removed,
+        added=done.added,
+        vectors=done.vectors,
         mark=order.mark,
         metrics={
             "numSourceRows": counts.events,
             "numTargetRowsInserted": counts.inserted,
             "numTargetRowsUpdated": counts.updated,
             "numTargetRowsDeleted": counts.deleted,
-            "numTargetFilesAdded": len(added),
-            "numTargetFilesRemoved": len(removed),
+            "numTargetFilesAdded": len(done.added),
+            "numTargetFilesRemoved": len(done.removed),
+            "numTargetDeletionVectorsAdded": len(done.vectors),
         },
     )
     return rewrite_files(order.path, before, change).version

@@ -22,6 +22,7 @@ from distributary.model.table import Column
 # What a table is to be merged from, and what became of it: plain facts that travel to tasks.
 
 Deletes = Literal["hard", "soft"]
+DeletesAs = Literal["rewrite", "vectors"]
 Evolution = Literal["mergeSchema", "overwriteSchema", "none"]
 
 HORIZON_SECONDS = 7 * 24 * 3600
@@ -50,6 +51,8 @@ class MergeOrder:
     now_us: int
     """Microseconds since 1970: the moment from which what is removed now is remembered."""
     deletes: Deletes = "hard"
+    deletes_as: DeletesAs = "rewrite"
+    """How rows leave a large file: it is written again, or they are named in a vector."""
     evolution: Evolution = "mergeSchema"
     horizon: int = HORIZON_SECONDS
     """Seconds for which a row that was removed cannot come back with an older event."""

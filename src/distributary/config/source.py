@@ -203,6 +203,10 @@ class Cdc(Section):
     """Keep every event, as it is, in `<table>_log`; `rebuild` and `verify` need it."""
     deletes: Literal["hard", "soft"] = "hard"
     """hard: a deleted row is removed; soft: it stays, marked as deleted."""
+    deletes_as: Literal["rewrite", "vectors"] = "rewrite"
+    """How a row that was deleted, or became another, leaves a large file of the table of current
+    rows. rewrite: the file is written again without it; vectors: it is named in a small file beside
+    it, a deletion vector, which the table's readers have to know."""
     backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
     """before_cdc: a backfilled row loses against any change of the same row; by_timestamp: the
     later one wins, so that a new backfill can fix lost rows."""

@@ -33,10 +33,12 @@ from distributary.delta.log import (
     actions_in,
     commit_name,
     fetch_commits,
+    file_key,
     log_names,
     with_sidecars,
 )
 from distributary.delta.parquet import opened
+from distributary.delta.vectors import Vector
 from distributary.errors import clean
 from distributary.model.table import is_below
 from distributary.store.base import Store, options_of
@@ -130,6 +132,15 @@ def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False)
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NAMES = pa.list_(pa.string())
+_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
 _TYPES = {
     "protocol": pa.struct(
         [
@@ -163,6 +174,7 @@ _TYPES = {
             ("dataChange", pa.bool_()),
             ("stats", pa.string()),
             ("tags", _MAP),
+            ("deletionVector", _VECTOR),
         ]
     ),
     "remove": pa.struct(
@@ -174,11 +186,13 @@ _TYPES = {
             ("partitionValues", _MAP),
             ("size", pa.int64()),
             ("tags", _MAP),
+            ("deletionVector", _VECTOR),
         ]
     ),
 }
 _KEYS = {"add": "path", "remove": "path", "txn": "appId"}
-"""What makes two actions of a kind about the same thing; there is one of each other kind."""
+"""What makes two actions of a kind about the same thing; there is one of each other kind. Of a file
+that is there with several vectors, one after the other, each counts for itself."""
 _MAPS = ("partitionValues", "configuration", "options", "tags")
 
 
@@ -206,12 +220,21 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
     old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
     old = pc.fill_null(old, True)
-    if vacuum:
-        gone = map(unquote, pc.struct_field(rows["remove"].filter(old), "path").to_pylist())
+    gone, rows["remove"] = rows["remove"].filter(old), rows["remove"].filter(pc.invert(old))
+    if vacuum and len(gone):
+        needed = {*_named(rows["add"]), *_named(rows["remove"])}
         # whoever can write a commit must not have anything deleted
-        store.remove_files([path for path in gone if is_below(path)])
-    rows["remove"] = rows["remove"].filter(pc.invert(old))
+        store.remove_files([p for p in {*_named(gone)} - needed if is_below(p)])
     _write(store, version, rows)
+
+
+def _named(files: pa.StructArray) -> Iterator[str]:
+    """The files that actions name, with those of their vectors."""
+    yield from map(unquote, pc.struct_field(files, "path").to_pylist())
+    for told in pc.struct_field(files, "deletionVector").drop_null().to_pylist():
+        vector = Vector.told(told)
+        if vector is not None and vector.path is not None:
+            yield vector.path
 
 
 def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
@@ -236,13 +259,16 @@ def _one(column: pa.ChunkedArray) -> pa.StructArray:
 
 def _typed(rows: pa.StructArray, type_: pa.StructType) -> pa.StructArray:
     """The same with just these fields."""
-    arrays = [
-        pc.struct_field(rows, field.name).cast(field.type)
-        if rows.type.get_field_index(field.name) >= 0
-        else pa.nulls(len(rows), field.type)
-        for field in type_
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(type_))
+    arrays = []
+    for field in type_:
+        if rows.type.get_field_index(field.name) < 0:
+            arrays.append(pa.nulls(len(rows), field.type))
+            continue
+        column = pc.struct_field(rows, field.name)
+        # Spark tells more of a vector than the protocol knows
+        whole = field.name == "deletionVector"
+        arrays.append(_typed(column, field.type) if whole else column.cast(field.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=rows.is_null())
 
 
 def _after(
@@ -255,7 +281,7 @@ def _after(
         for action in sorted(actions, key=lambda action: "add" in action):
             for kind, body in action.items():
                 if kind in told:
-                    key = unquote(body[_KEYS[kind]]) if kind in _KEYS else ""
+                    key = _key(kind, body)
                     told[kind][key] = body
                     other = {"add": "remove", "remove": "add"}.get(kind, "")
                     told.get(other, {}).pop(key, None)
@@ -273,10 +299,19 @@ def _other_than(rows: pa.StructArray, kind: str, keys: set[str]) -> pa.Array:
     if kind not in _KEYS:
         return pa.repeat(pa.scalar(False), len(rows))
     have = pc.struct_field(rows, _KEYS[kind])
-    if pc.any(pc.match_substring(have, "%")).as_py():
+    if kind != "txn" and pc.struct_field(rows, "deletionVector").null_count < len(rows):
+        have = pa.array([_key(kind, body) for body in rows.to_pylist()], pa.string())
+    elif pc.any(pc.match_substring(have, "%")).as_py():
         # writers differ in which characters they escape
         have = pa.array([unquote(each) for each in have.to_pylist()], pa.string())
     return pc.invert(pc.is_in(have, value_set=pa.array(sorted(keys), pa.string())))
+
+
+def _key(kind: str, body: Mapping[str, Any]) -> str:
+    if kind not in _KEYS:
+        return ""
+    name = unquote(body[_KEYS[kind]])
+    return name if kind == "txn" else file_key(name, Vector.told(body.get("deletionVector")))
 
 
 def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from distributary.delta.log import (
 )
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
+from distributary.delta.vectors import FEATURE, Vector
+from distributary.delta.vectors import PROPERTY as ENABLED
 from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, StagedFile, TableEntry, compact
 from distributary.model.table import is_below
@@ -160,6 +162,8 @@ class Change:
     added: Sequence[StagedFile] = ()
     modified_ms: Mapping[str, int] = field(default_factory=dict)
     """When files that are added count as written, unless now: they are sorted by it."""
+    vectors: Sequence[tuple[DataFile, Vector]] = ()
+    """Files that stay, each with the vector of all rows that are gone from it by now."""
     same_rows: bool = False
     """Rows only move from file to file."""
     appends: bool = False
@@ -191,13 +195,13 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
     now = time.time_ns() // 1_000_000
     actions: list[Action] = [{"commitInfo": _info(change, now)}]
     metadata = _metadata(before, change, now)
-    protocol = _protocol(before, metadata)
+    protocol = _protocol(before, metadata, vectors=bool(change.vectors))
     actions += [{"protocol": protocol}] if protocol else []
     actions += [{"metaData": metadata}] if metadata else []
     if change.mark:
         mark = {"appId": change.mark.app_id, "version": change.mark.batch, "lastUpdated": now}
         actions.append({"txn": mark})
-    for gone in change.removed:
+    for gone in (*change.removed, *(file for file, _ in change.vectors)):
         remove = {
             "path": gone.spelled,
             "deletionTimestamp": now,
@@ -205,8 +209,20 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
             "extendedFileMetadata": True,
             "partitionValues": dict(gone.values),
             "size": gone.size,
+            **({} if gone.vector is None else {"deletionVector": gone.vector.spelled()}),
         }
         actions.append({"remove": remove})
+    for file, vector in change.vectors:
+        again = {
+            "path": file.spelled,
+            "partitionValues": dict(file.values),
+            "size": file.size,
+            "modificationTime": file.modified_ms,
+            "dataChange": not change.same_rows,
+            "stats": _wide(file),
+            "deletionVector": vector.spelled(),
+        }
+        actions.append({"add": again})
     for new in change.added:
         add = {
             # a log holds addresses, not file names
@@ -219,6 +235,24 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
         }
         actions.append({"add": add})
     return actions
+
+
+_TIGHT = '"tightBounds":true}'
+
+
+def _wide(file: DataFile) -> str:
+    """The statistics of a file of which rows are gone: its bounds may be those of such rows.
+
+    They are changed as a text: numbers that others wrote may be more exact than ours would be.
+    """
+    text, told = file.stats or "", file.told()
+    if told.get("tightBounds") is False:
+        return text
+    if "tightBounds" not in told:
+        return '{"tightBounds":false,' + text.lstrip()[1:]
+    if text.endswith(_TIGHT):
+        return f'{text.removesuffix(_TIGHT)}"tightBounds":false}}'
+    return compact({"numRecords": file.written, "tightBounds": False})
 
 
 def _info(change: Change, now: int) -> dict[str, Any]:
@@ -251,28 +285,34 @@ def _metadata(before: Snapshot | None, change: Change, now: int) -> dict[str, An
             "configuration": {**({} if change.appends else RETENTION), **change.properties},
             "createdTime": now,
         }
-    if change.fields is None and not change.properties:
+    properties = {**change.properties, **({ENABLED: "true"} if change.vectors else {})}
+    if change.fields is None and not properties:
         return None
     have = dict(before.metadata)
-    configuration = {**before.properties, **change.properties}
+    configuration = {**before.properties, **properties}
     schema = have["schemaString"] if change.fields is None else schema_string(change.fields)
     after = {**have, "configuration": configuration, "schemaString": schema}
     return None if after == have else after
 
 
-def _protocol(before: Snapshot | None, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The protocol, if it is new or a new column needs a feature."""
-    if metadata is None or _NTZ_TYPE not in metadata["schemaString"]:
+def _protocol(
+    before: Snapshot | None, metadata: dict[str, Any] | None, *, vectors: bool
+) -> dict[str, Any] | None:
+    """The protocol, if it is new, or a new column or a vector needs a feature."""
+    asked = {FEATURE} if vectors else set()
+    if metadata is not None and _NTZ_TYPE in metadata["schemaString"]:
+        asked.add(_NTZ)
+    protocol = {} if before is None else before.protocol
+    known = {*(protocol.get("readerFeatures") or ())}
+    if asked <= known:
         return PLAIN_PROTOCOL if before is None else None
-    have = () if before is None else before.protocol.get("writerFeatures") or ()
-    if _NTZ in have:
-        return None
     # what the oldest protocol asks of writers has to be named once features are
+    writing = {"appendOnly", "invariants", *(protocol.get("writerFeatures") or ())}
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
-        "readerFeatures": [_NTZ],
-        "writerFeatures": ["appendOnly", "invariants", _NTZ],
+        "readerFeatures": sorted(known | asked),
+        "writerFeatures": sorted(writing | known | asked),
     }
 
 

@@ -1,4 +1,7 @@
-"""Small files of one table become large ones; rows, columns, marks and order stay what they are."""
+"""Small files of one table become large ones, and rows that are gone leave files for good.
+
+Rows, columns, marks and order stay what they are.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,8 @@ Bin = tuple[DataFile, ...]
 
 _ALMOST = 0.75
 """A file of this part of the target is as large as it should be."""
+MOST_LOST = 0.3
+"""A file of which more rows than this part are gone is written again without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,15 @@ def bins(files: Iterable[DataFile], sizes: Sizes) -> list[Bin]:
     for file in in_order(list(files), by=sizes.by):
         kind = file.path.rpartition("/")[2].partition("-")[0]
         groups.setdefault((kind, tuple(sorted(file.values.items()))), []).append(file)
-    found = (run for group in groups.values() for run in _runs(group, sizes))
-    return [each for each in found if len(each) >= max(2, sizes.min_files)]
+    found = [run for group in groups.values() for run in _runs(group, sizes)]
+    found = [each for each in found if len(each) >= max(2, sizes.min_files)]
+    taken = {file.path for each in found for file in each}
+    every = (file for group in groups.values() for file in group)
+    return found + [(file,) for file in every if file.path not in taken and _is_hollow(file)]
+
+
+def _is_hollow(file: DataFile) -> bool:
+    return file.written is not None and file.lost > file.written * MOST_LOST
 
 
 def in_order(files: Sequence[DataFile], *, by: Sequence[str] = ()) -> list[DataFile]:
@@ -154,7 +166,8 @@ def write_together(
     try:
         for file in files:
             rows = 0
-            for piece in read_pieces(state.store, file.path, schema, size=file.size):
+            pieces = read_pieces(state.store, file.path, schema, size=file.size)
+            for piece in state.left(file, pieces):
                 rows += piece.num_rows
                 target.add(piece if keep is None else keep(piece))
             _check(file, rows)
@@ -391,7 +404,7 @@ class Compacted:
     bytes_after: int
     """Not known before it is done: the same as before then."""
     rows: int = 0
-    """Rows that were written again."""
+    """Rows that were written again, as far as the log tells before it is done."""
     version: int | None = None
     """Of the table, by its last commit; None: nothing was committed."""
     seconds: float = 0.0
@@ -413,7 +426,8 @@ def planned(state: Snapshot, sizes: Sizes) -> Compacted | None:
     if not found:
         return None
     after = len(state.files) - sum(len(each) - 1 for each in found)
-    return Compacted(len(state.files), after, state.size, state.size)
+    rows = sum(file.rows or 0 for each in found for file in each)
+    return Compacted(len(state.files), after, state.size, state.size, rows)
 
 
 def compact(
@@ -443,7 +457,7 @@ def compact(
         left = str(error) or "other writers were faster"
     return now, Compacted(
         files_before=len(before.files),
-        files_after=len(before.files) - sum(len(swap.removed) - 1 for swap in done),
+        files_after=len(before.files) - sum(len(s.removed) - (s.added is not None) for s in done),
         bytes_before=before.size,
         bytes_after=before.size - sum(_saved(swap) for swap in done),
         rows=sum(swap.added.rows for swap in done if swap.added),

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import Field, fields_in
 from distributary.delta.parquet import opened, read_file, read_pieces
+from distributary.delta.vectors import FEATURE, BrokenVectorError, Ints, Vector, read_vector
 from distributary.errors import OutsideLakeError, PublishError
 from distributary.model.cache import Cache
 from distributary.model.manifest import parsed
@@ -29,7 +31,7 @@ from distributary.store.base import Info, Store, at
 
 LOG = "_delta_log"
 HINT = f"{LOG}/_last_checkpoint"
-FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint"})
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", FEATURE})
 """What a table may ask of its readers and writers, beyond the oldest protocol, for us to be one."""
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""
@@ -97,12 +99,24 @@ class DataFile:
     values: Mapping[str, str | None] = field(default_factory=dict)
     """Of the partition columns, as the log has them."""
     stats: str | None = None
+    vector: Vector | None = None
+    """Rows of it that are no longer part of the table."""
+
+    @property
+    def written(self) -> int | None:
+        """How many rows were written to it, if the log tells."""
+        count = self.told().get("numRecords")
+        return count if isinstance(count, int) else None
 
     @property
     def rows(self) -> int | None:
-        """How many rows it has, if the log tells."""
-        count = self.told().get("numRecords")
-        return count if isinstance(count, int) else None
+        """How many of them are part of the table."""
+        return None if self.written is None else self.written - self.lost
+
+    @property
+    def lost(self) -> int:
+        """How many are not."""
+        return 0 if self.vector is None else self.vector.cardinality
 
     def told(self) -> dict[str, Any]:
         """The statistics in the log."""
@@ -144,7 +158,8 @@ class Snapshot:
     files: Mapping[str, DataFile] = field(default_factory=dict)
     """By their paths."""
     removed: Mapping[str, int] = field(default_factory=dict)
-    """Files that were taken away and when, in milliseconds since 1970, as far as the log tells."""
+    """Files that were taken away and when, in milliseconds since 1970, as far as the log tells;
+    those of deletion vectors too, even if another vector in them is still in use."""
     tail: tuple[bytes, ...] = ()
     """The newest commits as this process has written them, in a bucket: reading them costs."""
 
@@ -177,13 +192,42 @@ class Snapshot:
         return self.properties.get(name)
 
     def addresses(self) -> list[str]:
-        """Where its files are. Raises OutsideLakeError."""
+        """Where its files are, for whoever reads them by themselves.
+
+        Raises OutsideLakeError, and PublishError where files alone do not tell its rows.
+        """
+        self.refuse_unreadable(self.folder.rpartition("/")[2])
         return [f"{self.folder}/{in_table(self.folder, path)}" for path in self.files]
 
     def read(self, file: DataFile, schema: pa.Schema, *, lenient: bool = False) -> pa.Table:
         """A file with the columns of a schema."""
         address = f"{self.folder}/{in_table(self.folder, file.path)}"
-        return read_file(address, schema, lenient=lenient, size=file.size)
+        rows = read_file(address, schema, lenient=lenient, size=file.size)
+        (rows,) = self.left(file, [rows])
+        return rows
+
+    def gone(self, file: DataFile) -> Ints:
+        """The numbers of the rows of a file that are no longer part of the table.
+
+        Raises BrokenVectorError.
+        """
+        none = np.zeros(0, np.int64)
+        return none if file.vector is None else read_vector(self.store, file.vector)
+
+    def left(self, file: DataFile, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Pieces of a file as they were written, without the rows that are gone."""
+        if file.vector is None:
+            yield from pieces
+            return
+        gone, at = self.gone(file), 0
+        for piece in pieces:
+            low, high = np.searchsorted(gone, [at, at + piece.num_rows])
+            keep = np.ones(piece.num_rows, np.bool_)
+            keep[gone[low:high] - at] = False
+            at += piece.num_rows
+            yield piece.filter(pa.array(keep)) if low < high else piece
+        if gone[-1:] >= at:
+            raise BrokenVectorError(f"{file.path} has {at} rows, and number {gone[-1]} is gone")
 
     def pieces(
         self, file: DataFile, schema: pa.Schema, *, lenient: bool = False
@@ -193,7 +237,8 @@ class Snapshot:
             yield self.read(file, schema, lenient=lenient)
             return
         path = in_table(self.folder, file.path)
-        yield from read_pieces(self.store, path, schema, size=file.size, lenient=lenient)
+        pieces = read_pieces(self.store, path, schema, size=file.size, lenient=lenient)
+        yield from self.left(file, pieces)
 
     def rows(self, schema: pa.Schema) -> pa.Table:
         """All rows."""
@@ -229,8 +274,10 @@ class Snapshot:
         self._refuse(table, self.no_changes())
 
     def refuse_unreadable(self, table: str) -> None:
-        """Raises PublishError for a table whose files do not tell all of its rows."""
+        """Raises PublishError for a table whose files alone do not tell its rows."""
         features = {*(self.protocol.get("readerFeatures") or ())} - FEATURES
+        if any(file.vector for file in self.files.values()):
+            features.add(FEATURE)
         self._refuse(table, f"features: {sorted(features)}" if features else "")
 
     def _refuse(self, table: str, reason: str) -> None:
@@ -320,8 +367,14 @@ def replayed(
             elif "remove" in action:
                 if seen.has_files:
                     path = unquote(action["remove"]["path"])
-                    files[path] = None
-                    removed[path] = int(action["remove"].get("deletionTimestamp") or 0)
+                    vector = Vector.told(action["remove"].get("deletionVector"))
+                    when = int(action["remove"].get("deletionTimestamp") or 0)
+                    known = files[path] if path in files else seen.files.get(path)
+                    # a checkpoint also tells that it went with a vector of before
+                    if known is None or file_key(path, known.vector) == file_key(path, vector):
+                        files[path], removed[path] = None, when
+                    if vector is not None and vector.path is not None:
+                        removed[vector.path] = when
             else:
                 metadata = action.get("metaData", metadata)
                 protocol = action.get("protocol", protocol)
@@ -354,6 +407,11 @@ def replayed(
     )
 
 
+def file_key(path: str, vector: Vector | None) -> str:
+    """What tells a file in a log from all others: its path, and the vector it is read with."""
+    return path if vector is None else f"{path} {vector.id}"
+
+
 def _file(add: Mapping[str, Any]) -> DataFile:
     return DataFile(
         path=unquote(add["path"]),
@@ -362,6 +420,7 @@ def _file(add: Mapping[str, Any]) -> DataFile:
         modified_ms=int(add.get("modificationTime") or 0),
         values=add.get("partitionValues") or {},
         stats=add.get("stats"),
+        vector=Vector.told(add.get("deletionVector")),
     )
 
 
@@ -380,6 +439,11 @@ class LogNames:
     def checkpoint(self) -> int:
         """The version of the newest checkpoint, or -1."""
         return max(self.checkpoints, default=-1)
+
+    def until(self, version: int) -> LogNames:
+        """Those that tell what the table was at a version."""
+        commits = {v: info for v, info in self.commits.items() if v <= version}
+        return LogNames(commits, {v: p for v, p in self.checkpoints.items() if v <= version})
 
 
 def log_names(store: Store, *, since: int = -1) -> LogNames:
@@ -403,15 +467,18 @@ def log_names(store: Store, *, since: int = -1) -> LogNames:
     return LogNames(dict(sorted(commits.items())), named | whole)
 
 
-def load(store: Store, *, files: bool = True) -> Snapshot | None:
-    """The newest version of a table, or None where there is none. Raises BrokenLogError."""
+def load(store: Store, *, files: bool = True, version: int | None = None) -> Snapshot | None:
+    """A table at its newest version or another, or None where there is none.
+
+    Raises BrokenLogError.
+    """
     for _ in range(_TRIES - 1):
         try:
-            return _load(store, files=files)
+            return _load(store, files=files, version=version)
         except FileNotFoundError:
             # somebody cleans the log up: it has a newer checkpoint then
             continue
-    return _load(store, files=files)
+    return _load(store, files=files, version=version)
 
 
 def follow(seen: Snapshot) -> Snapshot:
@@ -429,11 +496,13 @@ def follow(seen: Snapshot) -> Snapshot:
     return replayed(seen, commits, seen.version + len(commits), identity)
 
 
-def _load(store: Store, *, files: bool) -> Snapshot | None:
-    hint = _hinted(store)
+def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
+    hint = _hinted(store) if version is None else -1
     names = log_names(store, since=hint)
     if hint >= 0 and names.checkpoint < hint:
         names = log_names(store)
+    if version is not None:
+        names = names.until(version)
     if not names.commits and not names.checkpoints:
         return None
     start = names.checkpoint
@@ -451,7 +520,7 @@ def _load(store: Store, *, files: bool) -> Snapshot | None:
         raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")
     if not state.metadata or not state.protocol:
         raise BrokenLogError(f"its log ends at {state.version}, and does not tell its columns")
-    return follow(state)
+    return follow(state) if version is None else state
 
 
 def _hinted(store: Store) -> int:
@@ -473,8 +542,8 @@ def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, st
 
 
 _WANTED = {
-    "add": ("path", "partitionValues", "size", "modificationTime", "stats"),
-    "remove": ("path", "deletionTimestamp"),
+    "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
+    "remove": ("path", "deletionTimestamp", "deletionVector"),
     "metaData": (
         "id",
         "name",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import and_
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,14 +25,18 @@ from deltalake.fs import DeltaStorageHandler
 from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
+from distributary.delta.log import BrokenLogError, load
+from distributary.delta.vectors import FEATURE
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.retries import attempts_on
-from distributary.store.base import local_folder, stay_inside
+from distributary.store.base import at, local_folder, stay_inside
 
 StorageOptions = dict[str, str]
 
 CONFLICT_ATTEMPTS = 20
-_FOREIGN = (DeltaError, OSError, pa.ArrowException)
+_MILLISECOND = 1000
+"""In microseconds."""
+_FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 
 @contextmanager
@@ -91,7 +98,66 @@ def dataset(table: DeltaTable) -> ds.Dataset | None:
         return None
     if folder:
         only_below(folder, found.files)
-    return found
+    return _with_true_bounds(table, found)
+
+
+def _with_true_bounds(table: DeltaTable, files: ds.FileSystemDataset) -> ds.FileSystemDataset:
+    """The same files, so that whoever skips some of them by their bounds misses no row.
+
+    deltalake 1.6 says of a column without bounds that its values are above and below null, which
+    no value is; and of one whose nulls are not counted that it has none.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    told = [unquote(path) for path in actions["path"].to_pylist()]
+    known = dict(zip(told, _bounds(actions, files.schema), strict=True))
+    sizes = dict(zip(told, actions["size_bytes"].to_pylist(), strict=True))
+    fragments = []
+    for path in files.files:
+        # a file that the log names by an address has that as its path
+        name = path if path in known else unquote(path)
+        bounds, size = known.get(name, ds.scalar(True)), sizes.get(name)
+        fragments.append(
+            files.format.make_fragment(
+                path, filesystem=files.filesystem, partition_expression=bounds, file_size=size
+            )
+        )
+    return ds.FileSystemDataset(
+        fragments, schema=files.schema, format=files.format, filesystem=files.filesystem
+    )
+
+
+def _bounds(actions: pa.Table, schema: pa.Schema) -> list[ds.Expression]:
+    """What is true of all rows of each file."""
+    all_true: list[list[ds.Expression]] = [[] for _ in range(actions.num_rows)]
+    have = set(actions.column_names)
+    for field in schema:
+        name, here = field.name, ds.field(field.name)
+        if (part := f"partition.{name}") in have:
+            for number, value in enumerate(actions[part].cast(field.type)):
+                all_true[number].append(here == value if value.is_valid else here.is_null())
+        # a name with a dot in it may also mean a field of a struct
+        elif f"min.{name}" in have and _has_order(field.type) and "." not in name:
+            lows, highs = (actions[f"{end}.{name}"].cast(field.type) for end in ("min", "max"))
+            nulls = actions[f"null_count.{name}"].to_pylist()
+            for number, (low, high) in enumerate(zip(lows, _raised(highs), strict=True)):
+                if low.is_valid and high.is_valid:
+                    ends = [here >= low, here <= high]
+                    may = [end if nulls[number] == 0 else end | here.is_null() for end in ends]
+                    all_true[number] += may
+    return [reduce(and_, true, ds.scalar(True)) for true in all_true]
+
+
+def _has_order(type_: pa.DataType) -> bool:
+    """Types whose bounds are what every writer says they are."""
+    whole = pa.types.is_integer(type_) or pa.types.is_date32(type_)
+    return bool(whole or (pa.types.is_timestamp(type_) and type_.unit == "us"))
+
+
+def _raised(highs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Some writers cut times to milliseconds."""
+    if not pa.types.is_timestamp(highs.type):
+        return highs
+    return pc.add(highs.cast(pa.int64()), _MILLISECOND).cast(highs.type)
 
 
 def only_below(folder: str, files: Iterable[str]) -> None:
@@ -99,6 +165,33 @@ def only_below(folder: str, files: Iterable[str]) -> None:
     places = {os.path.dirname(file) for file in files}
     links = (f"{folder}/{file}" for file in files if os.path.islink(f"{folder}/{file}"))
     stay_inside(folder, *(f"{folder}/{place}" for place in places), *links)
+
+
+_FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64())])
+
+
+def live_files(table: DeltaTable) -> pa.Table:
+    """`path`, `size` and `rows` of each file: null where its writer did not count them.
+
+    Files of deletion vectors are among them, without a size.
+    """
+    with reaching(table.table_uri):
+        if FEATURE in (table.protocol().reader_features or ()):
+            # the library does not tell how many rows vectors take away
+            return _counted(table)
+        found = pa.table(table.get_add_actions())
+        paths = [unquote(path) for path in found["path"].to_pylist()]
+    columns = [pa.array(paths, pa.string()), found["size_bytes"], found["num_records"]]
+    return pa.table(columns, schema=_FILES)
+
+
+def _counted(table: DeltaTable) -> pa.Table:
+    state = load(at(table.table_uri.rstrip("/")), version=table.version())
+    files = list(state.files.values()) if state else []
+    told = [{"path": file.path, "size": file.size, "rows": file.rows} for file in files]
+    vectors = {file.vector.path for file in files if file.vector and file.vector.path}
+    told += [{"path": path, "size": None, "rows": 0} for path in sorted(vectors)]
+    return pa.Table.from_pylist(told, schema=_FILES)
 
 
 def read_rows(

@@ -26,6 +26,7 @@ from distributary.store.base import Info, Store
 
 _LEFT_BEHIND = re.compile(r"\..*\.(?:[0-9a-f]{32}|[0-9a-f]{16}\.draft)")
 """Copies and drafts that a killed process has left half written."""
+_VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _SLACK_SECONDS = 600.0
 """Clocks of several machines differ."""
@@ -82,8 +83,9 @@ def vacuum(
         return Vacuumed(refused=refused)
     before = time.time() - retention(state).total_seconds()
     gone, orphans = [], []
+    vectors = {file.vector.path for file in state.files.values() if file.vector}
     for file in listed:
-        if file.name in state.files:
+        if file.name in state.files or file.name in vectors:
             continue
         taken = state.removed.get(file.name)
         if taken:
@@ -120,14 +122,15 @@ def _deleted(store: Store, gone: list[Info], orphans: list[Info], *, dry_run: bo
 
 
 def _listed(store: Store) -> Iterator[Info]:
-    """Parquet files of the table's folder and of the folders of its partitions."""
+    """Files of rows and of deletion vectors, in the table's folder and in those of partitions."""
     for file in store.files(recursive=True, drafts=True):
         *folders, name = PurePosixPath(file.name).parts
         # what begins like this is hidden from readers, unless it is a partition by such a column
         if any(part.startswith(("_", ".")) and "=" not in part for part in folders):
             continue
         hidden = name.startswith(("_", "."))
-        if _LEFT_BEHIND.fullmatch(name) or (name.endswith(".parquet") and not hidden):
+        ours = name.endswith(".parquet") or _VECTORS.fullmatch(name)
+        if _LEFT_BEHIND.fullmatch(name) or (ours and not hidden):
             yield file
 
 

@@ -230,6 +230,7 @@ def merge_of(
         batch=mark.batch,
         now_us=time.time_ns() // 1000,
         deletes=cdc.deletes,
+        deletes_as=cdc.deletes_as,
         evolution=cdc.evolution,
         horizon=int(cdc.keep_tombstones.total_seconds()),
         source_hash=mark.source_hash,

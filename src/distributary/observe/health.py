@@ -20,6 +20,7 @@ from distributary.delta.tables import (
     StorageOptions,
     arrow_schema,
     dataset,
+    live_files,
     only_below,
     open_table,
     reaching,
@@ -30,7 +31,7 @@ from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableErr
 from distributary.model import layout
 from distributary.model.manifest import app_id
 from distributary.model.table import Role, commented_schema
-from distributary.observe.rows import TableRow, TableSummary
+from distributary.observe.rows import TableKey, TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import format_of, open_parquet
 from distributary.store.base import introduce, local_folder, stay_inside
@@ -111,11 +112,11 @@ def rank(
     *,
     as_of: datetime,
     shown: int = SHOWN,
-    losses: Mapping[str, Loss] = MappingProxyType({}),
+    losses: Mapping[TableKey, Loss] = MappingProxyType({}),
 ) -> Ranking:
-    """The worst tables first; `losses` by the tables' names."""
+    """The worst tables first."""
     assessed = sorted(
-        (assess(table, as_of=as_of, loss=losses.get(table.table)) for table in tables), key=_badness
+        (assess(table, as_of=as_of, loss=losses.get(table.key)) for table in tables), key=_badness
     )
     return Ranking(
         shown=tuple(assessed[:shown]),
@@ -125,10 +126,13 @@ def rank(
     )
 
 
-def losses_of(lake: str, tables: Iterable[TableSummary]) -> dict[str, Loss]:
-    """Tables of a lake on this machine that are gone or behind, seen by names of files only."""
-    seen = ((t.table, loss_at_a_glance(layout.place(lake, t.path), t.version)) for t in tables)
-    return {name: loss for name, loss in seen if loss is not None}
+def losses_of(lake: str, tables: Iterable[TableSummary]) -> dict[TableKey, Loss]:
+    """Tables of a lake on this machine that are gone or behind, seen by names of files only.
+
+    A table of several pipelines may lack what one of them has written, and nothing of another.
+    """
+    seen = ((t.key, loss_at_a_glance(layout.place(lake, t.path), t.version)) for t in tables)
+    return {key: loss for key, loss in seen if loss is not None}
 
 
 def _badness(item: TableHealth) -> tuple[int, float, float, str]:
@@ -157,6 +161,8 @@ def with_measures(
     lake: str, tables: Sequence[TableSummary], *, storage_options: StorageOptions | None = None
 ) -> tuple[TableSummary, ...]:
     """The summaries, with the rows and bytes that merged tables and histories have by now."""
+    if storage_options:
+        introduce(lake, storage_options)
 
     def one(table: TableSummary) -> TableSummary:
         if table.role not in DERIVED:
@@ -165,17 +171,16 @@ def with_measures(
             found = open_table(layout.place(lake, table.path), storage_options)
             if found is None:
                 return replace(table, rows=None, columns=0)
-            with reaching(found.table_uri):
-                files = pa.table(found.get_add_actions())
+            files = live_files(found)
         except LakeUnavailableError:
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
-        counts = files.column("num_records")
+        counts = files.column("rows")
         return replace(
             table,
             # None where its writer did not count
             rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-            bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
+            bytes=pc.sum(files.column("size")).as_py() or 0,
             columns=len(found.schema().fields),
         )
 

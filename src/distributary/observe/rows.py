@@ -26,6 +26,8 @@ ACCEPTED = "accepted"
 BATCH_KEY = ("pipeline", "life", "lane", "batch")
 BatchKey = tuple[str, str, str, int]
 """Pipeline, life, lane, number."""
+TableKey = tuple[str, str]
+"""Pipeline, table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,11 @@ class TableSummary:
     """When the source made the newest change that is in the table."""
     last_event_at: datetime | None = None
     """When that change was committed."""
+
+    @property
+    def key(self) -> TableKey:
+        """What names it: several pipelines may write to a table of the same name."""
+        return (self.pipeline, self.table)
 
     def freshness(self, now: datetime) -> float | None:
         """Seconds since its last commit."""

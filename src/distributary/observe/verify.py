@@ -25,7 +25,13 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
 from distributary.delta.commit import APP, BATCH, facts_in, pipeline_of
-from distributary.delta.tables import StorageOptions, lake_files, open_table, reaching
+from distributary.delta.tables import (
+    StorageOptions,
+    lake_files,
+    live_files,
+    open_table,
+    reaching,
+)
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.table import Role
@@ -418,22 +424,16 @@ class _Delta:
 
     def rows(self) -> tuple[int | None, str]:
         """The rows of the newest version, by statistics; or None, and why that is not known."""
-        if "deletionVectors" in (self.table.protocol().reader_features or ()):
-            past = self.past()
-            known = [commit.rows for commit in past.commits if commit.rows is not None]
-            if past.complete and len(known) == len(past.commits):
-                return sum(known), ""
-            return None, "it has deletion vectors, and its log no longer tells all of them"
-        counts = _live_files(self.table)["num_records"]
+        counts = live_files(self.table)["rows"]
         if counts.null_count:
             return None, "some of its files do not tell how many rows they have"
         return pc.sum(counts).as_py() or 0, ""
 
     def files(self) -> tuple[int, list[str], list[str]]:
         """How many files the log names, those that are gone, those of another size."""
-        files = _live_files(self.table)
+        files = live_files(self.table)
         storage = lake_files(self.path, self.options)
-        sizes = dict(zip(_paths(files), files["size_bytes"].to_pylist(), strict=True))
+        sizes = _by_path(files, "size")
         # files of a shallow clone are in the folder of another table
         own = {name: size for name, size in sizes.items() if "://" not in name and name[:1] != "/"}
         if storage is None or not own:
@@ -446,7 +446,8 @@ class _Delta:
             found = storage.get_file_info(wanted)
         there = {info.path: info.size for info in found if info.type == pa_fs.FileType.File}
         gone = [name for name in own if name not in there]
-        changed = [name for name, size in own.items() if there.get(name, size) != size]
+        sized = {name: size for name, size in own.items() if size is not None}
+        changed = [name for name, size in sized.items() if there.get(name, size) != size]
         return len(files), gone, changed
 
     def past(self) -> _History:
@@ -466,8 +467,7 @@ class _Delta:
                 if start is None:
                     return _History()
                 old = DeltaTable(self.path, version=start, storage_options=self.options)
-                known = _live_files(old)
-                rows = dict(zip(_paths(known), known["num_records"].to_pylist(), strict=True))
+                rows = _by_path(live_files(old), "rows")
                 first = start + 1
             later = (version for version in versions if version >= first)
             commits = tuple(_commit(n, _actions(storage, n), rows) for n in later)
@@ -478,13 +478,8 @@ class _Delta:
         return [(c.app_id, c.batch, c.rows or 0) for c in self.past().commits if c.app_id]
 
 
-def _live_files(table: DeltaTable) -> pa.Table:
-    with reaching(table.table_uri):
-        return pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
-
-
-def _paths(files: pa.Table) -> list[str]:
-    return [unquote(path) for path in files["path"].to_pylist()]
+def _by_path(files: pa.Table, column: str) -> dict[str, int | None]:
+    return dict(zip(files["path"].to_pylist(), files[column].to_pylist(), strict=True))
 
 
 def _actions(storage: pa_fs.FileSystem, version: int) -> list[dict[str, Any]]:

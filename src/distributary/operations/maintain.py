@@ -154,6 +154,7 @@ class TableReport:
         """Whether anything was done."""
         return bool(
             (self.optimize and self.optimize.files_after < self.optimize.files_before)
+            or (self.optimize and self.optimize.rows)
             or (self.checkpoint and (self.checkpoint.checkpoint is not None))
             or (self.checkpoint and self.checkpoint.removed)
             or (self.vacuum and (self.vacuum.removed or self.vacuum.orphans))

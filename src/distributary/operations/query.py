@@ -140,12 +140,7 @@ class Questions:
         if files is not None:
             engine.register(self.places[name][0], files)
             return
-        # only the format's own engine can read it, and once: the rows are kept for a self-join
-        with reaching(found.path):
-            rows = found.batches(found.schema.names)
-            engine.register("_rows", rows)
-            engine.execute(f"CREATE TABLE {quoted(self.places[name][0])} AS FROM _rows")
-            engine.unregister("_rows")
+        engine.register(self.places[name][0], _Stream(found))
 
     def _refuse_unknown(self, named: frozenset[str]) -> None:
         for name in sorted(named - self.places.keys() - {_SHOWS_ALL}):
@@ -158,6 +153,24 @@ class Questions:
                 if (close := nearest(name, self.places))
                 else "distributary tables",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A table that only the format's own engine can read, for DuckDB: again for each time.
+
+    All columns are read, and no row is kept.
+    """
+
+    table: Readable
+
+    def __arrow_c_schema__(self) -> object:
+        return self.table.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        with reaching(self.table.path):
+            rows = self.table.batches(self.table.schema.names)
+        return rows.__arrow_c_stream__(requested_schema)
 
 
 def quoted(name: str) -> str:

@@ -220,7 +220,7 @@ class _Table:
         return merged
 
 
-# Tables that ask for more than we know, deletion vectors for one, get their files by `deltalake`,
+# Tables that ask for more than we know, mapped columns for one, get their files by `deltalake`,
 # which knows what each feature asks of a writer. The price is a load of the table's state at every
 # commit, and two commits where columns change.
 

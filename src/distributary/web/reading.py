@@ -21,7 +21,7 @@ from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
-from distributary.observe.rows import TableSummary
+from distributary.observe.rows import TableKey, TableSummary
 from distributary.observe.status import (
     Live,
     PipelineStatus,
@@ -254,7 +254,7 @@ class Reading:
             ends = {each.name: each.as_of for each in self.status().pipelines}
             now = datetime.now(UTC)
             return tuple(
-                assess(t, as_of=ends.get(t.pipeline) or now, loss=losses.get(t.table))
+                assess(t, as_of=ends.get(t.pipeline) or now, loss=losses.get(t.key))
                 for t in self.tables()
             )
 
@@ -285,7 +285,7 @@ class Reading:
         self.require()
         return self._memo.get(("letters", key), self._letter_versions(), make)
 
-    def _losses(self) -> dict[str, Loss]:
+    def _losses(self) -> dict[TableKey, Loss]:
         """Tables that are gone or behind: no version of the ledger tells of that."""
         if self.version("tables") < (0, 0):
             return {}

@@ -135,11 +135,6 @@ class JavaService(ABC):
         )
 
 
-_SETTINGS = Path("kafka", "server.properties")
-_DATA = Path("kafka", "data")
-_WORDS = Path("kafka", "format.words")
-
-
 @dataclass(frozen=True, slots=True)
 class Broker(JavaService):
     """Kafka: one node that is its own controller, with settings for one person."""
@@ -149,6 +144,8 @@ class Broker(JavaService):
     other_ports = ("controller",)
     listeners: ClassVar[Mapping[str, str]] = {"PLAINTEXT": "kafka"}
     """The name of a port for every protocol that clients may speak."""
+    cluster: ClassVar[str] = ""
+    """The id of the cluster that it is made for; empty: one of its own."""
 
     @property
     def address(self) -> str:
@@ -161,6 +158,7 @@ class Broker(JavaService):
         open_to = [f"{name}://{HOST}:{self.ports[port]}" for name, port in self.listeners.items()]
         protocols = [f"{name}:{name}" for name in self.listeners]
         return _properties("broker") | {
+            "log.dirs": str(self._home("data")),
             "controller.quorum.voters": f"1@{controller}",
             "listeners": ",".join([*open_to, f"CONTROLLER://{controller}"]),
             "advertised.listeners": ",".join(open_to),
@@ -173,22 +171,27 @@ class Broker(JavaService):
 
     def prepare(self, java: Java, artifacts: Artifacts) -> None:
         """Write the settings; the first time, make the log and the users."""
-        path = self.folder / _SETTINGS
+        path = self.folder / self._home("server.properties")
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_private(path, [f"{key}={value}" for key, value in self.settings().items()])
-        if not (self.folder / _DATA / "meta.properties").is_file():
+        if not (self.folder / self._home("data", "meta.properties")).is_file():
             self._format(java, artifacts)
 
+    def _home(self, *names: str) -> Path:
+        return Path(self.name, *names)
+
     def _format(self, java: Java, artifacts: Artifacts) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        own = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = self.cluster or own
         words = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
         # everybody on the machine can read a command line
-        told = self.folder / _WORDS
-        _write_private(told, [*words, "-c", str(_SETTINGS), *self.users()])
+        told = self.folder / self._home("format.words")
+        settings = str(self._home("server.properties"))
+        _write_private(told, [*words, "-c", settings, *self.users()])
         flags = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         try:
             ended = subprocess.run(  # noqa: S603 - Java, with arguments of this package
-                [str(java.path), *flags, *_class_path(artifacts), f"@{_WORDS}"],
+                [str(java.path), *flags, *_class_path(artifacts), f"@{self._home('format.words')}"],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -208,7 +211,7 @@ class Broker(JavaService):
         return SetupError(
             "the folder of the Kafka broker could not be made",
             code=ErrorCode.SERVICE_FAILED,
-            where=str(self.folder / _DATA),
+            where=str(self.folder / self._home("data")),
             evidence=evidence,
             next_step="distributary dev down --wipe, then distributary dev up",
         )
@@ -221,7 +224,7 @@ class Broker(JavaService):
             f"-Ddistributary.log={self.log.relative_to(self.folder)}",
             "-Ddistributary.log.level=INFO",
             *_class_path(artifacts),
-            *("kafka.Kafka", str(_SETTINGS)),
+            *("kafka.Kafka", str(self._home("server.properties"))),
         ]
 
     def answers(self) -> bool:

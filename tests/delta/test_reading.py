@@ -1,0 +1,109 @@
+"""Rows that are looked for are found, whatever a log says or does not say about its files."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributary.delta.columns import fields_of
+from distributary.delta.commit import Change, rewrite_files, write_rows
+from distributary.delta.log import snapshot_of
+from distributary.delta.tables import dataset, read_rows
+from distributary.model.table import Column
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64()),
+        pa.field("f", pa.float64()),
+        pa.field("t", pa.string()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("b", pa.binary()),
+        pa.field("flag", pa.bool_()),
+        pa.field("s", pa.struct([pa.field("x", pa.int64())])),
+        pa.field("a.b", pa.int32()),
+    ]
+)
+VALUES: dict[str, list[Any]] = {
+    "n": [None, 0, 1, 2, -(2**62)],
+    "f": [None, 0.0, 1.5, float("inf")],
+    "t": [None, "", "z", "x" * 70, "\U0001f600"],
+    "at": [None, NOON, NOON + timedelta(microseconds=1), NOON + timedelta(days=1)],
+    "b": [None, b"", b"q"],
+    "flag": [None, True, False],
+    "s": [None, {"x": 1}],
+    "a.b": [None, 1, 2],
+}
+ROWS = st.fixed_dictionaries({name: st.sampled_from(some) for name, some in VALUES.items()})
+FILES = st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def ours(folder: Path, files: list[list[dict[str, Any]]]) -> None:
+    columns = [Column(field.name, field.type) for field in SCHEMA]
+    for rows in files:
+        written = write_rows(pa.Table.from_pylist(rows, schema=SCHEMA), str(folder))
+        before = snapshot_of(str(folder))
+        fields = fields_of(columns) if before is None else None
+        rewrite_files(str(folder), before, Change("WRITE", "t", fields=fields, added=[written]))
+
+
+def others(folder: Path, files: list[list[dict[str, Any]]]) -> None:
+    for rows in files:
+        write_deltalake(folder, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
+
+
+def partitioned(folder: Path, files: list[list[dict[str, Any]]]) -> None:
+    for rows in files:
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        write_deltalake(folder, table, mode="append", partition_by=["n", "t"])
+
+
+@pytest.mark.parametrize("write", [ours, others, partitioned], ids=lambda write: write.__name__)
+@given(files=FILES)
+@settings(max_examples=25)
+def test_every_value_is_found_wherever_it_is(write: Any, files: list[list[dict[str, Any]]]) -> None:
+    if write is partitioned:
+        # nobody tells an empty text from none in the name of a folder
+        files = [[row | {"t": row["t"] or None} for row in rows] for rows in files]
+    every = [row for rows in files for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), files)
+        table = DeltaTable(folder)
+        engine = duckdb.connect()
+        engine.register("t", dataset(table))
+        for name, values in VALUES.items():
+            if name == "s":
+                continue
+            for value in values:
+                found = sum(row[name] == value for row in every)
+                here = pc.field(name)
+                where = (
+                    here.is_null()
+                    if value is None
+                    else here == pa.scalar(value, SCHEMA.field(name).type)
+                )
+                assert read_rows(table, where=where).num_rows == found, (name, value)
+                sql = f'select count(*) from t where "{name}" is not distinct from ?'
+                assert engine.execute(sql, [value]).fetchall() == [(found,)], (name, value)
+        inside = sum(row["s"] is not None for row in every)
+        assert read_rows(table, where=pc.field("s", "x") == 1).num_rows == inside
+        engine.close()
+
+
+def test_files_that_cannot_hold_it_are_not_read(tmp_path: Path) -> None:
+    rows = {name: None for name in VALUES}
+    ours(tmp_path, [[rows | {"n": 1}], [rows | {"n": 2}], [rows | {"n": 3}, rows]])
+    files = dataset(DeltaTable(tmp_path))
+    assert files is not None
+    assert len(list(files.get_fragments(filter=pc.field("n") == 2))) == 1
+    assert len(list(files.get_fragments(filter=pc.field("n").is_null()))) == 1
