@@ -541,7 +541,7 @@ def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, st
         return list(pool.map(store.fetch, names))
 
 
-_WANTED = {
+_WANTED: dict[str, Sequence[str]] = {
     "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
     "remove": ("path", "deletionTimestamp", "deletionVector"),
     "metaData": (
@@ -557,7 +557,7 @@ _WANTED = {
     "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
     "txn": ("appId", "version"),
 }
-_SIDECAR = {"sidecar": ("path", "sizeInBytes")}
+_SIDECAR: dict[str, Sequence[str]] = {"sidecar": ("path", "sizeInBytes")}
 _MAPS = ("partitionValues", "configuration", "options")
 
 
