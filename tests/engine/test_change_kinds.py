@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType
 from distributary.model.manifest import Counts
+from distributary.observe.health import with_measures
+from distributary.observe.verify import check_table, written_tables
+from distributary.operations.query import Questions
 from tests.decode.datastream_samples import COLUMNS, TS, event
 from tests.engine.change_lakes import Feed, events_left
 
@@ -304,3 +307,38 @@ def test_the_catalog_has_the_tables_that_are_there(tmp_path: Path, spark: SparkS
         expected = {"shop_orders", "shop_orders_history", "shop_orders_log", "shop_visits_log"}
         assert listed == {name for name in expected if log == "true" or name[-4:] != "_log"}
         assert spark.sql(f"SELECT id FROM {database}.shop_orders").collect()[0][0] == 1
+
+
+def test_rows_leave_a_large_file_by_a_vector(tmp_path: Path, spark: SparkSession) -> None:
+    feed, count = Feed(tmp_path), 40_000
+    text, other = "x" * 500, "y" * 500
+    # more than what a merge takes for a small file
+    feed.put_events("a", [event(n, payload={"id": n, "val": text}) for n in range(count)])
+    run(feed, spark, cdc=", deletes_as: vectors")
+    table = feed.lake / "shop_orders"
+    assert not list(table.glob("*.bin"))
+    later = {"source_timestamp": TS + 1000}
+    gone = {"change_type": "DELETE", "is_deleted": True}
+    changes = [event(count + n, payload={"id": n, "val": other}, **later) for n in range(0, 40, 2)]
+    changes += [
+        event(2 * count + n, payload={"id": n, "val": text}, metadata=gone, **later)
+        for n in range(1, 40, 2)
+    ]
+    feed.put_events("b", changes)
+    run(feed, spark, cdc=", deletes_as: vectors")
+    assert len(list(table.glob("deletion_vector_*.bin"))) == 1
+    questions = Questions(str(feed.lake))
+    sql = "select val[1], count(*) as n from shop_orders group by 1 order by 1"
+    with questions.ask(sql) as answer:
+        assert list(answer.rows()) == [("x", count - 40), ("y", 20)]
+    frame = spark.read.format("delta").load(str(table))
+    assert sorted(row.id for row in frame.filter("id < 40").select("id").collect()) == [
+        *range(0, 40, 2)
+    ]
+    ledger = feed.pipeline().ledger()
+    known = with_measures(str(feed.lake), ledger.tables("changes"))
+    assert {t.table: t.rows for t in known}["shop_orders"] == count - 20
+    written = written_tables(str(feed.lake), ledger.last_commits(), parked={}, files={})
+    checks = [check_table(each) for each in written]
+    assert [(check.table, check.findings) for check in checks if check.findings] == []
+    assert {"shop_orders", "shop_orders_log"} <= {check.table for check in checks}
