@@ -146,9 +146,21 @@ def begin_session(settings: SparkSettings, *, app_name: str) -> Future[SparkSess
             begun.set_result(spark_session(settings, app_name=app_name))
         except BaseException as error:
             begun.set_exception(error)
+            return
+        _start_workers(begun.result())
 
     threading.Thread(target=start, name="distributary-spark", daemon=True).start()
     return begun
+
+
+def _start_workers(session: SparkSession) -> None:
+    """Have the Python workers of a local master start now, while the driver looks what to read."""
+    # whatever is wrong with them the first batch will say
+    with suppress(PySparkException, Py4JError, OSError):
+        context = session.sparkContext
+        if context.master.startswith("local"):
+            count = context.defaultParallelism
+            context.parallelize(range(count), count).foreachPartition(lambda numbers: None)
 
 
 def new_log_file() -> Path:
