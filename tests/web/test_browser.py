@@ -382,3 +382,24 @@ def test_a_table_of_change_data_shows_its_events_by_commit(
     shown.open(f"{served.url}/")
     shown.shoot("change-data-overview")
     assert shown.errors == []
+
+
+def test_what_has_ended_fills_its_charts(page_of_busy: Running, look: Look) -> None:
+    shown = look()
+    shown.open(f"{page_of_busy.url}/?window=all")
+    filled = """() => {
+        const box = document.querySelector(".plot svg .line").getBBox();
+        return (box.x + box.width) / document.querySelector(".plot svg").clientWidth;
+    }"""
+    assert shown.page.evaluate(filled) > 0.9
+    assert shown.errors == []
+
+
+def test_commands_can_be_pasted_anywhere(page_of_busy: Running, look: Look) -> None:
+    shown, lake = look(), page_of_busy.get("/api/overview")["lake"]
+    shown.open(f"{page_of_busy.url}/query")
+    expect(shown.page.locator(".page")).to_contain_text(f"distributary query --lake {lake}")
+    letter = page_of_busy.get("/api/dead-letters")["letters"][0]["id"]
+    shown.open(f"{page_of_busy.url}/dead-letters/{letter}")
+    expect(shown.page.locator(".page")).to_contain_text(f"dlq show {letter} --lake {lake}")
+    assert shown.errors == []

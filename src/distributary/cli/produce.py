@@ -622,4 +622,6 @@ def _draw_changes(paper: Paper, sent: CdcSent, about: dict[str, Any]) -> None:
         paper.line(f"  {counted(sent.files, 'file')}, {late} of them late; {noise} without events")
     if sent.duplicates:
         paper.line(f"  {number(sent.duplicates)} came again, byte by byte")
-    paper.line(f"  rows in the end: {tally(sent.rows)}")
+    # a key is a list in JSON: database, schema and table
+    rows = {".".join(filter(None, json.loads(key))): count for key, count in sent.rows.items()}
+    paper.line(f"  rows in the end: {tally(rows)}")

@@ -272,21 +272,21 @@ def _behind(known: WrittenTable, table: _Opened) -> list[Finding]:
             lacking.append(f"{who}: the table {has}, settled is batch {commit.required}")
     if not lacking:
         return []
-    what = "the table is behind what was settled"
+    what = "the table lacks batches that were written to it"
     return [Finding("behind", what, "; ".join(lacking[:_SHOWN]), _way_out(known))]
 
 
 def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> list[Finding]:
     found = []
     if gone:
-        what = f"{len(gone):,} files that its log names are gone"
+        what = f"files that its log names and that are gone: {len(gone):,}"
         step = (
             "put them back from a copy (a VACUUM with a short retention may have taken them), or "
             f"take them out of its log with FSCK REPAIR TABLE; then `{known.accept}`"
         )
         found.append(Finding("file_missing", what, ", ".join(gone[:_SHOWN]), step))
     if changed:
-        what = f"{len(changed):,} files have another size than its log says"
+        what = f"files of another size than its log says: {len(changed):,}"
         step = "put them back from a copy"
         found.append(Finding("file_changed", what, ", ".join(changed[:_SHOWN]), step))
     return found
@@ -328,17 +328,17 @@ def _explained(
         notes.append(f"rows removed by maintenance: {_described(upkeep)}")
     if unknown:
         names = ", ".join(sorted({pipeline_of(commit.app_id) for commit in unknown})[:_SHOWN])
-        notes.append(f"{len(unknown):,} commits of which the ledger has no word, by {names}")
+        notes.append(f"commits that the ledger does not know: {len(unknown):,}, by {names}")
     findings = []
     if foreign:
-        what = f"{len(foreign):,} commits of others have changed its rows"
+        what = f"commits of others that changed its rows: {len(foreign):,}"
         step = f"ask who did it; if it was meant to be, `{known.accept}` takes it as it is"
         findings.append(Finding("foreign", what, _described(foreign), step))
     effects = [c.rows for c in (*under_way, *upkeep, *unknown, *foreign)]
     left = difference - sum(effect or 0 for effect in effects)
     if None not in effects and left:
         if letters and not past.complete and left < 0:
-            notes.append(f"{-left:,} letters fewer: `maintain` removes those that are done with")
+            notes.append(f"dead letters that were done with, removed by `maintain`: {-left:,}")
         else:
             findings.append(_unexplained(known, left, past))
     return check.with_more(findings=findings, notes=notes)
@@ -361,7 +361,7 @@ def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Findi
         evidence += [f"the commit of version {', '.join(blank)} is an empty file"] if blank else []
         if not past.complete:
             evidence.append("older commits are no longer in its log, so who did it is not known")
-    what = f"{abs(left):,} rows {'are missing' if left < 0 else 'too many'}"
+    what = f"{'missing' if left < 0 else 'surplus'} rows: {abs(left):,}"
     step = f"`distributary verify {known.table} --deep` says which; {_way_out(known)}"
     return Finding("rows", what, "; ".join(evidence), step)
 

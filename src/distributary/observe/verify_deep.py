@@ -139,7 +139,7 @@ class Comparison:
             f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
             for n in unlike[:_EXAMPLES]
         )
-        what = "batches have other rows in the table than were written"
+        what = "batches with other rows in the table than were written"
         findings = _finding("batch_counts", what, (len(unlike), told), _step(known))
         return check.with_more(compared=["counts per batch"], findings=findings)
 
@@ -163,7 +163,7 @@ class Comparison:
                 WHERE c.t = d.t AND c.p = d.p AND d.o >= c.low AND d.o < c.high)) END
             """  # noqa: S608
         )
-        what = "records are in it more than once"
+        what = "records that are in it more than once"
         findings = _finding("duplicates", what, doubled, _step(known))
         return check.with_more(compared=["doubled coordinates"], findings=findings)
 
@@ -184,7 +184,7 @@ class Comparison:
                             WHERE c.t = x.t AND c.p = x.p AND x.o >= c.low AND x.o < c.high)
             """  # noqa: S608
         )
-        what = "rows are of records that no settled batch has read"
+        what = "rows of records that no finished batch has read"
         findings = _finding("outside", what, outside, _step(known))
         return check.with_more(compared=["ranges that were read"], findings=findings)
 
@@ -222,7 +222,7 @@ class Comparison:
             {self._not_waiting(bronze)}
             """  # noqa: S608
         )
-        what = f"rows are of records that {bronze.table} does not have"
+        what = f"rows of records that {bronze.table} does not have"
         step = f"`distributary verify {bronze.table} --deep` says whether bronze lost them"
         return _finding("extra", what, extra, step)
 
@@ -264,10 +264,10 @@ class Comparison:
         sizes = (self._ask(f"SELECT count(*) FROM {k.name}")[0][0] for k in kept if k)  # noqa: S608
         expired = sum(t.rows or 0 for t in letters) - sum(sizes)
         if 0 < lost[0] <= expired:
-            told = f"{lost[0]:,} records are in {bronze.table} only"
+            told = f"records that are in {bronze.table} only: {lost[0]:,}"
             by = f"dead letters that `maintain` has removed since ({expired:,}) may be them"
             return check.with_more(notes=[f"{told}: {by}"])
-        what = f"records of {bronze.table} are neither in it nor dead letters"
+        what = f"records of {bronze.table} that are neither in it nor dead letters"
         return check.with_more(findings=_finding("lost", what, lost, _step(known)))
 
     def _same_type(self, known: WrittenTable) -> Iterator[str]:
@@ -324,7 +324,7 @@ class Comparison:
 def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[Finding]:
     """What is wrong, where there is something: how often, and the first examples."""
     count, examples = found
-    return [Finding(kind, f"{count:,} {what}", examples, step)] if count else []
+    return [Finding(kind, f"{what}: {count:,}", examples, step)] if count else []
 
 
 @contextmanager
