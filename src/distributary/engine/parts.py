@@ -155,8 +155,9 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
     hidden = config.cdc is not None and not config.cdc.log
     if config.tables.publisher == "spark" and spark is not None and not hidden:
         catalog = config.lake.registered_in
-        known = isinstance(catalog, SparkCatalog | HiveCatalog)
-        return SparkPublisher(spark, schema=catalog.names if known else ())
+        if isinstance(catalog, SparkCatalog | HiveCatalog):
+            return SparkPublisher(spark, schema=catalog.names)
+        return SparkPublisher(spark)
     return direct
 
 
