@@ -56,9 +56,10 @@ java: $(STAMP)
 connectors: java ## Fetch the JVM connectors into the user's cache (once)
 	@$(BIN)/python -m distributary.spark.jars
 
-services: java ## Fetch Kafka, the registry and Debezium into the user's cache (once)
+services: java ## Fetch Kafka, the registry, Debezium and Iceberg's catalog into the user's cache (once)
 	@$(BIN)/python -m distributary.lab.services.servers
 	@$(BIN)/python -m tests.services.debezium
+	@$(BIN)/python -m tests.services.iceberg
 
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)

@@ -5,10 +5,12 @@ Ours keeps the log of all changes and merges it; Spark's side only merges. Both 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,8 @@ from benchmarks.engine import DRIVER_MEMORY, MASTER, Watch, bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.engine.pipeline import Pipeline
 from distributary.spark.session import spark_session
+from distributary.store.base import at, introduce, is_remote, options_of
+from tests.services.stores import StoreServer
 
 _THREADS = 8
 
@@ -40,25 +44,41 @@ def direct_case(order: Order) -> Row:
     """Our engine: files appear in the folder that it watches, batch after batch."""
     folders = ["backfill", *(f"changes-{batch}" for batch in range(order.all_batches))]
     batches = changes_ingested(order, folders, name="direct", form="avro")
-    _expect(order, lambda table: order.root / "direct" / table)
+    expect_rows(order, str(order.root / "direct"))
     # the first one brings the rows that there are before any change
     return summarised(batches[1:], warm=order.warm)
 
 
 def changes_ingested(
-    order: Order, folders: Sequence[str], *, name: str, form: str, master: str = MASTER
+    order: Order,
+    folders: Sequence[str],
+    *,
+    name: str,
+    form: str,
+    master: str = MASTER,
+    conf: Mapping[str, str] = MappingProxyType({}),
+    bucket: StoreServer | None = None,
 ) -> list[dict[str, Any]]:
-    """Files of these folders appear one folder after the other; what each of them took."""
-    watched = order.root / f"{name}-files"
+    """Files of these folders appear one folder after the other; what each of them took.
+
+    They, and the lake, are in a bucket if one is given.
+    """
+    watched = str(order.root / f"{name}-files")
+    place, lake = f"path: {watched}", f"path: {order.root}/{name}"
+    if bucket is not None:
+        watched = f"{bucket.address}/{name}-files"
+        place = f"discovery: discovery-bucket, bucket: {bucket.address}, path: {name}-files"
+        lake = f"path: {bucket.address}/{name}, storage_options: {json.dumps(bucket.options)}"
+        introduce(bucket.address, bucket.options)
     file = order.root / f"{name}.yaml"
     file.write_text(
         f"""\
 name: bench-changes
-source: {{type: files, path: {watched}, format: {form}, max_files_per_batch: 100000, settle: 0s}}
+source: {{type: files, {place}, format: {form}, max_files_per_batch: 100000, settle: 0s}}
 cdc: {{format: datastream}}
 tables: {{each: "{{table}}"}}
-lake: {{path: {order.root}/{name}}}
-spark: {{master: "{master}", driver_memory: {DRIVER_MEMORY}}}
+lake: {{{lake}}}
+spark: {{master: "{master}", driver_memory: {DRIVER_MEMORY}, conf: {json.dumps(dict(conf))}}}
 """
     )
     spark = spark_session(Pipeline.load(file).spark_settings(), app_name="changes")
@@ -88,7 +108,7 @@ def spark_case(order: Order) -> Row:
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda t, f=folder: _merge(spark, f, lake, t), size.tables))
         batches.append(figures)
-    _expect(order, lambda table: lake / table)
+    expect_rows(order, str(lake))
     return summarised(batches, warm=1)
 
 
@@ -122,10 +142,14 @@ def _merge(spark: SparkSession, folder: Path, lake: Path, table: str) -> None:
     )
 
 
-def _appear(made: Path, watched: Path) -> None:
+def _appear(made: Path, watched: str) -> None:
     """Files are moved into place, as their writer would do it."""
     for path in sorted(made.rglob("bench_*")):
-        target = watched / path.relative_to(made)
+        name = path.relative_to(made)
+        if is_remote(watched):
+            at(made).copy(str(name), to=at(watched))
+            continue
+        target = Path(watched) / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.hardlink_to(path)
 
@@ -139,11 +163,11 @@ def _zeros(count: int) -> pa.Array:
     return pa.repeat(pa.scalar(0, pa.int64()), count)
 
 
-def _expect(order: Order, where: Any) -> None:
+def expect_rows(order: Order, lake: str) -> None:
     """A side that lost rows would be no comparison."""
     size: Size = size_of(order.tables)
     for table in size.tables:
-        found = DeltaTable(str(where(table))).count()
+        found = DeltaTable(f"{lake}/{table}", storage_options=options_of(lake)).count()
         if found != size.rows_after(order.all_batches):
             raise AssertionError(f"{table} has {found} rows")
 

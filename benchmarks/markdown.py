@@ -19,6 +19,8 @@ from benchmarks.report import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/howto/tune.md")
+_KEPT = ("apart.json", "latest.json")
+"""Runs whose figures stand in documents: of what both measured, those of the later one here."""
 _NONE = "not measured"
 _BLOCK = re.compile(r"(<!-- bench: ([a-z]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
@@ -43,6 +45,12 @@ _CORE = {
     "changes": "changes from files, log and merge",
 }
 
+
+_APART = {"apart": "small protobuf", "apart-changes": "changes from files, log and merge"}
+_PLACES = {
+    "one-machine": "one machine, a disk",
+    "nothing-shared": "two workers, nothing shared, a bucket",
+}
 
 _BATCH: Mapping[str, Callable[[Row], str]] = {
     "rows/s": lambda row: _rounded(row["rows_per_second"]),
@@ -73,9 +81,18 @@ def blocks(found: Mapping[str, Any]) -> dict[str, str]:
         "changes": _changes(_of(rows, "changes")),
         "age": _age(_of(rows, "age")),
         "cluster": _cluster(_of(rows, "cluster")),
+        "apart": _apart([row for suite in _APART for row in _of(rows, suite)]),
         "core": _core([row for suite in _CORE for row in _of(rows, suite)]),
     }
     return {name: text for name, text in tables.items() if text.count("\n") != 1}
+
+
+def kept() -> dict[str, str]:
+    """The tables of the runs that are kept."""
+    known: dict[str, str] = {}
+    for name in _KEPT:
+        known |= blocks(json.loads((RESULTS / name).read_text()))
+    return known
 
 
 def written(text: str, known: Mapping[str, str]) -> str:
@@ -87,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.markdown")
     parser.add_argument("--check", action="store_true", help="change nothing, fail if it would")
     check = parser.parse_args().check
-    known = blocks(json.loads((RESULTS / "latest.json").read_text()))
+    known = kept()
     stale = []
     for name in DOCUMENTS:
         before = (ROOT / name).read_text()
@@ -193,6 +210,18 @@ def _cluster(rows: Sequence[Row]) -> str:
         {
             "workers": lambda row: row["case"].replace("-", " "),
             **_BATCH,
+        },
+    )
+
+
+def _apart(rows: Sequence[Row]) -> str:
+    return _each(
+        rows,
+        {
+            "records": lambda row: f"{_APART[row['suite']]}, {row['tables']} tables",
+            "where": lambda row: _PLACES[row["case"]],
+            **{title: _BATCH[title] for title in ("rows/s", "seconds a batch")},
+            "CPU seconds": lambda row: f"{row['cpu_seconds']:.1f}",
         },
     )
 

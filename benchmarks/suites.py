@@ -37,6 +37,8 @@ SUITES = {
         startup.SUITE,
         age.SUITE,
         cluster.SUITE,
+        cluster.APART_SUITE,
+        cluster.APART_CHANGES_SUITE,
         sizes.SUITE,
         exchange.SUITE,
         events.SUITE,

@@ -20,7 +20,10 @@ DEV_LOCK = ROOT / "requirements-dev.lock"
 LOCKS = pytest.mark.parametrize("path", [LOCK, BUILD_LOCK, DEV_LOCK], ids=lambda p: p.name)
 JVM_LOCKS = pytest.mark.parametrize(
     "folder",
-    [SOURCE / "spark/jvm", SOURCE / "lab/services/jvm", ROOT / "tests/services/jvm_connect"],
+    [
+        *(SOURCE / "spark/jvm", SOURCE / "lab/services/jvm"),
+        *(ROOT / "tests/services/jvm_connect", ROOT / "tests/services/jvm_iceberg"),
+    ],
     ids=lambda folder: folder.name,
 )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

@@ -17,7 +17,6 @@ from distributary.catalog.base import (
     TableCatalog,
     entry_of,
     location_of,
-    same_place,
     text_type,
 )
 from distributary.catalog.glue import GlueTables
@@ -25,6 +24,7 @@ from distributary.catalog.spark import SessionCatalog
 from distributary.catalog.unity import UnityTables
 from distributary.config.catalog import Catalog
 from distributary.errors import CatalogError, CatalogUnavailableError, ErrorCode
+from distributary.store.base import same_place
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
 from tests.services.shared import unique as unique_name
 from tests.source.s3_server import KEYS, S3Server, s3_server

@@ -156,7 +156,7 @@ def test_doctor_looks_at_a_folder_of_files(own_folder: Path, cli: Cli) -> None:
     assert found() == ("warn", f"{files} has 1 file, and none of them is read")
     (minute / "a\x1b[31m.jsonl").write_bytes(b"{}\n")
     state, text = found()
-    assert (state, "1 file, 3 bytes" in text, "\x1b" in text) == ("pass", True, False)
+    assert (state, "1 file, 3 Bytes" in text, "\x1b" in text) == ("pass", True, False)
     assert not (own_folder / "lake").exists()
 
 

@@ -207,23 +207,66 @@ print("left", spark.sql("SHOW TABLES IN games").count())
 """
 
 
+def in_derby(folder: Path) -> str:
+    """The settings of a Hive metastore that one process at a time can open."""
+    store = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+    return f"""spark:
+  conf:
+    spark.hadoop.javax.jdo.option.ConnectionURL: "{store}"
+    spark.sql.warehouse.dir: "{folder}/warehouse"
+    spark.driver.extraJavaOptions: "-Dderby.stream.error.file=/dev/null"
+"""
+
+
+def process(*command: str, ends: int = 0, **variables: str) -> str:
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | variables
+    )
+    assert done.returncode == ends, done.stderr[-3000:]
+    return done.stdout
+
+
+_MANAGE = """
+import sys
+from distributary.engine.pipeline import Pipeline
+pipeline = Pipeline.load(sys.argv[1])
+spark = pipeline.session()
+spark.sql(f"CREATE SCHEMA IF NOT EXISTS games LOCATION '{pipeline.config.lake.address}'")
+spark.sql(f"CREATE TABLE IF NOT EXISTS games.{sys.argv[2]} (owner STRING) USING delta")
+told = spark.sql(f"DESCRIBE TABLE EXTENDED games.{sys.argv[2]}").collect()
+print(next(row["data_type"] for row in told if row["col_name"] == "Type"))
+"""
+
+
+@pytest.mark.slow
+def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Path) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
+    table = f"silver_{games.plan.names[0]}"
+    file = with_catalog(
+        games,
+        "{type: hive, schema: games}",
+        tables='{each: "silver_{type}", publisher: spark}',
+        extra=in_derby(tmp_path),
+    )
+    manage = (sys.executable, "-c", _MANAGE, str(file), table)
+    run = (sys.executable, "-m", "distributary", "run", str(file), "--json")
+    assert process(*manage).split() == ["MANAGED"]
+    games.send_round()
+    # all tables have the batch, nobody has written that down
+    process(*run, ends=-9, **{KILL: f"{Moment.BEFORE_SETTLE}:0"})
+    games.send_round()
+    assert json.loads(process(*run))["catalog"]["problems"] == []
+    games.assert_each_record_once()
+    told = process(sys.executable, "-c", _QUERY, str(file), table).split()
+    assert told[:2] == [table, "10"]
+    assert {"owner", f"col_{games.plan.names[0]}_1"} <= set(told[2].split(","))
+    assert process(*manage).split() == ["MANAGED"]
+
+
 @pytest.mark.slow
 def test_a_hive_metastore_has_the_tables_for_every_session(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
-    store = f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true"
-    extra = f"""spark:
-  conf:
-    spark.hadoop.javax.jdo.option.ConnectionURL: "{store}"
-    spark.sql.warehouse.dir: "{tmp_path}/warehouse"
-    spark.driver.extraJavaOptions: "-Dderby.stream.error.file=/dev/null"
-"""
-    file = with_catalog(games, "{type: hive, schema: games}", extra=extra)
-
-    def process(*command: str) -> str:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
+    file = with_catalog(games, "{type: hive, schema: games}", extra=in_derby(tmp_path))
     for _ in range(2):
         games.send_round()
         run = json.loads(process(sys.executable, "-m", "distributary", "run", str(file), "--json"))

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.catalog.base import Entry, same_place
+from distributary.catalog.base import Entry
 from distributary.catalog.spark import SessionCatalog
 from distributary.cli.doctor import tables_with_expiring_marks
 from distributary.config.catalog import SparkCatalog
@@ -27,6 +27,7 @@ from distributary.operations.proposed import preview
 from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.operations.replay import LANE, replay
 from distributary.publish.parquet import ParquetPublisher, format_of
+from distributary.store.base import same_place
 from tests.engine.lakes import Games
 from tests.engine.test_crashes import SMALL, run
 

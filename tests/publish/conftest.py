@@ -6,10 +6,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from distributary.config.lake import Lake
@@ -27,6 +29,7 @@ from distributary.store.bucket import Bucket
 from distributary.store.disk import Disk
 from tests.publish import staged
 from tests.publish.staged import Read, in_order, read_everywhere, read_folder, read_iceberg
+from tests.services.iceberg import rest_catalog
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 if TYPE_CHECKING:
@@ -40,7 +43,9 @@ WAYS = [
     "parquet",
     "parquet-bucket",
     "iceberg",
+    pytest.param("iceberg-rest", marks=pytest.mark.services),
     pytest.param("spark", marks=pytest.mark.spark),
+    pytest.param("spark-named", marks=pytest.mark.spark),
 ]
 
 
@@ -156,10 +161,25 @@ def server() -> Iterator[S3Server]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def rest_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A REST catalog by Iceberg's own code."""
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as address:
+        yield address
+
+
+@pytest.fixture
+def rest_lake(tmp_path: Path, rest_address: str) -> Lake:
+    """A lake whose Iceberg tables are in that catalog, in a namespace of their own."""
+    catalog = {"type": "rest", "uri": rest_address, "namespace": f"n{uuid.uuid4().hex}"}
+    return Lake.model_validate({"path": str(tmp_path), "iceberg": catalog})
+
+
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """The way to commit: by our own log, in a folder one by one or prepared, or in a bucket; by
-    Spark; to folders without a table format, on a disk and in a bucket; and by pyiceberg."""
+    Spark, to a path or to a catalog's name; to folders without a table format, on a disk and in a
+    bucket; and by pyiceberg, with a catalog in a file and with one that is a server."""
     return str(request.param)
 
 
@@ -186,6 +206,9 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
         return ParquetPublisher
     if way == "iceberg":
         return lambda: IcebergPublisher(Lake(path=str(tmp_path)))
+    if way == "iceberg-rest":
+        lake: Lake = request.getfixturevalue("rest_lake")
+        return lambda: IcebergPublisher(lake)
     if way == "direct-prepared":
         return PreparedPublisher
     if way == "direct":
@@ -200,7 +223,24 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     from distributary.publish.spark import SparkPublisher
 
     spark: SparkSession = request.getfixturevalue("spark")
-    return lambda: SparkPublisher(spark)
+    if way == "spark":
+        return lambda: SparkPublisher(spark)
+    schema = f"s{uuid.uuid4().hex}"
+    spark.sql(f"CREATE SCHEMA {schema}")
+
+    class NamedPublisher(SparkPublisher):
+        """Writes tables by their names, which they get as soon as they are there."""
+
+        def publish(self, entry: TableEntry, mark: Mark) -> Published:
+            path = entry.table.path.replace("\\", "\\\\").replace("'", "\\'")
+            if (Path(entry.table.path) / "_delta_log" / f"{0:020d}.json").exists():
+                spark.sql(
+                    f"CREATE TABLE IF NOT EXISTS {schema}.`{entry.table.name}` "
+                    f"USING delta LOCATION '{path}'"
+                )
+            return super().publish(entry, mark)
+
+    return lambda: NamedPublisher(spark, schema=(schema,))
 
 
 @pytest.fixture
@@ -215,7 +255,9 @@ def read(way: str, request: pytest.FixtureRequest) -> Read:
         return read_folder
     if way == "iceberg":
         return read_iceberg
-    if way != "spark":
+    if way == "iceberg-rest":
+        return partial(read_iceberg, lake=request.getfixturevalue("rest_lake"))
+    if not way.startswith("spark"):
         return read_everywhere
     return read_with_spark(request.getfixturevalue("spark"))
 
@@ -255,10 +297,13 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lose(parquet, "create_commit")
     elif way == "iceberg":
         lose(SqlCatalog, "commit_table")
+    elif way == "iceberg-rest":
+        lose(RestCatalog, "commit_table")
     else:
-        from pyspark.sql import DataFrameWriter
+        from pyspark.sql import DataFrameWriter, DataFrameWriterV2
 
         lose(DataFrameWriter, "save")
+        lose(DataFrameWriterV2, "append")
     return lost
 
 

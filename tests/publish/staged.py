@@ -141,12 +141,16 @@ def read_folder(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
     return in_order(rows)
 
 
-def read_iceberg(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
+def read_iceberg(
+    path: str, *, polars: bool = True, lake: Lake | None = None
+) -> list[dict[str, Any]]:
     """The rows as pyiceberg, DuckDB and Polars see them, which must be the same."""
-    lake = next(p for p in Path(path).parents if Path(layout.iceberg_catalog(str(p))).exists())
-    catalog = open_catalog(Lake(path=str(lake)))
+    if lake is None:
+        own = (p for p in Path(path).parents if Path(layout.iceberg_catalog(str(p))).exists())
+        lake = Lake(path=str(next(own)))
+    catalog = open_catalog(lake)
     try:
-        table = catalog.load_table(("default", Path(path).name))
+        table = catalog.load_table((lake.iceberg_catalog.namespace, Path(path).name))
         rows = table.scan().to_arrow().to_pylist()
         with duckdb.connect() as connection:
             connection.register("seen", table.scan().to_arrow_batch_reader())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,26 @@ from distributary.errors import PublishError
 from distributary.publish.base import Outcome
 from distributary.publish.iceberg import IcebergPublisher, open_catalog, open_iceberg
 from tests.publish.staged import batch_of, mark, numbers, read_iceberg
+from tests.services.iceberg import spark_runtime
+
+_SPARK = """
+import json, sys
+from pyspark.sql import SparkSession
+jar, address, namespace = sys.argv[1:]
+catalog = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": address}
+builder = SparkSession.builder.master("local[1]").config("spark.jars", jar)
+builder = builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+for name, value in catalog.items():
+    builder = builder.config(f"spark.sql.catalog.lake{name}", value)
+spark = builder.getOrCreate()
+for question in (
+    "SELECT n, `a b`.x AS x FROM {} ORDER BY n",
+    "SELECT count(*) AS n FROM {} WHERE n > 5",
+    "SELECT count(*) AS n FROM {}.snapshots",
+):
+    found = spark.sql(question.format(f"lake.{namespace}.chess"))
+    print(json.dumps([row.asDict() for row in found.collect()]))
+"""
 
 
 @pytest.fixture
@@ -120,3 +143,25 @@ def test_a_lake_may_have_any_name(tmp_path: Path, name: str) -> None:
     with open_catalog(Lake(path=str(tmp_path / name))) as opened:
         opened.create_namespace_if_not_exists("default")
     assert (tmp_path / name / "_distributary" / "iceberg.db").is_file()
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_spark_reads_what_a_rest_catalog_has(folder: Path, rest_lake: Lake) -> None:
+    publisher = IcebergPublisher(rest_lake)
+    inner = pa.array([{"x": "old"}, None], pa.struct([("x", pa.string())]))
+    publisher.publish(batch_of(folder, 0, numbers(1, 5)), mark(0))
+    both = pa.table({"n": pa.array([2**40, 6], pa.int64()), "a b": inner})
+    publisher.publish(batch_of(folder, 1, both), mark(1))
+    assert publisher.publish(batch_of(folder, 1, both), mark(1)).outcome is Outcome.SKIPPED
+    settings = rest_lake.iceberg_catalog
+    assert settings.uri is not None
+    words = (str(spark_runtime()), settings.uri.get_secret_value(), settings.namespace)
+    done = subprocess.run(
+        [sys.executable, "-c", _SPARK, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows, later, snapshots = map(json.loads, done.stdout.splitlines())
+    told = {1: None, 5: None, 6: None, 2**40: "old"}
+    assert rows == [{"n": n, "x": x} for n, x in told.items()]
+    assert later == snapshots == [{"n": 2}]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote
 
 from distributary.config.catalog import Catalog
 from distributary.delta.columns import Field, fields_in
@@ -113,19 +112,6 @@ def location_of(path: str, scheme: str | None) -> str:
 def uri_of(location: str) -> str:
     """The address with its scheme, also that of a path."""
     return location if is_remote(location) else Path(location).as_uri()
-
-
-def same_place(one: str | None, other: str) -> bool:
-    """Whether two addresses are of one folder, however they are spelled."""
-    return one is not None and _spelled(one) == _spelled(other)
-
-
-def _spelled(address: str) -> str:
-    # file:/a, file:///a and /a; s3a and s3n are names of Hadoop's for s3
-    plain = address.rstrip("/")
-    if plain.startswith("file:"):
-        return re.sub(r"^file:/+", "/", unquote(plain))
-    return re.sub(r"^s3[an]://", "s3://", plain)
 
 
 def taken(name: str, entry: Entry, found: Found) -> CatalogError:

@@ -564,7 +564,7 @@ _MAPS = ("partitionValues", "configuration", "options")
 def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
     """The actions in one file of a checkpoint, and in those that it names."""
     wanted = {a: n for a, n in _WANTED.items() if files or a not in ("add", "remove")}
-    found = _actions(store, part, wanted | _SIDECAR)
+    found = _actions(store, part, {**wanted, **_SIDECAR})
     beside = _sidecars(found) if files else ()
     return [*found, *(action for each in beside for action in _actions(store, each, wanted))]
 

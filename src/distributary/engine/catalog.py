@@ -26,7 +26,6 @@ from distributary.catalog.base import (
     TableCatalog,
     entry_of,
     location_of,
-    same_place,
     taken,
 )
 from distributary.catalog.glue import GlueTables
@@ -54,6 +53,7 @@ from distributary.observe.events import (
 )
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import CatalogState, Unregistered, write_catalog_state
+from distributary.store.base import same_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

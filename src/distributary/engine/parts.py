@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from distributary.config.catalog import HiveCatalog, SparkCatalog
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
@@ -157,6 +158,9 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
     # a log that is emptied again is nobody's but ours: it needs no features of Spark's
     hidden = config.cdc is not None and not config.cdc.log
     if config.tables.publisher == "spark" and spark is not None and not hidden:
+        catalog = config.lake.registered_in
+        if isinstance(catalog, SparkCatalog | HiveCatalog):
+            return SparkPublisher(spark, schema=catalog.names)
         return SparkPublisher(spark)
     return direct
 

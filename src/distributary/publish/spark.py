@@ -1,6 +1,8 @@
 """Publishes through Delta's Spark writer: slower, and good for every feature a table can have.
 
-The staged files are read back and written again as the table's own files, then removed.
+The staged files are read back and written again as the table's own files, then removed. A table
+that a catalog of the session has under its name is written by that name, so that the catalog takes
+part in the commit; Delta refuses commits by path to tables that only a catalog may commit to.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -36,9 +38,10 @@ from distributary.delta.log import Commit, commit_path, parse_commit
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
-from distributary.model.names import literal_sql
-from distributary.model.table import Column
+from distributary.model.names import literal_sql, quote_sql
+from distributary.model.table import Column, TablePlan
 from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.store.base import same_place
 
 # What Spark's own view of files and Delta tables tells the driver, without a Spark job each.
 
@@ -56,15 +59,23 @@ class SparkTables:
         log = self._jvm.org.apache.spark.sql.delta.DeltaLog
         return TableState(log.forTableWithSnapshot(self._session, path).productElement(1))
 
-    def describe(self, path: str, comment: str) -> None:
-        """Give a table its comment."""
-        self._spark.sql(f"COMMENT ON TABLE {_table(path)} IS {literal_sql(comment)}")
+    def location(self, table: str) -> str | None:
+        """Where a table of this name is, as SQL takes it; None where there is none."""
+        try:
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+        except (PySparkException, Py4JError):
+            return None
+        # the last one: a column may have any name
+        found = [row["data_type"] for row in rows if row["col_name"] == "Location"]
+        return str(found[-1]) if found else None
 
-    def enable_widening(self, path: str) -> None:
+    def describe(self, table: str, comment: str) -> None:
+        """Give a table its comment."""
+        self._spark.sql(f"COMMENT ON TABLE {table} IS {literal_sql(comment)}")
+
+    def enable_widening(self, table: str) -> None:
         """Let the types of a table's columns become wider."""
-        self._spark.sql(
-            f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')"
-        )
+        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')")
 
     def commit(self, path: str, version: int) -> Commit | None:
         """One commit of a table's log, or None if it is not (or no longer) there."""
@@ -169,8 +180,10 @@ _RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
 class SparkPublisher:
     """Appends staged files to Delta tables with Spark, one write per table and batch."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, schema: Sequence[str] = ()) -> None:
+        """`schema` is where the session's catalog has the tables, if it has them."""
         self._spark = spark
+        self._schema = tuple(schema)
         self._tables = SparkTables(spark)
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -226,23 +239,36 @@ class SparkPublisher:
         table = entry.table
         wanted = fields_of(table.columns)
         merged = merge_fields(state.fields() if state.exists else (), wanted)
+        name = self._name_of(table) if state.exists else None
         if merged.widened and not state.can_widen():
-            self._tables.enable_widening(table.path)
+            self._tables.enable_widening(name or _table(table.path))
         told = {**facts(mark), ATTEMPT: attempt}
-        (
-            self._rows(entry, cut_to(merged.fields, wanted))
-            .write.format("delta")
-            .mode("append")
-            .option("mergeSchema", "true")
-            .option("txnAppId", mark.app_id)
-            .option("txnVersion", mark.batch)
-            .option("userMetadata", json.dumps(told))
-            .partitionBy(*table.partition_by)
-            .save(table.path)
-        )
+        options = {
+            "mergeSchema": "true",
+            "txnAppId": mark.app_id,
+            "txnVersion": str(mark.batch),
+            "userMetadata": json.dumps(told),
+        }
+        rows = self._rows(entry, cut_to(merged.fields, wanted))
+        if name is not None:
+            # fails where the table has gone since, and makes no other one
+            rows.writeTo(name).options(**options).append()
+            return
+        writer = rows.write.format("delta").mode("append").options(**options)
+        writer.partitionBy(*table.partition_by).save(table.path)
         if not state.exists and table.comment:
             # the writer has no way to give a new table its comment
-            self._tables.describe(table.path, table.comment)
+            self._tables.describe(_table(table.path), table.comment)
+
+    def _name_of(self, table: TablePlan) -> str | None:
+        """How the catalog calls a table; None where it has none of that name, or one elsewhere.
+
+        Asked for each batch: somebody may have given the name to another table.
+        """
+        if not self._schema:
+            return None
+        name = ".".join(map(quote_sql, (*self._schema, table.name)))
+        return name if same_place(self._tables.location(name), table.path) else None
 
     def _rows(self, entry: TableEntry, fields: list[Field]) -> DataFrame:
         """The staged rows; a column that a file lacks is null, a narrower one is widened."""

@@ -230,6 +230,19 @@ def is_remote(address: str) -> bool:
     return local_folder(address) is None
 
 
+def same_place(one: str | None, other: str) -> bool:
+    """Whether two addresses are of one folder, however they are spelled."""
+    return one is not None and _spelled(one) == _spelled(other)
+
+
+def _spelled(address: str) -> str:
+    # file:/a, file:///a and /a; s3a and s3n are names of Hadoop's for s3
+    plain = address.rstrip("/")
+    if plain.startswith("file:"):
+        return re.sub(r"^file:/+", "/", unquote(plain))
+    return re.sub(r"^s3[an]://", "s3://", plain)
+
+
 def leads_outside(folder: str, path: str) -> bool:
     """Whether words or links take a path out of a folder; never true of an object store."""
     root, found = local_folder(folder), local_folder(path)
