@@ -14,7 +14,8 @@ from distributary.errors import ErrorCode
 from distributary.source.files import bytes as files_bytes
 from distributary.source.files import json as files_json
 from distributary.source.files import json as files_values
-from distributary.source.files.bytes import micros, parsed_events, parsed_json, told_events
+from distributary.source.files.bytes import micros, parsed_events, parsed_json
+from distributary.source.files.json import told_events
 from tests.source.change_files import (
     avro,
     event,
@@ -215,6 +216,20 @@ def test_events_are_found_wherever_a_chunk_ends(
     assert [json.loads(v) for e in found for v in e.values.to_pylist()] == rows  # type: ignore[union-attr]
 
 
+@given(
+    st.lists(st.sampled_from([b"{}", b'{"a": 1}', b"{", b"}", b"", b" ", b"7", b"\xff", b"\x00"])),
+    st.sampled_from([b"\n", b"\r\n", b" \n", b"\n ", b"\n\n"]),
+    st.booleans(),
+)
+@settings(max_examples=200)
+def test_lines_are_events_whatever_is_around_them(
+    lines: list[bytes], between: bytes, ended: bool
+) -> None:
+    data = b'{"first": 1}\n' + between.join(lines) + (b"\n" if ended else b"")
+    found = [v for e in files_json.read_json(_Bytes(data)) for v in e.values.to_pylist()]  # type: ignore[union-attr]
+    assert found == [line for line in map(bytes.strip, data.split(b"\n")) if line]
+
+
 class _Bytes:
     def __init__(self, data: bytes) -> None:
         self._data, self.position = data, 0
@@ -277,14 +292,14 @@ _LINES = _EVENTS.map(lambda each: json.dumps(each).encode()) | st.sampled_from(
 @given(st.lists(_LINES, min_size=1, max_size=6))
 @settings(deadline=None)
 def test_claims_and_times_are_the_same_for_many_events_at_once(some: list[bytes]) -> None:
-    told = told_events(some)
+    told = told_events(pa.array(some, pa.binary()))
     parsed = parsed_events(some, (parsed_json(each, 1 << 20) for each in some))
     assert told is None or told == parsed
 
 
 def test_usual_events_are_read_at_once() -> None:
     rows = [event(n) | {"source_timestamp": f"2021-12-25T05:42:0{n}Z"} for n in range(9)]
-    told = told_events([json.dumps(row).encode() for row in rows])
+    told = told_events(pa.array([json.dumps(row).encode() for row in rows]))
     assert told is not None
     assert told.claims.to_pylist() == [b'["shop","","orders"]'] * 9
     assert told.times.to_pylist() == [1_640_410_920_000_000 + n * 1_000_000 for n in range(9)]

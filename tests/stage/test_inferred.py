@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,9 @@ from distributary.engine.plan import Planner
 from distributary.model.record import RAW
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
+from distributary.stage.exchange import open_run
 from distributary.stage.job import Staged
+from distributary.stage.parts import open_records
 from distributary.testing import MemoryTable
 from tests.stage.conftest import Bench
 
@@ -304,3 +307,28 @@ def test_anything_that_is_known_stays_text(tmp_path: Path) -> None:
     stream.inferred.add("orders", ANYTHING)
     rows = stream.rows(stream.stage({"id": 1}, "x"))
     assert [row["value"] for row in rows] == ['{"id":1}', '"x"']
+
+
+def test_values_that_are_payloads_are_kept_once(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    texts = [json.dumps(each).encode() for each in good(0)]
+    runs = stream.bench.sorted(stream._raw(texts)).runs
+    assert open_run(runs[0].path).column("payload").null_count == 50
+    raw, payloads = open_records(runs[0].path)
+    assert raw.column("value") == payloads and payloads.to_pylist() == texts
+    # one of them is a dead letter: what is left are other bytes
+    runs = stream.bench.sorted(stream._raw([b"", *texts])).runs
+    assert open_run(runs[0].path).column("payload").to_pylist() == texts
+    assert open_records(runs[0].path)[1].to_pylist() == texts
+
+
+def test_records_like_those_before_them_tell_nothing(tmp_path: Path) -> None:
+    """A known shape has its names in the order of the alphabet, and records in their own."""
+    stream = Stream(tmp_path)
+    rows = [{"zip": n, "at": "x", "inner": {"b": 1, "a": n}} for n in range(60)]
+    assert stream.bench.sorted(stream._raw([json.dumps(each).encode() for each in rows])).shapes
+    stream.stage(*rows)
+    again = [json.dumps(each).encode() for each in rows]
+    with patch("distributary.stage.sort.infer", side_effect=AssertionError):
+        assert not stream.bench.sorted(stream._raw(again)).shapes
+    assert stream.bench.sorted(stream._raw([*again, b'{"zip":1,"new":2}'])).shapes

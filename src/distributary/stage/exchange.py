@@ -26,7 +26,7 @@ from distributary.model.record import RAW
 from distributary.stage.unwrap import Rows, Unwrapped
 
 SORTED = RAW.append(pa.field("payload", pa.binary()))
-"""A raw record and the payload that was found in it."""
+"""A raw record and the payload that was found in it; none where all values are payloads."""
 
 Values = tuple[Any, ...]
 

@@ -147,7 +147,9 @@ Runs = Callable[[str], tuple[pa.RecordBatch, pa.BinaryArray]]
 def open_records(path: str) -> tuple[pa.RecordBatch, pa.BinaryArray]:
     """The raw records of a run, and their payloads."""
     batch = open_run(path)
-    return batch.select(RAW.names), batch.column("payload")
+    payloads = batch.column("payload")
+    whole = payloads.null_count == len(payloads)
+    return batch.select(RAW.names), batch.column("value") if whole else payloads
 
 
 def decode_shares(

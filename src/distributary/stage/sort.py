@@ -71,6 +71,8 @@ def shapes(
         route = catalog.routes.get(key)
         if isinstance(route, Route) and not careful:
             known = familiar(values, shape_in(catalog.schemas[route.schema_id].body))
+            if known.all():
+                continue
             values = values.filter(pa.array(~known)) if known.any() else values
         shape = infer(values, parts=changes, careful=careful)
         if shape is not None:
@@ -171,7 +173,9 @@ def _run(
             return None
     take = pa.array(unwrapped.rows[in_order])
     columns = [column.take(take) for column in raw.columns]
-    columns.append(unwrapped.payloads.take(pa.array(in_order)))
+    whole = _is_same(unwrapped.payloads, raw.column("value"))
+    nothing = pa.nulls(len(take), pa.binary())
+    columns.append(nothing if whole else unwrapped.payloads.take(pa.array(in_order)))
     path = write_run(pa.RecordBatch.from_arrays(columns, schema=SORTED), order.folder)
     offsets = columns[RAW.get_field_index("offset")].to_numpy()
     moments = columns[RAW.get_field_index("timestamp")]
@@ -183,6 +187,14 @@ def _run(
             ranges.append(KeyRange(key, start, count, int(offsets[start]), newest))
             start += count
     return Run(path, tuple(ranges))
+
+
+def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:
+    """Whether payloads are the values that they were found in, all of them and untouched."""
+    either = [
+        (each.offset, *(b and b.address for b in each.buffers())) for each in (payloads, values)
+    ]
+    return len(payloads) == len(values) and either[0] == either[1]
 
 
 def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, Rejected]:

@@ -19,12 +19,10 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import BinaryIO, cast
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from distributary.decode.change.base import claim
-from distributary.decode.json.columns import read_texts
 from distributary.errors import ErrorCode, SourceUnavailableError
 from distributary.model.names import printable
 from distributary.source.files.catalogue import FoundFile
@@ -419,37 +417,6 @@ def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> Events:
         pa.array(values, pa.binary()),
         pa.array([each[0] for each in told], pa.binary()),
         pa.array([each[1] for each in told], pa.int64()),
-    )
-
-
-_TOLD = pa.struct(
-    [
-        ("source_metadata", pa.struct([(name, pa.string()) for name in NAMES])),
-        ("source_timestamp", pa.string()),
-    ]
-)
-
-
-def told_events(values: Sequence[bytes]) -> Events | None:
-    """Events in JSON that Arrow reads all at once, less what nobody asks for; None for others."""
-    array = pa.array(values, pa.binary())
-    told = read_texts(array, _TOLD)
-    if told is None:
-        return None
-    metadata, times = told.flatten()
-    coded = [names.dictionary_encode() for names in metadata.flatten()]
-    # tables are few: each combination of names becomes a claim once
-    codes = np.zeros(len(array), np.int64)
-    for each in coded:
-        codes = codes * (len(each.dictionary) + 1) + each.indices.fill_null(-1).to_numpy() + 1
-    _, rows, claims = np.unique(codes, return_index=True, return_inverse=True)
-    found = [claim_of(*(each[row].as_py() for each in coded)) for row in rows.tolist()]
-    moments = times.dictionary_encode()
-    micros_of = [micros(text) for text in moments.dictionary.to_pylist()]
-    return Events(
-        array,
-        pa.array(found, pa.binary()).take(pa.array(claims)),
-        pa.array(micros_of, pa.int64()).take(moments.indices),
     )
 
 

@@ -12,17 +12,25 @@ import json
 import re
 from collections.abc import Iterator
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.decode.json.columns import read_texts
+from distributary.decode.json.infer import slices
 from distributary.errors import ErrorCode
 from distributary.source.files.bytes import (
     EVENTS_PER_BATCH,
     MOST_LETTER_BYTES,
+    NAMES,
     Bytes,
     Events,
     Fault,
     FileFaultError,
+    claim_of,
+    micros,
     parsed_events,
     parsed_json,
-    told_events,
 )
 
 # JSON values one after the other, out of a file of any length.
@@ -162,8 +170,8 @@ def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
     """One event a line; empty lines do not count."""
     begun = b""
     while True:
-        *lines, begun = (begun + chunk).split(b"\n")
-        yield from _line_events(lines, longest)
+        lines, ended, begun = (begun + chunk).rpartition(b"\n")
+        yield from _line_events(lines + ended, longest)
         if len(begun) > MOST_LETTER_BYTES:
             reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
             yield Fault(ErrorCode.FILE_CORRUPT, reason, begun[:MOST_LETTER_BYTES])
@@ -175,7 +183,7 @@ def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
             if broken and data.back(data.position):
                 chunk = data.read(CHUNK_BYTES)
                 continue
-            yield from _line_events([begun], longest)
+            yield from _line_events(begun + b"\n", longest)
             return
 
 
@@ -188,14 +196,36 @@ def _after_line(data: Bytes) -> bytes:
     return b""
 
 
-def _line_events(lines: list[bytes], longest: int) -> Iterator[Events]:
-    events = [line for line in map(bytes.strip, lines) if line]
-    if len(events) == 1 and _is_schema(parsed_json(events[0], longest)):
+def _line_events(text: bytes, longest: int) -> Iterator[Events]:
+    """The events of lines that all have their line break."""
+    events = _objects(text)
+    if events is None:
+        lines = map(bytes.strip, text.split(b"\n"))
+        events = pa.array([line for line in lines if line], pa.binary())
+    if len(events) == 1 and _is_schema(parsed_json(events[0].as_py(), longest)):
         return
     for start in range(0, len(events), EVENTS_PER_BATCH):
         some = events[start : start + EVENTS_PER_BATCH]
-        told = told_events(some) if max(map(len, some)) <= longest else None
-        yield told or parsed_events(some, (parsed_json(each, longest) for each in some))
+        told = told_events(some) if pc.max(pc.binary_length(some)).as_py() <= longest else None
+        if told is None:
+            texts = some.to_pylist()
+            told = parsed_events(texts, (parsed_json(each, longest) for each in texts))
+        yield told
+
+
+def _objects(text: bytes) -> pa.BinaryArray | None:
+    """Lines that begin and end as objects do, without an object of Python for each.
+
+    None where there are others: empty ones, and such as have blanks around them.
+    """
+    data = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(data == ord("\n"))
+    starts = np.append(0, ends + 1)[:-1]
+    if (data[starts] != ord("{")).any() or (data[ends - 1] != ord("}")).any():
+        return None
+    if len(ends) < 2:
+        return pa.array([text[:-1]] if text else [], pa.binary())
+    return slices(pa.array([text], pa.binary()), starts, ends)
 
 
 def _array(values: Values) -> Iterator[Events | Fault]:
@@ -243,4 +273,36 @@ def _is_schema(value: object) -> bool:
         and value.get("type") == "record"
         and isinstance(value.get("fields"), list)
         and "source_metadata" not in value
+    )
+
+
+# Which table events are about, and when: of many at once.
+
+_TOLD = pa.struct(
+    [
+        ("source_metadata", pa.struct([(name, pa.string()) for name in NAMES])),
+        ("source_timestamp", pa.string()),
+    ]
+)
+
+
+def told_events(array: pa.BinaryArray) -> Events | None:
+    """Events that Arrow reads all at once, less what nobody asks for; None for others."""
+    told = read_texts(array, _TOLD)
+    if told is None:
+        return None
+    metadata, times = told.flatten()
+    coded = [names.dictionary_encode() for names in metadata.flatten()]
+    # tables are few: each combination of names becomes a claim once
+    codes = np.zeros(len(array), np.int64)
+    for each in coded:
+        codes = codes * (len(each.dictionary) + 1) + each.indices.fill_null(-1).to_numpy() + 1
+    _, rows, claims = np.unique(codes, return_index=True, return_inverse=True)
+    found = [claim_of(*(each[row].as_py() for each in coded)) for row in rows.tolist()]
+    moments = times.dictionary_encode()
+    micros_of = [micros(text) for text in moments.dictionary.to_pylist()]
+    return Events(
+        array,
+        pa.array(found, pa.binary()).take(pa.array(claims)),
+        pa.array(micros_of, pa.int64()).take(moments.indices),
     )
