@@ -40,7 +40,7 @@ WAYS = [
     "parquet",
     "parquet-bucket",
     "iceberg",
-    pytest.param("spark", marks=pytest.mark.spark),
+    pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow]),
 ]
 
 

@@ -25,6 +25,7 @@ from distributary.decode.change.debezium.messages import (
 from distributary.decode.formats import decoder_for
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.plan import UNFRAMED, EnvelopePlan
 from distributary.model.record import RAW, Format, WriterSchema
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
@@ -374,8 +375,6 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
 
 # Change events: not the topic but the source's table makes the claim.
 
-FAULT, REASON = "distributary.fault", "distributary.reason"
-"""Headers by which a reader of files says that a record is what it could not read."""
 _FRAMED = b"\x01"
 """What events of Avro begin with, in the place of their file's schema."""
 _NAMELESS = "the event does not say which table it is about"
@@ -432,9 +431,9 @@ def _faults(raw: pa.RecordBatch) -> dict[int, Letter]:
     letters: dict[int, Letter] = {}
     for row in np.flatnonzero(headers.is_valid().to_numpy(zero_copy_only=False)).tolist():
         told = {each["key"]: each["value"] or b"" for each in headers[row].as_py()}
-        if FAULT in told:
-            reason = told.get(REASON, b"").decode(errors="replace")
-            letters[row] = Letter(row, ErrorCode(told[FAULT].decode()), reason, "read")
+        if FAULT_HEADER in told:
+            reason = told.get(REASON_HEADER, b"").decode(errors="replace")
+            letters[row] = Letter(row, ErrorCode(told[FAULT_HEADER].decode()), reason, "read")
     return letters
 
 
