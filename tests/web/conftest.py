@@ -138,7 +138,7 @@ class Looking:
         self.page.wait_for_selector("main :is(.page, .login, .problem)")
 
     def shoot(self, name: str) -> None:
-        """Keep what it looks like, where somebody wants to see it: drawing takes most of the time."""
+        """Keep what it looks like, where somebody wants to see it: drawing takes time."""
         if os.environ.get("SCREENSHOTS"):
             SCREENSHOTS.mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
