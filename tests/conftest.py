@@ -57,9 +57,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test, whether its author said so or not."""
+    started = set()
     for item in items:
         for name, mark in _STARTED.items():
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+        if any(item.get_closest_marker(mark) for mark in ("spark", "services", "slow")):
+            started.add(item.path)
         # tests of a file stay together: they share what its fixtures make
         item.add_marker(pytest.mark.xdist_group(item.path.as_posix()))
+    # what takes minutes begins first, so that at the end no process waits for another
+    items.sort(key=lambda item: item.path not in started)

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from distributary.cli.app import VERBS, app, application
-from distributary.cli.verb import DEPLOY, LOOK, MEND, RUN, START
+from distributary.cli.verb import DEPLOY, FIX, LOOK, RUN, START
 from tests.cli.conftest import Cli
 
 
@@ -76,7 +76,7 @@ def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:
 def test_first_page_has_groups_and_exit_codes(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
-    groups = (START, RUN, LOOK, MEND, DEPLOY)
+    groups = (START, RUN, LOOK, FIX, DEPLOY)
     assert [line for line in groups if f"\n{line}:\n" not in result.out] == []
     for code in ("0", "1", "2", "75", "130", "143"):
         assert re.search(rf"^ +{code} +\w", result.out, re.MULTILINE)

@@ -27,7 +27,7 @@ from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
 
 QUICK = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -22,6 +22,7 @@ lake: {{path: {folder}/lake}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_recipe_gives_the_rows_of_a_run(tmp_path: Path) -> None:
     values = [b'{"id": %d, "who": "ana"}' % n for n in range(7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from distributary.cli.doctor import State, checks_for_file
 from distributary.engine import batch
-from distributary.engine.parts import Moment
+from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import CatalogUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan

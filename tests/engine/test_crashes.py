@@ -148,6 +148,7 @@ def _wait_until_stopped(process: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_of_two_started_at_once_one_runs_and_the_other_names_it(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=1, records=10))
     games.send_all()
@@ -180,6 +181,7 @@ ProtobufDecoder.decode = dying
 """
 
 
+@pytest.mark.slow
 def test_records_that_kill_their_workers_are_found_and_dead_lettered(tmp_path: Path) -> None:
     """In each batch the process dies on one payload, as with a native decoder with a defect."""
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=4), records_per_file=2)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.model.names import casefold_key, check_type_name
+from distributary.model.names import casefold_key, check_type_name, refused_type_name
 
 
 @pytest.mark.parametrize(
@@ -138,3 +138,8 @@ def test_names_that_look_alike_clash(one: str, other: str) -> None:
 
 def test_different_names_do_not_clash() -> None:
     assert casefold_key("a.b") != casefold_key("a_b")
+
+
+def test_the_longest_name_is_a_setting() -> None:
+    assert refused_type_name("x" * 300, strict=True, longest=300) is None
+    assert refused_type_name("x" * 301, strict=False, longest=300) is ErrorCode.TYPE_NAME_TOO_LONG

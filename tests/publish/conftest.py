@@ -44,8 +44,8 @@ WAYS = [
     "parquet-bucket",
     "iceberg",
     pytest.param("iceberg-rest", marks=pytest.mark.services),
-    pytest.param("spark", marks=pytest.mark.spark),
-    pytest.param("spark-named", marks=pytest.mark.spark),
+    pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow]),
+    pytest.param("spark-named", marks=[pytest.mark.spark, pytest.mark.slow]),
 ]
 
 

@@ -12,7 +12,6 @@ from distributary.errors import ErrorCode
 from distributary.registry.compile.protobuf import compile_proto
 from distributary.registry.wire import (
     FIRST_MESSAGE,
-    KEY_HEADER,
     MAX_INDEXES,
     VALUE_HEADER,
     BadFrame,
@@ -70,9 +69,13 @@ def test_a_header_is_the_whole_frame() -> None:
 
 def test_the_last_header_wins_and_others_do_not_matter() -> None:
     first, last = frame(b"", guid=GUID), frame(b"", schema_id=9)
-    headers = [(VALUE_HEADER, first), (KEY_HEADER, first), (VALUE_HEADER, last), ("trace", b"\x05")]
+    headers = [
+        (VALUE_HEADER, first),
+        ("__key_schema_id", first),
+        (VALUE_HEADER, last),
+        ("trace", b"\x05"),
+    ]
     assert parse(b"payload", headers) == Framed(9, None, FIRST_MESSAGE, 0)
-    assert parse(b"key", headers, header=KEY_HEADER) == Framed(None, GUID, FIRST_MESSAGE, 0)
 
 
 def test_a_header_without_a_value_is_no_header() -> None:

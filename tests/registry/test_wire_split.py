@@ -14,7 +14,6 @@ from distributary.errors import ErrorCode
 from distributary.model.record import HEADER
 from distributary.registry.wire import (
     FIRST_MESSAGE,
-    KEY_HEADER,
     VALUE_HEADER,
     BadFrame,
     SplitFrames,
@@ -49,7 +48,7 @@ BYTES = (
         st.binary(max_size=20),
     )
 )
-NAMES = st.sampled_from([VALUE_HEADER, VALUE_HEADER, KEY_HEADER, "trace", ""])
+NAMES = st.sampled_from([VALUE_HEADER, VALUE_HEADER, "__key_schema_id", "trace", ""])
 ENTRIES = st.none() | st.lists(st.tuples(NAMES, st.none() | BYTES), max_size=3)
 RECORDS = st.lists(st.tuples(st.none() | BYTES, ENTRIES), max_size=12)
 
@@ -133,10 +132,10 @@ def test_the_last_header_wins_and_the_value_is_the_whole_payload() -> None:
     assert payloads(values, found.payload_start).to_pylist() == [value]
 
 
-def test_a_header_may_hold_an_id_and_be_that_of_the_key() -> None:
-    entries: Entries = [(KEY_HEADER, frame(b"", schema_id=3)), (VALUE_HEADER, b"\x05")]
-    keys, headers = columns([(b"key", entries)], pa.binary())
-    found = split(keys, headers, protobuf=True, header=KEY_HEADER)
+def test_a_header_may_hold_an_id_and_that_of_the_key_is_another() -> None:
+    entries: Entries = [(VALUE_HEADER, frame(b"", schema_id=3)), ("__key_schema_id", b"\x05")]
+    values, headers = columns([(b"value", entries)], pa.binary())
+    found = split(values, headers, protobuf=True)
     assert (found.ids.tolist(), found.payload_start.tolist()) == ([3], [0])
 
 

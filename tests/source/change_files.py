@@ -14,8 +14,9 @@ import fastavro
 import pyarrow as pa
 
 from distributary.config.source import FilesSource as Config
+from distributary.model.deadletter import FAULT_HEADER
 from distributary.source.base import Position
-from distributary.source.files.source import FAULT_HEADER, FilesSource
+from distributary.source.files.source import FilesSource
 
 MINUTE = "2024/05/09/06/56"
 TIMESTAMP = {"type": "long", "logicalType": "timestamp-millis"}

@@ -144,6 +144,16 @@ def test_a_field_of_the_message_names_its_type(stream: Callable[[str], Stream]) 
     }
 
 
+@pytest.mark.parametrize(("longest", "landed"), [(300, 1), (299, 0)])
+def test_how_long_a_name_may_be_is_said_in_the_file(
+    stream: Callable[[str], Stream], longest: int, landed: int
+) -> None:
+    one = stream(JSON + f"limits: {{max_type_name: {longest}}}\ntables: {{each: '{{field:t}}'}}")
+    staged = one.stage({"t": "x" * 300, "id": 1})
+    assert len(tables(staged)) == landed
+    assert dict(staged.dead) == ({} if landed else {"TYPE_NAME_TOO_LONG": 1})
+
+
 def test_strangers_cannot_make_tables_without_end(stream: Callable[[str], Stream]) -> None:
     one = stream(JSON + "evolution: {max_new_tables_per_batch: 2}\ntables: {each: '{field:t}'}")
     staged = one.stage(*({"t": f"kind{n}", "id": n} for n in range(5)))

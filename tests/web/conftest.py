@@ -138,8 +138,10 @@ class Looking:
         self.page.wait_for_selector("main :is(.page, .login, .problem)")
 
     def shoot(self, name: str) -> None:
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+        """Keep what it looks like, where somebody wants to see it: drawing takes time."""
+        if os.environ.get("SCREENSHOTS"):
+            SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 Look = Callable[..., Looking]

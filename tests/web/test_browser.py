@@ -1,4 +1,4 @@
-"""The page in a real browser. What it looked like is in build/screenshots afterwards."""
+"""The page in a real browser. With SCREENSHOTS=1, build/screenshots has what it looked like."""
 
 from __future__ import annotations
 

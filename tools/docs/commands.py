@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from distributary.cli.app import PROGRAM, app
-from distributary.cli.verb import DEPLOY, LOOK, MEND, RUN, START
+from distributary.cli.verb import DEPLOY, FIX, LOOK, RUN, START
 
-_GROUPS = (START, RUN, LOOK, MEND, DEPLOY)
+_GROUPS = (START, RUN, LOOK, FIX, DEPLOY)
 _SHARED = "Output"
 """The heading, on help pages, of the options that every command has."""
 

@@ -23,8 +23,8 @@ from distributary.cli.output import (
     tally,
 )
 from distributary.cli.verb import (
+    FIX,
     LOOK,
-    MEND,
     DryRun,
     FileOption,
     Invocation,
@@ -293,7 +293,7 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
     return letter_tables(lake.path, pipeline=name, storage_options=lake.options)
 
 
-@verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=MEND)
+@verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=FIX)
 def replay(
     call: Invocation,
     chosen: Selection,
@@ -361,7 +361,7 @@ def _show_replay(call: Invocation, parts: Sequence[Replayed], *, dry_run: bool) 
 @verb(
     app,
     "dlq discard --reason NULL_VALUE --note 'tests' --dry-run --lake distributary-demo",
-    panel=MEND,
+    panel=FIX,
 )
 def discard(
     call: Invocation,

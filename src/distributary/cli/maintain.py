@@ -21,7 +21,7 @@ from distributary.cli.output import (
     styled,
 )
 from distributary.cli.verb import (
-    MEND,
+    FIX,
     DryRun,
     Invocation,
     LakeOption,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from distributary.operations.maintain import Report, TableReport
 
 
-app = single(MEND)
+app = single(FIX)
 
 _FILES = (".yaml", ".yml")
 _TOLD_EVERY = 100

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from distributary.cli.lakes import find_lake, find_table, open_pipeline, pipeline_of
 from distributary.cli.output import Paper, confirmed, counted, cut, duration, number, styled
 from distributary.cli.verb import (
-    MEND,
+    FIX,
     AsOf,
     DryRun,
     File,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from distributary.operations.repair import Acceptance
 
 
-app = single(MEND)
+app = single(FIX)
 
 _SUBJECTS_SHOWN = 20
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}

@@ -118,7 +118,7 @@ def show_help(ctx: typer.Context) -> None:
 STOPPED_BY_KEY = 130
 STOPPED_BY_SIGNAL = 143
 
-START, RUN, LOOK, MEND, DEPLOY = "Start", "Run", "Look", "Fix", "Deploy"
+START, RUN, LOOK, FIX, DEPLOY = "Start", "Run", "Look", "Fix", "Deploy"
 """The groups of the help page."""
 
 

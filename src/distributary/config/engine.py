@@ -49,7 +49,8 @@ class Limits(Section):
     recursion_depth: int = Field(default=3, ge=1, le=20)
     """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
     max_type_name: int = Field(default=200, ge=1, le=1000)
-    """Longest name of a type, in characters."""
+    """Longest name of a type, in characters; records with a longer one are dead-lettered as
+    TYPE_NAME_TOO_LONG."""
 
 
 class Spark(Section):

@@ -292,6 +292,7 @@ class Planner:
                 evolution=self._config.evolution,
                 limits=self._limits,
                 strict_names=tables.names == "strict",
+                max_type_name=self._config.limits.max_type_name,
                 changes=self._changes,
                 infer=self._infers,
                 skip_tombstones=self._changes is not None
@@ -415,7 +416,8 @@ class Planner:
         self._asked[key] = time.monotonic()
         if self._config.envelope is not None:
             strict = self._config.tables.names == "strict"
-            code = refused_type_name(key.claim, strict=strict)
+            longest = self._config.limits.max_type_name
+            code = refused_type_name(key.claim, strict=strict, longest=longest)
             if code is not None:
                 return Rejected(code, BAD_NAME)
         try:

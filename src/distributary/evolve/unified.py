@@ -41,7 +41,7 @@ _ASIDE = Evolution(wider_type="side_column")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Contribution:
     """How one type gets into the unified table."""
 
     fills: tuple[Fill, ...]
@@ -54,7 +54,7 @@ class Unified:
     """The unified table's columns and each type's way into them."""
 
     columns: tuple[Column, ...]
-    shares: Mapping[str, Share]
+    shares: Mapping[str, Contribution]
 
 
 def plan_unified(
@@ -88,10 +88,10 @@ def plan_unified(
 
 def share_of(
     columns: tuple[Column, ...], writer: tuple[Column, ...], closed: frozenset[str]
-) -> Share:
+) -> Contribution:
     """What of a type the table has a place for as it is; what would change it is the rest."""
     if not columns:
-        return Share((), tuple(column.name for column in writer))
+        return Contribution((), tuple(column.name for column in writer))
     types = {column.name: column.type for column in columns}
     fills = tuple(
         fill
@@ -99,7 +99,7 @@ def share_of(
         if fill.target in types and same(fill.type, types[fill.target])
     )
     stored = {fill.source for fill in fills}
-    return Share(fills, tuple(c.name for c in writer if c.name not in stored))
+    return Contribution(fills, tuple(c.name for c in writer if c.name not in stored))
 
 
 def _grow_wide(

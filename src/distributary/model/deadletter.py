@@ -13,6 +13,10 @@ from distributary.errors import ErrorCode
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
 
+FAULT_HEADER, REASON_HEADER = "distributary.fault", "distributary.reason"
+"""Headers by which a reader of files says that a record is what it could not read: a code, and a
+sentence about it."""
+
 
 class DeadLetterStatus(StrEnum):
     """What has become of a dead letter."""

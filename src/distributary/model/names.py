@@ -43,11 +43,11 @@ _DEVICES = frozenset(
 )
 
 
-def check_type_name(name: str) -> ErrorCode | None:
+def check_type_name(name: str, *, longest: int = MAX_TYPE_NAME) -> ErrorCode | None:
     """The reason to dead-letter a record of this type name; None for a name that is fine."""
     if not name.strip():
         return ErrorCode.TYPE_NAME_EMPTY
-    if len(name) > MAX_TYPE_NAME:
+    if len(name) > longest:
         return ErrorCode.TYPE_NAME_TOO_LONG
     # markup before path: the slash of a closing tag does not make it a path
     if _MARKUP.search(name):
@@ -63,9 +63,9 @@ def check_type_name(name: str) -> ErrorCode | None:
     return None
 
 
-def refused_type_name(name: str, *, strict: bool) -> ErrorCode | None:
+def refused_type_name(name: str, *, strict: bool, longest: int = MAX_TYPE_NAME) -> ErrorCode | None:
     """The same where names are encoded instead of refused: then only two kinds have no encoding."""
-    code = check_type_name(name)
+    code = check_type_name(name, longest=longest)
     return code if strict or code in _NOT_ENCODABLE else None
 
 

@@ -99,10 +99,6 @@ class Schemas:
         return None
 
 
-Detector = Callable[[Sample, Schemas], list[Finding]]
-"""Findings where it recognizes the values; none where it does not."""
-
-
 def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, ...]:
     """What the records of a topic or a table are. Raises SOURCE_UNCLEAR where nobody can tell."""
     schemas = Schemas(registry)

@@ -16,11 +16,12 @@ from pyarrow import types as kinds
 from distributary.config.kafka import KafkaSource
 from distributary.delta.tables import StorageOptions, reaching
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
+from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.observe.health import open_readable
 from distributary.source.consumer import read
 from distributary.source.files.bytes import BucketFiles
 from distributary.source.files.catalogue import CataloguedFile, FoundFile, Walk, Wanted
-from distributary.source.files.source import FAULT_HEADER, REASON_HEADER, FilesReader, files_at
+from distributary.source.files.source import FilesReader, files_at
 from distributary.source.kafka import Broker, ranges_of
 
 MOST_RECORDS = 200

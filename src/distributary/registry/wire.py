@@ -26,7 +26,6 @@ from distributary.errors import ErrorCode
 from distributary.registry.compile.avro_schema import zigzag
 
 VALUE_HEADER = "__value_schema_id"
-KEY_HEADER = "__key_schema_id"
 FIRST_MESSAGE = (0,)
 MAX_INDEXES = 100_000
 """The longest path that the official clients accept."""
@@ -63,13 +62,12 @@ def parse(
     headers: Iterable[tuple[str, bytes | None]] = (),
     *,
     protobuf: bool = True,
-    header: str = VALUE_HEADER,
 ) -> Framed | BadFrame:
-    """Read the frame of a record's value, or of its key with `header=KEY_HEADER`.
+    """Read the frame of a record's value.
 
     A header, where there is one, is the whole frame: the value then is the payload.
     """
-    named = [content for name, content in headers if name == header]
+    named = [content for name, content in headers if name == VALUE_HEADER]
     if not named or named[-1] is None:
         return _parse_bytes(value, protobuf)
     found = _parse_bytes(named[-1], protobuf)
@@ -235,15 +233,14 @@ def split(
     headers: pa.ListArray | None = None,
     *,
     protobuf: bool,
-    header: str = VALUE_HEADER,
 ) -> SplitFrames:
-    """Read the frames of a column of values or keys in all their forms.
+    """Read the frames of a column of values in all their forms.
 
     The usual form, `00 | id`, costs as much as with `split_v0`. The other forms, and the content
-    of the header of this name, are read once for each distinct frame.
+    of the header, are read once for each distinct frame.
     """
     frames, words = _split(array, protobuf)
-    rows, contents = header_contents(headers, header)
+    rows, contents = header_contents(headers, VALUE_HEADER)
     # a null is a tombstone, whatever its headers say
     living = frames.reasons[rows] != _NULL
     if living.any():

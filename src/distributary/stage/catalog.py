@@ -9,6 +9,7 @@ from distributary.config.lake import Evolution
 from distributary.decode.base import DecodeLimits
 from distributary.model.change import ChangeSettings
 from distributary.model.expectation import Rule
+from distributary.model.names import MAX_TYPE_NAME
 from distributary.model.plan import EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import TablePlan
@@ -40,6 +41,7 @@ class Catalog:
     evolution: Evolution = field(default_factory=Evolution)
     limits: DecodeLimits = field(default_factory=DecodeLimits)
     strict_names: bool = True
+    max_type_name: int = MAX_TYPE_NAME
     changes: ChangeSettings | None = None
     """How to understand records that are changes of rows; None: they are not."""
     infer: bool = False

@@ -206,7 +206,9 @@ def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, R
             continue
         code = None
         if catalog.envelope is not None:
-            code = refused_type_name(key.claim, strict=catalog.strict_names)
+            code = refused_type_name(
+                key.claim, strict=catalog.strict_names, longest=catalog.max_type_name
+            )
         if code is not None:
             refused[number] = Rejected(code, BAD_NAME)
         elif (new := new + 1) > order.most_new_keys:

@@ -26,6 +26,7 @@ from distributary.decode.formats import decoder_for
 from distributary.decode.json.pattern import shape_in
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
+from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.plan import UNFRAMED, EnvelopePlan, Route, RouteKey
 from distributary.model.record import RAW, Format, WriterSchema
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
@@ -385,8 +386,6 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
 
 # Change events: not the topic but the source's table makes the claim.
 
-FAULT, REASON = "distributary.fault", "distributary.reason"
-"""Headers by which a reader of files says that a record is what it could not read."""
 _FRAMED = b"\x01"
 """What events of Avro begin with, in the place of their file's schema."""
 _NAMELESS = "the event does not say which table it is about"
@@ -443,9 +442,9 @@ def _faults(raw: pa.RecordBatch) -> dict[int, Letter]:
     letters: dict[int, Letter] = {}
     for row in np.flatnonzero(headers.is_valid().to_numpy(zero_copy_only=False)).tolist():
         told = {each["key"]: each["value"] or b"" for each in headers[row].as_py()}
-        if FAULT in told:
-            reason = told.get(REASON, b"").decode(errors="replace")
-            letters[row] = Letter(row, ErrorCode(told[FAULT].decode()), reason, "read")
+        if FAULT_HEADER in told:
+            reason = told.get(REASON_HEADER, b"").decode(errors="replace")
+            letters[row] = Letter(row, ErrorCode(told[FAULT_HEADER].decode()), reason, "read")
     return letters
 
 

@@ -30,6 +30,7 @@ from distributary.errors import (
     LakeUnavailableError,
     SourceUnavailableError,
 )
+from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
 from distributary.model.names import printable
 from distributary.model.record import RAW, TIMESTAMP
@@ -59,11 +60,6 @@ from distributary.store.base import local_path
 # A record's topic is the file's path, its partition the file's number, its offset the event's
 # number in the file. A file that cannot be read, or not to its end, gives one record more, with
 # the reason in its headers: nothing that was found is passed over in silence.
-
-FAULT_HEADER = "distributary.fault"
-"""Holds the code of what is wrong with a file."""
-REASON_HEADER = "distributary.reason"
-"""Holds a sentence about it."""
 
 _MOST_TIMES = 100
 """No format takes so little for real events."""
