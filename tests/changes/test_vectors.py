@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,11 @@ from distributary.delta.log import Snapshot, load
 from distributary.delta.tables import live_files
 from distributary.delta.vacuum import Keepers, vacuum
 from distributary.errors import PublishError
-from distributary.store.base import at
+from distributary.store import base
+from distributary.store.base import at, introduce
 from tests.changes.logs import COLUMNS, Event, Row, Shop, event, truth
+from tests.services.shared import unique
+from tests.source.s3_server import BUCKET, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -348,6 +352,31 @@ def test_many_batches_of_any_kind(shop: Shop) -> None:
     other = Shop(shop.folder / "other")
     assert merged(other, *batches) == expected == other.rows()
     assert not list((other.folder / "orders").glob("*.bin"))
+
+
+def test_the_same_in_a_bucket(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_OPTIONS", {})
+    with s3_server() as server:
+        introduce(f"s3://{BUCKET}", server.options)
+        path = f"s3://{BUCKET}/{unique('orders')}"
+        places = {"path": path, "tombstones": f"{path}_tombstones"}
+        batches = [FIRST, UPDATES, DELETES, AGAIN]
+        for batch in batches:
+            merge_table(replace(shop.order(batch), **places))
+        state = load(at(path))
+        assert state is not None
+        assert any(file.vector for file in state.files.values())
+        write_checkpoint(state, vacuum=True)
+        old_process()
+        again = load(at(path))
+        assert again is not None and again.checkpoint == again.version
+        table = DeltaTable(path, storage_options=server.options)
+        found = sorted(pa.table(table.scan(columns=["id"])).column("id").to_pylist())
+        rows = again.rows(pa.schema([("id", pa.int64())]))
+        assert found == sorted(rows.column("id").to_pylist()) == ids(truth(batches, COLUMNS))
+        vacuum(at(path), lambda state: timedelta(0), Keepers())
+        live = {file.vector.path for file in again.files.values() if file.vector}
+        assert {f.name for f in at(path).files() if f.name.endswith(".bin")} == live
 
 
 @pytest.mark.spark
