@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.services.shared import debezium, postgres, services
+from tests.services.shared import debezium, mortal, postgres, services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["debezium", "postgres", "pytest_collection_modifyitems", "services", "spark"]
+__all__ = ["debezium", "mortal", "postgres", "pytest_collection_modifyitems", "services", "spark"]
 
-_STARTED = {"spark": "spark", "services": "services", "postgres": "services"}
+_STARTED = {"spark": "spark", "services": "services", "mortal": "services", "postgres": "services"}
 
 # the same examples on every machine, and no failure because a machine is busy
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 
 class Going:
-    """A continuous run in a thread of its own."""
+    """A continuous run in a thread of its mortal."""
 
     def __init__(self, stream: Stream, spark: SparkSession, trigger: str = "continuous") -> None:
         self.pipeline, self._trigger = stream.pipeline(), trigger
@@ -64,15 +64,8 @@ class Going:
         return found
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """Services that may be killed without hurting other tests."""
-    with Services(tmp_path_factory.mktemp("faulty")) as started:
-        yield started
-
-
-def make(own: Services, root: Path) -> Stream:
-    return Stream(own, root, payload="{format: protobuf}", tables="{each: people}")
+def make(mortal: Services, root: Path) -> Stream:
+    return Stream(mortal, root, payload="{format: protobuf}", tables="{each: people}")
 
 
 def send(stream: Stream, count: int, version: int) -> None:
@@ -82,12 +75,14 @@ def send(stream: Stream, count: int, version: int) -> None:
 
 @pytest.mark.parametrize("victim", ["kafka", "registry"])
 def test_one_of_them_dies_in_the_middle_and_comes_back(
-    own: Services, tmp_path: Path, spark: SparkSession, victim: str
+    mortal: Services, tmp_path: Path, spark: SparkSession, victim: str
 ) -> None:
-    stream = make(own, tmp_path)
+    stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
-    kill: Callable[[], None] = own.kill_kafka if victim == "kafka" else own.kill_registry
-    restart: Callable[[], None] = own.restart_kafka if victim == "kafka" else own.restart_registry
+    kill: Callable[[], None] = mortal.kill_kafka if victim == "kafka" else mortal.kill_registry
+    restart: Callable[[], None] = (
+        mortal.restart_kafka if victim == "kafka" else mortal.restart_registry
+    )
     with Going(stream, spark) as run:
         run.wait_for(20)
         if victim == "registry":
@@ -114,9 +109,9 @@ def test_one_of_them_dies_in_the_middle_and_comes_back(
 
 
 def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
-    own: Services, tmp_path: Path, spark: SparkSession
+    mortal: Services, tmp_path: Path, spark: SparkSession
 ) -> None:
-    stream = make(own, tmp_path)
+    stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
     with Going(stream, spark) as run:
         metrics, rules = Metrics(process=False), Rules(run.pipeline.config, now=datetime.now(UTC))
@@ -129,7 +124,7 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
 
         run.wait_for(20)
         eventually(lambda: run.status().state == "running", seconds=60)
-        own.kill_kafka()
+        mortal.kill_kafka()
         try:
             eventually(lambda: run.status().state == "retrying", seconds=60)
             failure = run.status().failure
@@ -138,7 +133,7 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
             assert retrying() == 1
             assert [notice.code for notice in rules.open.values()] == ["SOURCE_UNAVAILABLE"]
         finally:
-            own.restart_kafka()
+            mortal.restart_kafka()
         eventually(lambda: run.status().state == "running", seconds=60)
         assert (run.status().failure, retrying(), rules.open) == (None, 0, {})
         send(stream, 15, version=1)
@@ -147,9 +142,9 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
 
 
 def test_lag_is_what_the_broker_holds_and_nobody_has_read(
-    own: Services, tmp_path: Path, spark: SparkSession
+    mortal: Services, tmp_path: Path, spark: SparkSession
 ) -> None:
-    stream = make(own, tmp_path)
+    stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
     with Going(stream, spark, trigger="every 1h") as run:
         run.wait_for(20)
@@ -166,15 +161,15 @@ def test_lag_is_what_the_broker_holds_and_nobody_has_read(
 
 @pytest.mark.parametrize("missing", ["kafka", "registry"])
 def test_one_of_them_is_not_there_at_the_start(
-    own: Services, tmp_path: Path, spark: SparkSession, missing: str
+    mortal: Services, tmp_path: Path, spark: SparkSession, missing: str
 ) -> None:
-    stream = make(own, tmp_path)
+    stream = make(mortal, tmp_path)
     send(stream, 1, version=1)
     nobody = "127.0.0.1:1"
     extra = "run: {batch_attempts: 1}"
     pipeline = stream.pipeline(servers=nobody if missing == "kafka" else "", extra=extra)
     if missing == "registry":
-        text = (tmp_path / "pipeline.yaml").read_text().replace(own.registry, f"http://{nobody}")
+        text = (tmp_path / "pipeline.yaml").read_text().replace(mortal.registry, f"http://{nobody}")
         (tmp_path / "pipeline.yaml").write_text(text)
         pipeline = type(pipeline).load(tmp_path / "pipeline.yaml")
     expected = SourceUnavailableError if missing == "kafka" else RegistryUnavailableError

@@ -362,43 +362,36 @@ def _send_headers(servers: str, topic: str, headers: Sequence[tuple[bytes, bytes
 # Brokers that go away.
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """Services that may be killed without hurting other tests."""
-    with Services(tmp_path_factory.mktemp("faulty")) as started:
-        yield started
-
-
-def test_a_broker_that_is_gone_may_come_back(reading: Reading, own: Services) -> None:
-    name = Topics(own.kafka).create(unique("gone"))
-    Topics(own.kafka).send(name, [b"x"] * 10)
+def test_a_broker_that_is_gone_may_come_back(reading: Reading, mortal: Services) -> None:
+    name = Topics(mortal.kafka).create(unique("gone"))
+    Topics(mortal.kafka).send(name, [b"x"] * 10)
     quick = {"kafka.default.api.timeout.ms": "5000", "kafka.request.timeout.ms": "2000"}
-    one = reading.source(own.kafka, name, options=quick)
+    one = reading.source(mortal.kafka, name, options=quick)
     start, end = position(name, {0: 0}), position(name, {0: 10})
     assert len(reading.between(one, start, end)) == 10
-    own.kill_kafka()
+    mortal.kill_kafka()
     try:
         failed = reading.failure(one, start, end)
     finally:
-        own.restart_kafka()
+        mortal.restart_kafka()
     assert isinstance(failed, SourceUnavailableError)
     assert failed.retryable
     assert len(reading.between(one, start, end)) == 10
 
 
 def test_a_broker_that_is_started_again_in_the_middle_of_a_read_is_not_noticed(
-    own: Services,
+    mortal: Services,
 ) -> None:
-    name = Topics(own.kafka).create(unique("middle"), partitions=2)
+    name = Topics(mortal.kafka).create(unique("middle"), partitions=2)
     count = 200_000
     for partition in range(2):
-        Topics(own.kafka).send(name, [b"x" * 500] * (count // 2), partition=partition)
+        Topics(mortal.kafka).send(name, [b"x" * 500] * (count // 2), partition=partition)
     ranges = [SourceRange(name, p, 0, count // 2, count // 2) for p in range(2)]
     found: list[pa.RecordBatch] = []
-    batches = read({"bootstrap.servers": own.kafka}, ranges)
+    batches = read({"bootstrap.servers": mortal.kafka}, ranges)
     found.append(next(batches))
-    own.kill_kafka()
-    own.restart_kafka()
+    mortal.kill_kafka()
+    mortal.restart_kafka()
     found += batches
     table = pa.Table.from_batches(found).sort_by([("partition", "ascending")])
     for partition in range(2):
