@@ -64,6 +64,8 @@ def test_every_command_explains_each_parameter(name: str, cli: Cli) -> None:
     result = cli(*name.split(), "--help")
     assert result.code == 0
     assert all(line in result.out for line in examples(EVERY[name]))
+    # in words of people, not of Python
+    assert not re.search(r"\[\[|<(str|int|float|list)\b", result.out)
 
 
 def test_every_command_that_takes_away_can_be_tried(cli: Cli) -> None:

@@ -136,7 +136,9 @@ def show(
     id: Annotated[
         str,
         argument(
-            "The id, how it begins, or TOPIC/PARTITION/OFFSET.", autocompletion=complete_letters
+            "The id, how it begins, or TOPIC/PARTITION/OFFSET.",
+            metavar="ID",
+            autocompletion=complete_letters,
         ),
     ],
     lake: LakeOption = None,

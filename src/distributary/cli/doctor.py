@@ -601,7 +601,7 @@ def explain(
         str | None,
         argument(
             "An error code or a word of the glossary; a list of both when left out.",
-            metavar="[CODE|WORD]",
+            metavar="CODE|WORD",
             autocompletion=_known,
         ),
     ] = None,

@@ -60,9 +60,7 @@ class Place:
 
     path: Annotated[
         str | None,
-        argument(
-            "A Delta table or a folder of change files, in place of options.", metavar="[PATH]"
-        ),
+        argument("A Delta table or a folder of change files, in place of options.", metavar="PATH"),
     ] = None
     kafka: Annotated[str | None, option("--kafka", "The broker.", metavar="HOST:PORT")] = None
     topic: Annotated[str | None, option("--topic", "Its topic.", metavar="TOPIC")] = None

@@ -58,7 +58,7 @@ def query(
     call: Invocation,
     sql: Annotated[
         str | None,
-        argument("One SELECT; else standard input, or a prompt in a terminal.", metavar="[SQL]"),
+        argument("One SELECT; else standard input, or a prompt in a terminal.", metavar="SQL"),
     ] = None,
     as_csv: Csv = False,
     limit: Annotated[

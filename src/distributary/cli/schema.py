@@ -171,10 +171,13 @@ def show(
         str,
         argument(
             "The name of a table, of a type of record, or of a subject.",
+            metavar="NAME",
             autocompletion=complete_schemas,
         ),
     ],
-    version: Annotated[str | None, argument("The subject's version; else the newest.")] = None,
+    version: Annotated[
+        str | None, argument("The subject's version; else the newest.", metavar="VERSION")
+    ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     file: PipelineFile = None,
@@ -341,7 +344,11 @@ def history(
     call: Invocation,
     name: Annotated[
         str | None,
-        argument("The name of a table, or of a type of record.", autocompletion=complete_tables),
+        argument(
+            "The name of a table, or of a type of record.",
+            metavar="NAME",
+            autocompletion=complete_tables,
+        ),
     ] = None,
     lake: LakeOption = None,
     last: Annotated[int, option("--last", "Only so many of the newest.", min=1)] = 50,
@@ -507,12 +514,14 @@ class Difference:
 @verb(app, "schema diff wrapper-value --lake distributary-demo")
 def diff(
     call: Invocation,
-    subject: Annotated[str, argument("The subject.", autocompletion=complete_subjects)],
+    subject: Annotated[
+        str, argument("The subject.", metavar="SUBJECT", autocompletion=complete_subjects)
+    ],
     before: Annotated[
-        str | None, argument("The older version; else the one before.", metavar="[V1]")
+        str | None, argument("The older version; else the one before.", metavar="V1")
     ] = None,
     after: Annotated[
-        str | None, argument("The newer version; else the newest.", metavar="[V2]")
+        str | None, argument("The newer version; else the newest.", metavar="V2")
     ] = None,
     file: Annotated[
         Path | None,
@@ -728,6 +737,7 @@ def ids(
         str,
         argument(
             "The name of a table, of a type of record, or of a topic.",
+            metavar="NAME",
             autocompletion=complete_tables,
         ),
     ],
@@ -853,7 +863,9 @@ def _draw_ids(paper: Paper, kind: str, name: str, uses: Sequence[SchemaInUse]) -
 @verb(app, "schema forget events events.yaml --dry-run")
 def forget(
     call: Invocation,
-    name: Annotated[str, argument("The topic, or the table of the database, of the records.")],
+    name: Annotated[
+        str, argument("The topic, or the table of the database, of the records.", metavar="NAME")
+    ],
     file: File,
     dry_run: DryRun = False,
 ) -> None:

@@ -46,6 +46,7 @@ def trace(
         argument(
             "TOPIC/PARTITION/OFFSET of a record, a change file or a folder of them, or the "
             "name of a table.",
+            metavar="WHERE",
             autocompletion=complete_tables,
         ),
     ],
@@ -53,7 +54,7 @@ def trace(
         list[str] | None,
         argument(
             "COLUMN=VALUE of rows in that table; of change data also the key's values.",
-            metavar="[KEY]...",
+            metavar="KEY",
         ),
     ] = None,
     lake: LakeOption = None,

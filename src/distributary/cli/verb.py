@@ -37,14 +37,25 @@ def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> No
             formatter.write_dl([row for heading, row in rows if heading == title])
 
 
+_NUMBER, _TEXT = re.compile(r"<(int|float)( range)?>"), re.compile(r"<(str|list\[str\])>")
+
+
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     usual = {"argument": "Arguments", "option": "Options"}
     rows = [
-        (getattr(param, "rich_help_panel", None) or usual[param.param_type_name], record)
+        (
+            getattr(param, "rich_help_panel", None) or usual[param.param_type_name],
+            (_in_words(record[0]), record[1]),
+        )
         for param in command.get_params(ctx)
         if (record := param.get_help_record(ctx)) is not None
     ]
     _write_groups(formatter, sorted(rows, key=lambda row: row[0] not in usual.values()))
+
+
+def _in_words(name: str) -> str:
+    """`--port <int range>` for people who do not write Python: `--port <number>`."""
+    return _TEXT.sub("<text>", _NUMBER.sub("<number>", name)).replace("<list[Path]>", "<path>")
 
 
 def _leave_as_typed(command: Any, ctx: Any) -> None:
@@ -372,7 +383,7 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 File = Annotated[Path, argument("The pipeline file.", metavar="FILE")]
 OptionalFile = Annotated[
-    Path | None, argument("The pipeline file; may be left out.", metavar="[FILE]")
+    Path | None, argument("The pipeline file; may be left out.", metavar="FILE")
 ]
 FileOption = Annotated[
     Path | None,

@@ -64,7 +64,7 @@ def verify(
     call: Invocation,
     tables: Annotated[
         list[str] | None,
-        argument("Names of tables.", metavar="[TABLE]...", autocompletion=complete_tables),
+        argument("Names of tables.", metavar="TABLE", autocompletion=complete_tables),
     ] = None,
     everything: Annotated[bool, option("--all", "Every table of the lake.")] = False,
     deep: Annotated[

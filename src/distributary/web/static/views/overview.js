@@ -116,9 +116,6 @@ const GAP_MILLISECONDS = 120_000;
 
 // the newest batches of `pipelines` may be old: what was measured since then comes behind them
 export function plots(series, pipelines) {
-  // where nothing runs, all that there is ends with the last batch, not with an empty stretch until now
-  const over = series.window === "all" && !pipelines.some((each) => each.state === "running" || each.state === "retrying");
-  const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: over ? null : Date.parse(series.to) };
   const lines = (name) => series.pipelines.map((each) => ({
     name: each.name,
     points: each.points.map((point) => [Date.parse(point.at), point[name], point.batch === null ? null : address("batches", each.name, point.batch)]),
@@ -132,6 +129,10 @@ export function plots(series, pipelines) {
     const gap = at - last > GAP_MILLISECONDS ? [[(at + last) / 2, null, null]] : [];
     return { ...line, points: [...line.points, ...gap, [at, now.lag_records, null]] };
   });
+  // where nothing runs, all that there is ends with what was seen last, not with an empty stretch until now
+  const over = series.window === "all" && !pipelines.some((each) => each.state === "running" || each.state === "retrying");
+  const seen = lag.flatMap((line) => line.points.map(([time]) => time));
+  const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: over && seen.length ? Math.max(...seen) : Date.parse(series.to) };
   return h("div", { class: "charts" },
     chart({ title: "Throughput", note: "records/s in batches", series: lines("rate"), tell: (value) => `${number(value)} records/s`, ...span }),
     chart({ title: "Lag", note: "records not read yet", series: lag, tell: (value) => counted(value, "record"), least: 10, ...span }),
