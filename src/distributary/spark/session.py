@@ -158,7 +158,7 @@ def _start_workers(session: SparkSession) -> None:
     # whatever is wrong with them the first batch will say
     with suppress(PySparkException, Py4JError, OSError):
         context = session.sparkContext
-        if context.master.startswith("local"):
+        if str(context.master).startswith("local"):
             count = context.defaultParallelism
             context.parallelize(range(count), count).foreachPartition(lambda numbers: None)
 
