@@ -35,7 +35,7 @@ def _module(frame: FrameType) -> str:
 
 
 def keep_pandas_out() -> None:
-    """Have Arrow do without pandas in this process: half a second of a core, and 40 MB.
+    """Have Arrow do without pandas in this process: half a second of a core.
 
     Arrow looks for it when it makes its first array, in case it is ever given a series. PySpark
     insists on it for some of its functions, and still finds it.
