@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distributary.errors import ErrorCode
-from distributary.observe.explanations import glossary, meanings
+from distributary.errors import ErrorCode, glossary, meanings
 from tests.cli.conftest import Cli
 
 

@@ -25,7 +25,7 @@ from distributary.model.table import ChangeKind
 from distributary.operations.proposal import Proposal, lost_and_changed, propose, rewritten
 from distributary.operations.proposed import choose_subject, judge_of
 from distributary.registry.base import Reference
-from distributary.registry.compile.formats import compile_schema
+from distributary.registry.compile import compile_schema
 from distributary.registry.folder import FileRegistry
 from distributary.registry.wire import frame
 from tests.engine.lakes import Games

@@ -10,6 +10,7 @@ import pytest
 
 from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.record import Format
+from distributary.registry.compile import compile_schema
 from distributary.registry.compile.avro import compile_avro
 from distributary.registry.compile.avro_schema import (
     MAX_LEVELS,
@@ -20,7 +21,6 @@ from distributary.registry.compile.avro_schema import (
     Record,
     parse_avro,
 )
-from distributary.registry.compile.formats import compile_schema
 
 
 def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:

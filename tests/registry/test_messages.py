@@ -7,7 +7,7 @@ import pytest
 from distributary.errors import ErrorCode
 from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.formats import compile_schema
+from distributary.registry.compile import compile_schema
 from distributary.registry.messages import choose_message
 
 

@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from distributary.errors import ErrorCode
+from distributary.errors import ErrorCode, meanings
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.explanations import meanings
 from distributary.web import app
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start

@@ -36,9 +36,10 @@ from distributary.errors import (
     ErrorCode,
     RegistryUnavailableError,
     SourceUnavailableError,
+    glossary,
+    meanings,
 )
 from distributary.model import layout
-from distributary.observe.explanations import glossary, meanings
 
 if TYPE_CHECKING:
     from distributary.config.kafka import KafkaSource, Registry

@@ -577,7 +577,7 @@ def _diff_file(
 ) -> int:
     """A schema that is not registered against one that is; 1 when it would be refused."""
     from distributary.model.record import Format, WriterSchema
-    from distributary.registry.compile.formats import compile_schema
+    from distributary.registry.compile import compile_schema
 
     text = read_text(file, "the schema's file")
     registry = found.registry

@@ -34,7 +34,7 @@ from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.model.table import Change, Role, TablePlan
 from distributary.registry.base import Reference, gather
-from distributary.registry.compile.formats import compile_schema
+from distributary.registry.compile import compile_schema
 from distributary.registry.compile.protobuf import is_bundled
 from distributary.registry.folder import FileRegistry
 from distributary.registry.http.registry import HttpRegistry

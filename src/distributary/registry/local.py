@@ -15,7 +15,7 @@ from distributary.model.names import printable
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
 from distributary.registry.base import LATEST, Reference, dangling, gather, not_found
 from distributary.registry.compatibility.levels import Level, Version, problems
-from distributary.registry.compile.formats import compile_schema
+from distributary.registry.compile import compile_schema
 
 # What a local registry keeps, and the seam behind which it keeps it.
 

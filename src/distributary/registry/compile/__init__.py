@@ -1,0 +1,25 @@
+"""From a schema's text to what a decoder can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distributary.model.record import Compiled, Format
+
+
+def compile_schema(text: str, *, format: Format, imports: Mapping[str, str]) -> Compiled:
+    """Compile a schema with the texts of what it references, by the name it imports them under."""
+    # one by one: each of them imports another library
+    match format:
+        case Format.PROTOBUF:
+            from distributary.registry.compile.protobuf import compile_proto
+
+            return compile_proto(text, imports=imports)
+        case Format.AVRO:
+            from distributary.registry.compile.avro import compile_avro
+
+            return compile_avro(text, imports=imports)
+        case Format.JSON:
+            from distributary.registry.compile.json import compile_json
+
+            return compile_json(text, imports=imports)

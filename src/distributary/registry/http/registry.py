@@ -34,7 +34,7 @@ from distributary.registry.base import (
     qualified,
 )
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.compile.formats import compile_schema
+from distributary.registry.compile import compile_schema
 from distributary.registry.http.client import (
     ATTEMPTS,
     MAX_ID,

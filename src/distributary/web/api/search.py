@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError, ErrorCode, glossary, meanings
 from distributary.observe.deadletters import find_letter
-from distributary.observe.explanations import glossary, meanings
 from distributary.observe.log_format import plain
 from distributary.observe.trace import Coordinates, Place, trace_offset
 from distributary.web.answers import Reads, not_found, text
