@@ -19,6 +19,11 @@ from benchmarks.report import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/howto/tune.md")
+_SPEED = "speed.json"
+"""A shorter run, of what was made faster since the long one: its figures have tables of their own.
+
+`--suite kafka reader json json-types merge-skew exchange startup` with the cases that it names.
+"""
 _KEPT = ("apart.json", "latest.json")
 """Runs whose figures stand in documents: of what both measured, those of the later one here."""
 _NONE = "not measured"
@@ -37,6 +42,33 @@ _AIMS = {
     "merge_vs_spark_merge_1": ("5,000,000 rows, 100,000 changes, against `MERGE`", "{:.1f} times"),
     "merge_vs_spark_merge_100": ("100 tables of changes, against `MERGE`", "{:.1f} times as fast"),
 }
+
+_SPEEDS = {
+    "direct_vs_arrow_floor_10": ("10 tables, against a scan into Arrow", "{:.2f} of its speed"),
+    "direct_vs_arrow_floor_200": ("200 tables, against the same", "{:.2f} of its speed"),
+    "direct_vs_arrow_floor_1000": ("1,000 tables, against the same", "{:.2f} of its speed"),
+    "native_vs_connector_10": (
+        "reading Kafka in tasks, against Spark's connector",
+        "{:.1f} times as fast",
+    ),
+    "json_vs_from_json_1": ("JSON, one table, against `from_json`", "{:.1f} times as fast"),
+    "json_types_vs_from_json_20": ("JSON, 20 types, against `from_json`", "{:.1f} times as fast"),
+    "merge_newest_vs_spark_1": (
+        "5,000,000 rows, 100,000 changes of the newest tenth, against `MERGE`",
+        "{:.1f} times as fast",
+    ),
+    "merge_even_vs_spark_1": ("the same, spread evenly", "{:.1f} times as fast"),
+    "merge_large_vs_table": (
+        "the newest of 50,000,000 rows, against 5,000,000",
+        "{:.2f} times as long",
+    ),
+    "exchange_shuffle_vs_disk_200": (
+        "200 tables through Spark's shuffle, against files on a disk",
+        "{:.2f} of its speed",
+    ),
+    "first_commit_seconds_10": ("first commit after `run`, 10 tables", "{:.1f} s"),
+}
+"""The same for the shorter run."""
 
 _CORE = {
     "kafka": "small protobuf from Kafka",
@@ -74,7 +106,7 @@ def blocks(found: Mapping[str, Any]) -> dict[str, str]:
         "source": _source(found),
         "demux": _demux(_of(rows, "kafka")),
         "wide": _demux(_of(rows, "wide")),
-        "aims": _aims(found["ratios"]),
+        "aims": _aims(found["ratios"], _AIMS),
         "steps": _steps(_of(rows, "kafka")),
         "sizes": _sizes(_of(rows, "sizes")),
         "freshness": _freshness(_of(rows, "freshness")),
@@ -92,6 +124,9 @@ def kept() -> dict[str, str]:
     known: dict[str, str] = {}
     for name in _KEPT:
         known |= blocks(json.loads((RESULTS / name).read_text()))
+    speed = json.loads((RESULTS / _SPEED).read_text())
+    known["speedsource"] = _source(speed)
+    known["speed"] = _aims(speed["ratios"], _SPEEDS)
     return known
 
 
@@ -143,8 +178,8 @@ def _speed(row: Row | None) -> str:
     return f"{_rounded(row['rows_per_second'])} rows/s, {row['seconds_per_batch']:.1f} s{suffix}"
 
 
-def _aims(ratios: Mapping[str, float]) -> str:
-    lines = [[what, form.format(ratios[n])] for n, (what, form) in _AIMS.items() if n in ratios]
+def _aims(ratios: Mapping[str, float], named: Mapping[str, tuple[str, str]]) -> str:
+    lines = [[what, form.format(ratios[n])] for n, (what, form) in named.items() if n in ratios]
     return _table(["what", "found"], lines)
 
 

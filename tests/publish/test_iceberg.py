@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from distributary.config.lake import Lake
-from distributary.errors import PublishError
+from distributary.errors import LakeUnavailableError, PublishError
+from distributary.publish import iceberg
 from distributary.publish.base import Outcome
 from distributary.publish.iceberg import IcebergPublisher, open_catalog, open_iceberg
 from tests.publish.staged import batch_of, mark, numbers, read_iceberg
@@ -165,3 +167,16 @@ def test_spark_reads_what_a_rest_catalog_has(folder: Path, rest_lake: Lake) -> N
     told = {1: None, 5: None, 6: None, 2**40: "old"}
     assert rows == [{"n": n, "x": x} for n, x in told.items()]
     assert later == snapshots == [{"n": 2}]
+
+
+def test_a_catalog_that_never_answers_is_away(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.05)
+    entry = batch_of(folder, 0, numbers(0))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        catalog = {"type": "rest", "uri": address}
+        lake = Lake.model_validate({"path": str(tmp_path), "iceberg": catalog})
+        with pytest.raises(LakeUnavailableError):
+            IcebergPublisher(lake).publish(entry, mark(0))

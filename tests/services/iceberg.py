@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from threading import Thread
 
 import platformdirs
 from py4j.java_gateway import GatewayParameters, JavaGateway
@@ -57,6 +59,8 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True) as process:
         assert process.stdout is not None
         port, token = int(process.stdout.readline()), process.stdout.readline().strip()
+        # what it logs is read, so that it never waits for a reader
+        Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
         gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
         try:
             yield _served(gateway, folder)

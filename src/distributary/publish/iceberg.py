@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -87,6 +89,7 @@ from distributary.store.disk import sync
 
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream
+    from requests import Session
 
 NAME = "distributary"
 """Of the catalog, where it keeps several apart: other readers need it for an SQL catalog."""
@@ -101,6 +104,7 @@ _CREATED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+_ANSWER_SECONDS = 60.0
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
@@ -110,7 +114,11 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 def open_catalog(lake: Lake) -> Catalog:
     """The catalog that the pipeline file names, or the lake's own."""
     settings = lake.iceberg_catalog
-    given = {"type": settings.type, "warehouse": settings.warehouse or lake.address}
+    given = {"warehouse": settings.warehouse or lake.address}
+    if settings.type == "rest":
+        given["py-catalog-impl"] = f"{__name__}.{PatientRestCatalog.__name__}"
+    else:
+        given["type"] = settings.type
     if settings.uri is not None:
         given["uri"] = settings.uri.get_secret_value()
     elif settings.type == "sql":
@@ -121,6 +129,16 @@ def open_catalog(lake: Lake) -> Catalog:
     if settings.token is not None:
         given["token"] = settings.token.get_secret_value()
     return load_catalog(NAME, **given, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
+
+
+class PatientRestCatalog(RestCatalog):
+    """A catalog that does not answer is away: pyiceberg itself would wait for ever."""
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        # each request goes through this one
+        session.request = partial(session.request, timeout=_ANSWER_SECONDS)  # type: ignore[method-assign]
+        return session
 
 
 class SyncedFiles(PyArrowFileIO):
