@@ -78,7 +78,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 def batch(end: int, *, newest_us: int | None = None) -> BatchInput:
     ranges = (SourceRange("t", 0, 0, end, end),)
     nothing: Any = None
-    return BatchInput(nothing, nothing, ranges, {"offsets": {"t/0": end}}, newest_us=newest_us)
+    return BatchInput(nothing, ranges, {"offsets": {"t/0": end}}, newest_us=newest_us)
 
 
 def test_a_new_partition_is_not_read_at_all() -> None:

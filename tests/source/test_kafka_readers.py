@@ -525,7 +525,7 @@ def _interrupted(
                 time.sleep(0.05)
 
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(opened.frame.mapInArrow(waiting, _COLUMNS).toArrow)
+        found = pool.submit(opened.frame(reading.spark).mapInArrow(waiting, _COLUMNS).toArrow)
         try:
             eventually(begun.exists, seconds=120)
             event()

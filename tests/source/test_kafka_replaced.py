@@ -13,6 +13,7 @@ from distributary.lab.services.services import Services
 from distributary.model.manifest import SourceRange
 from distributary.source import kafka
 from distributary.source.base import BatchInput, Position
+from distributary.source.consumer import ConsumerReader
 from distributary.source.kafka import Broker, KafkaSource
 from tests.services.shared import unique
 from tests.source.test_kafka import offsets, source, values
@@ -62,7 +63,8 @@ def next_end(one: KafkaSource, start: Position) -> Position | None:
 
 
 def opened(one: KafkaSource, start: Position, end: Position) -> BatchInput:
-    one._native = lambda *_: (None, None)  # type: ignore[method-assign, assignment, return-value]
+    nothing = ConsumerReader(tasks=(), group="", fail_on_data_loss=True, options={})
+    one._native = lambda *_: nothing  # type: ignore[method-assign]
     return one.open(None, start, end)  # type: ignore[arg-type]
 
 
