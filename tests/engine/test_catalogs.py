@@ -233,7 +233,8 @@ from distributary.engine.pipeline import Pipeline
 pipeline = Pipeline.load(sys.argv[1])
 spark = pipeline.session()
 spark.sql(f"CREATE SCHEMA IF NOT EXISTS games LOCATION '{pipeline.config.lake.address}'")
-spark.sql(f"CREATE TABLE IF NOT EXISTS games.{sys.argv[2]} (owner STRING) USING delta")
+columns = "owner STRING, _offset BIGINT"
+spark.sql(f"CREATE TABLE IF NOT EXISTS games.{sys.argv[2]} ({columns}) USING delta")
 told = spark.sql(f"DESCRIBE TABLE EXTENDED games.{sys.argv[2]}").collect()
 print(next(row["data_type"] for row in told if row["col_name"] == "Type"))
 """
