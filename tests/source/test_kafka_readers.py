@@ -511,10 +511,10 @@ def _interrupted(
     """All records; something happens when a task has read some of them, and waits."""
     folder.mkdir()
     begun, done = folder / "begun", folder / "done"
-    first = one.first()
-    end = one.advance(first, one.newest())
-    assert end is not None
-    opened = one.open(reading.spark, first, end)
+    # tried again, as a run would: a broker has died just now
+    first = patiently(one.first, seconds=60)
+    end = patiently(lambda: one.advance(first, one.newest()), seconds=60)
+    opened = patiently(lambda: one.open(reading.spark, first, end), seconds=60)
     read, has_begun, is_done = opened.reader, str(begun), str(done)
 
     def waiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
