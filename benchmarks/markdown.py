@@ -22,7 +22,7 @@ DOCUMENTS = ("README.md", "docs/howto/tune.md")
 _SPEED = "speed.json"
 """A shorter run, of what was made faster since the long one: its figures have tables of their own.
 
-`--suite kafka reader json json-types merge-skew exchange startup` with the cases that it names.
+The tuning guide has its command.
 """
 _KEPT = ("apart.json", "latest.json")
 """Runs whose figures stand in documents: of what both measured, those of the later one here."""
@@ -66,7 +66,7 @@ _SPEEDS = {
         "200 tables through Spark's shuffle, against files on a disk",
         "{:.2f} of its speed",
     ),
-    "first_commit_seconds_10": ("first commit after `run`, 10 tables", "{:.1f} s"),
+    "first_commit_seconds_20": ("first commit after `run`, 20 tables", "{:.1f} s"),
 }
 """The same for the shorter run."""
 
