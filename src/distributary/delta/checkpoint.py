@@ -26,6 +26,7 @@ from deltalake.exceptions import DeltaError
 from distributary.delta.log import (
     HINT,
     LOG,
+    SIDECARS,
     TRUSTED_SECONDS,
     Action,
     LogNames,
@@ -207,7 +208,11 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     start = max((v for v in names.checkpoints if v < version), default=-1)
     rows = {kind: pa.array([], type_) for kind, type_ in _TYPES.items()}
     told: list[list[Action]] = []
-    for part in with_sidecars(store, names.checkpoints.get(start, ())):
+    parts = names.checkpoints.get(start, ())
+    if SIDECARS in (snapshot.protocol.get("readerFeatures") or ()):
+        # of any other table this would read its checkpoint twice
+        parts = with_sidecars(store, parts)
+    for part in parts:
         if part.name.endswith(".json"):
             told.append(actions_in(store.read(part.name)))
             continue

@@ -31,7 +31,9 @@ from distributary.store.base import Info, Store, at
 
 LOG = "_delta_log"
 HINT = f"{LOG}/_last_checkpoint"
-FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", FEATURE})
+SIDECARS = "v2Checkpoint"
+"""What a table asks for whose checkpoints may leave its files to others beside them."""
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", SIDECARS, FEATURE})
 """What a table may ask of its readers and writers, beyond the oldest protocol, for us to be one."""
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """What our own tables ask of their readers and writers: every engine can do this."""
@@ -111,7 +113,8 @@ class DataFile:
     @property
     def rows(self) -> int | None:
         """How many of them are part of the table."""
-        return None if self.written is None else self.written - self.lost
+        written = self.written
+        return None if written is None else written - self.lost
 
     @property
     def lost(self) -> int:
@@ -569,10 +572,10 @@ def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
     return [*found, *(action for each in beside for action in _actions(store, each, wanted))]
 
 
-def with_sidecars(store: Store, parts: Sequence[Info]) -> list[Info]:
+def with_sidecars(store: Store, parts: Sequence[Info]) -> tuple[Info, ...]:
     """The files of a checkpoint, and those that they name."""
     named = [_sidecars(_actions(store, part, _SIDECAR)) for part in parts]
-    return [*parts, *(each for found in named for each in found)]
+    return (*parts, *(each for found in named for each in found))
 
 
 def _sidecars(actions: Sequence[Action]) -> list[Info]:
