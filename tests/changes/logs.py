@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.changes.apply import merge_table
 from distributary.changes.shape import MergeOrder
 from distributary.delta.tables import read_rows
 from distributary.model.change import CHANGE_COLUMNS, SEQ
@@ -297,3 +299,24 @@ def _same(one: Any, other: Any) -> bool:
 def at(e: Event, **changes: Any) -> Event:
     """The event with something else about it."""
     return replace(e, **changes)
+
+
+class Crash(BaseException):
+    """What a killed process would look like from the inside."""
+
+
+def crash(
+    monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], order: MergeOrder, *, late: bool
+) -> None:
+    """Merge, and end before this step, a function of a module; `late`: after it."""
+    real: Callable[..., Any] = getattr(*step)
+
+    def crashing(*args: Any, **options: Any) -> Any:
+        if late:
+            real(*args, **options)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, crashing)
+        with pytest.raises(Crash):
+            merge_table(order)

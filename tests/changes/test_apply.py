@@ -28,16 +28,12 @@ from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
 from distributary.model.table import Column
-from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, event, plain, truth
+from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, crash, event, plain, truth
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
-
-
-class Crash(BaseException):
-    """What a killed process would look like from the inside."""
 
 
 FIRST = [
@@ -73,17 +69,7 @@ def test_a_crash_at_any_step_is_harmless(
 ) -> None:
     merge_table(shop.order(FIRST))
     order = shop.order(SECOND)
-    real: Callable[..., Any] = getattr(*step)
-
-    def crashing(*args: Any, **options: Any) -> Any:
-        if late:
-            real(*args, **options)
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*step, crashing)
-        with pytest.raises(Crash):
-            merge_table(order)
+    crash(monkeypatch, step, order, late=late)
     for _ in range(2):
         merge_table(order)
         assert shop.rows() == truth([FIRST, SECOND], COLUMNS)

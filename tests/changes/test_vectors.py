@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from distributary.delta.vacuum import Keepers, vacuum
 from distributary.errors import PublishError
 from distributary.store import base
 from distributary.store.base import at, introduce
-from tests.changes.logs import COLUMNS, Event, Row, Shop, event, truth
+from tests.changes.logs import COLUMNS, Event, Row, Shop, crash, event, truth
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, s3_server
 
@@ -179,10 +179,6 @@ STEPS: list[tuple[Any, str]] = [
 ]
 
 
-class Crash(BaseException):
-    """What a killed process would look like from the inside."""
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0].__name__[19:]}.{step[1]}")
 def test_a_crash_at_any_step_is_harmless(
@@ -192,17 +188,7 @@ def test_a_crash_at_any_step_is_harmless(
     # updates and deletes: every step has something to do
     third = [*DELETES, *AGAIN]
     order = shop.order(third)
-    real: Callable[..., Any] = getattr(*step)
-
-    def crashing(*args: Any, **options: Any) -> Any:
-        if late:
-            real(*args, **options)
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*step, crashing)
-        with pytest.raises(Crash):
-            merge_table(order)
+    crash(monkeypatch, step, order, late=late)
     old_process()
     merge_table(order)
     expected = truth([FIRST, UPDATES, third], COLUMNS)
