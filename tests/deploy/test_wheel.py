@@ -27,7 +27,7 @@ def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -
     for name in ("stage/job.py", "py.typed", "spark/jvm/SHA256SUMS", "deploy/requirements.lock"):
         assert (site / "distributary" / name).read_bytes() == (root / name).read_bytes()
     # the dashboard's words, which lie elsewhere in a checkout
-    pages = site / "distributary" / "observe"
+    pages = site / "distributary"
     assert (pages / "errors.md").read_text().startswith("# Error codes")
     assert (pages / "glossary.md").read_text().startswith("# Glossary")
     code = "from importlib import metadata as m; print(m.version('distributary'))"
