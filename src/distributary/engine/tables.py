@@ -282,6 +282,7 @@ class Pending:
 
 
 _BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY)
+_WITH_METADATA = (Role.EACH, Role.LOG, Role.UNIFIED)
 
 
 class TableBook:
@@ -473,10 +474,19 @@ class TableBook:
             return None
         if columns is None:
             return None
-        self._plan(name, role, type_name, columns, exists=True)
+        wanted = self._with_metadata(role, columns)
+        self._plan(name, role, type_name, wanted, exists=True)
+        self._note(name, _difference({c.name: c for c in columns}, wanted))
         # a table stays partitioned as it was made, whatever the pipeline file says now
         self.tables[name] = replace(self.tables[name], partition_by=partition_by)
         return self.tables[name]
+
+    def _with_metadata(self, role: Role, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """Room for what `tables.metadata` asks for, in a table that others or older settings made."""
+        if role not in _WITH_METADATA:
+            return columns
+        taken = {column.name.casefold() for column in columns}
+        return (*columns, *(c for c in self.metadata if c.name.casefold() not in taken))
 
     def _is_there(self, name: str) -> bool:
         try:
