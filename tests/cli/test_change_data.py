@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config.load import load
-from distributary.engine.recovery import refuse_behind
+from distributary.engine.progress.recovery import refuse_behind
 from distributary.errors import TableBehindError
 from tests.changes.logs import NOW, event
 from tests.cli.change_lake import BEGUN, LOG, MERGED, NAME, TYPE, ChangeLake

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli.verb import (
+from distributary.cli.command.verb import (
     complete_letters,
     complete_pipelines,
     complete_reasons,

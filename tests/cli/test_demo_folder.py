@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from distributary.cli.command.output import Output
+from distributary.cli.command.verb import Invocation
 from distributary.cli.demo.changes import ChangeFeed, changes_scene
 from distributary.cli.demo.play import DemoFolder, Scene
 from distributary.cli.demo.records import games_scene, orders_scene
 from distributary.cli.logs import LogFile
-from distributary.cli.output import Output
-from distributary.cli.verb import Invocation
 from distributary.config.load import load
 from distributary.errors import ConfigError
 from tests.cli.conftest import Cli

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from distributary.cli.command.output import Output
+from distributary.cli.command.verb import Invocation
 from distributary.cli.dlq import Selection
 from distributary.cli.logs import LogFile
-from distributary.cli.output import Output
-from distributary.cli.verb import Invocation
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.deadletters import hexdump

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from distributary.cli.command.output import Output
+from distributary.cli.command.verb import GroupPage, Invocation, verb
 from distributary.cli.logs import LogFile, logging_to, report, shown_while_written
-from distributary.cli.output import Output
-from distributary.cli.verb import GroupPage, Invocation, verb
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SourceUnavailableError
 
 ERROR = SourceUnavailableError(

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from distributary.cli.app import VERBS, app, application
-from distributary.cli.verb import DEPLOY, FIX, LOOK, RUN, START
+from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
 from tests.cli.conftest import Cli
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli import live
+from distributary.cli.command import live
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import Registration, register
 from tests.cli.conftest import Cli

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cli.output import (
+from distributary.cli.command.output import (
     Output,
     Paper,
     brief,

@@ -1,6 +1,6 @@
 import io
 
-from distributary.cli.output import Paper
+from distributary.cli.command.output import Paper
 from distributary.cli.plan import draw_changes
 from distributary.model.table import Change, ChangeKind
 

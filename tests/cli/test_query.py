@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.output import program
+from distributary.cli.command.output import program
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
 from tests.source.s3_server import s3_server

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.cli.verb import complete_schemas, complete_subjects
+from distributary.cli.command.verb import complete_schemas, complete_subjects
 from distributary.model.record import Format
 from distributary.registry.folder import FileRegistry
 from tests.cli.conftest import Cli

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli import live
+from distributary.cli.command import live
 from distributary.engine.loop import RunSummary, StillParked
 from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from distributary.cli.live import UpView
+from distributary.cli.command.live import UpView
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.supervise.member import PipelineStatus, State
 from tests.cli.conftest import Cli

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from rich.console import Console
 
-from distributary.cli.live import Foreground, Lines, LiveView, batch_line, schema_line
+from distributary.cli.command.live import Foreground, Lines, LiveView, batch_line, schema_line
 from distributary.errors import SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.events import (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.engine.claim import Claim
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.claim import Claim
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake
 

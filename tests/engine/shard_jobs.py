@@ -17,8 +17,8 @@ from distributary.config.lake import Lake
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Part, job_name
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import make_source
+from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.shards.progress import divide
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts, Manifest

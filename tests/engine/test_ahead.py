@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from distributary.engine import batch as batch_module
 from distributary.engine import stage as stage_module
 from distributary.engine.batch import ReadAhead
-from distributary.engine.checkpoint import Manifests
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.checkpoint import Manifests
 from distributary.errors import SourceUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batch_module
-from distributary.engine import removal as removal_module
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.recovery import plan_recovery, recover
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress import removal as removal_module
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.recovery import plan_recovery, recover
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import CheckpointError, DivergedError, ErrorCode, FencedError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds

@@ -11,9 +11,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyarrow.fs import FileSelector
 
 from distributary.config.load import load
-from distributary.engine.claim import Claim
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.recovery import refuse_behind, spelled
+from distributary.engine.progress.claim import Claim
+from distributary.engine.progress.recovery import refuse_behind, spelled
 from distributary.errors import ErrorCode, OwnedError, TableBehindError
 from distributary.model.manifest import app_id
 from distributary.model.table import Role

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.lab.simulate.cdc.shapes import CdcFormat, CdcPlan
 from distributary.model.manifest import Counts
 from distributary.operations.replay import LANE, replay, try_replay

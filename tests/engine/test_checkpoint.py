@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.engine.checkpoint import Checkpoint, Manifests
+from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.errors import CheckpointError, FencedError
 from distributary.model.manifest import Counts, Manifest, SourceRange
 from distributary.store.base import at

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.claim import Claim, state_of
+from distributary.engine.progress.claim import Claim, state_of
 from distributary.errors import FencedError, LakeUnavailableError, OwnedError
 from distributary.store.base import at
 from distributary.store.disk import Disk
@@ -42,7 +42,7 @@ def test_a_released_claim_is_taken_at_once(tmp_path: Path) -> None:
 def _owner_process(folder: Path) -> subprocess.Popen[str]:
     code = (
         "import sys,time;from distributary.store.base import at\n"
-        "from distributary.engine.claim import Claim\n"
+        "from distributary.engine.progress.claim import Claim\n"
         "c=Claim.take(at(sys.argv[1]),lease=600);print('taken',flush=True);time.sleep(600)"
     )
     process = subprocess.Popen(
@@ -166,7 +166,8 @@ def test_an_owner_elsewhere_is_not_to_be_killed_here(tmp_path: Path) -> None:
 
 def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:
     code = (
-        "import sys,time;from pathlib import Path;from distributary.engine.claim import Claim\n"
+        "import sys,time;from pathlib import Path\n"
+        "from distributary.engine.progress.claim import Claim\n"
         "from distributary.store.base import at\n"
         "from distributary.errors import OwnedError\n"
         "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"

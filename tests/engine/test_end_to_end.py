@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from distributary.engine.checkpoint import ManifestCopy
 from distributary.engine.loop import RunSummary
+from distributary.engine.progress.checkpoint import ManifestCopy
 from distributary.errors import CheckpointError, SourceError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts

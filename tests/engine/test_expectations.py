@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.checkpoint import Checkpoint
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode, ExpectationError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts

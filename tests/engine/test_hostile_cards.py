@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distributary.config.lake import Maintain
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import finish_removal
+from distributary.engine.progress.checkpoint import Checkpoint
+from distributary.engine.progress.removal import finish_removal
 from distributary.errors import OutsideLakeError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry

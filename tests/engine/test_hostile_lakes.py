@@ -18,7 +18,7 @@ from distributary.config.lake import Maintain
 from distributary.delta.log import snapshot_of
 from distributary.delta.tables import open_table, read_rows
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import finish_removal
+from distributary.engine.progress.removal import finish_removal
 from distributary.engine.tables import log_files
 from distributary.errors import CheckpointError, ErrorCode, PublishError
 from distributary.model import layout

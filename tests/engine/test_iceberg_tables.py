@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.lake import Lake
 from distributary.engine.parts import KILL, Moment
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts

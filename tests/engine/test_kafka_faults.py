@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger
-from distributary.engine.claim import liveness
 from distributary.engine.loop import RunSummary
+from distributary.engine.progress.claim import liveness
 from distributary.errors import ErrorCode, RegistryUnavailableError, SourceUnavailableError
 from distributary.lab.services.services import Services
 from distributary.model.manifest import Counts

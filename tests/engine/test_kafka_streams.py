@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.config.engine import Trigger
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from distributary.config.lake import Expire, Maintain, Optimize
 from distributary.delta.parquet import write_file
-from distributary.engine.checkpoint import Manifests
-from distributary.engine.claim import Claim
+from distributary.engine.progress.checkpoint import Manifests
+from distributary.engine.progress.claim import Claim
 from distributary.errors import CheckpointError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batch_module
 from distributary.engine.loop import StillParked
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.lab.simulate.dice import event, event_subject
 from distributary.lab.simulate.game_records import GamesPlan

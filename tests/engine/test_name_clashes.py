@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode
 from distributary.lab.simulate.base import MESSAGES
 from distributary.lab.simulate.game_records import GamesPlan

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from distributary.config.engine import Run, Trigger
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.loop import RunSummary, StillParked, StreamRun, settled_now
+from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.requests import FIRST_WAIT, LONGEST_WAIT, Patience
 from distributary.errors import FencedError, PublishError
 from distributary.model.manifest import Counts, Mark, TableEntry, app_id

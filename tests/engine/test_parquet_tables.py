@@ -17,7 +17,7 @@ from distributary.cli.doctor import tables_with_expiring_marks
 from distributary.config.catalog import SparkCatalog
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Mark, TableEntry

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from distributary.engine.checkpoint import Checkpoint, Manifests
-from distributary.engine.claim import Claim, Owner, claim_name, state_of
+from distributary.engine.progress.checkpoint import Checkpoint, Manifests
+from distributary.engine.progress.claim import Claim, Owner, claim_name, state_of
 from distributary.errors import FencedError, LakeUnavailableError, OwnedError
 from distributary.store import base
 from distributary.store.base import REQUESTS, Store, at, introduce
@@ -80,11 +80,11 @@ def test_an_owner_that_beats_is_not_taken_for_dead_because_of_a_clock(
     claim = Claim.take(place, lease=2)
     monkeypatch.setattr(Owner, "is_here", False)
     real = time.time
-    monkeypatch.setattr("distributary.engine.claim.time.time", lambda: real() + 3600)
+    monkeypatch.setattr("distributary.engine.progress.claim.time.time", lambda: real() + 3600)
     with pytest.raises(OwnedError):
         for _ in range(20):
             Claim.take(place, lease=2)
-    monkeypatch.setattr("distributary.engine.claim.time.time", real)
+    monkeypatch.setattr("distributary.engine.progress.claim.time.time", real)
     claim.check()
     claim.release()
 

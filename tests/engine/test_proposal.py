@@ -13,9 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from distributary.cli.plan import as_markdown, code
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import make_source
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
 from distributary.lab.simulate.dice import event, event_subject
 from distributary.lab.simulate.game_records import GamesPlan

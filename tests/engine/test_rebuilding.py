@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine.claim import Claim, state_of
 from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.claim import Claim, state_of
 from distributary.engine.requests import answer_requests, wanted
 from distributary.errors import ErrorCode, PublishError
 from distributary.lab.simulate.cdc.shapes import CALM, CdcPlan, Feature

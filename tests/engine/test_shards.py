@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.source import shard_of
-from distributary.engine.checkpoint import Manifests
 from distributary.engine.parts import make_source
+from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.shards.progress import (
     Cuts,
     Division,

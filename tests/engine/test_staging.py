@@ -12,7 +12,7 @@ import pytest
 
 from distributary.delta.parquet import WRITTEN, AbandonedError, write_file
 from distributary.engine import stage
-from distributary.engine.checkpoint import Checkpoint
+from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.stage import job

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from distributary import Pipeline
 from distributary.cli.app import app
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.operations.proposed import preview
 from distributary.operations.replay import replay

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.checkpoint import Manifests
-from distributary.engine.claim import Claim
+from distributary.engine.progress.checkpoint import Manifests
+from distributary.engine.progress.claim import Claim
 from distributary.errors import CheckpointError
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan

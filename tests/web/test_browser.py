@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from distributary.engine.claim import Claim
+from distributary.engine.progress.claim import Claim
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_pulse

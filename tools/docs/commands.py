@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from distributary.cli.app import PROGRAM, app
-from distributary.cli.verb import DEPLOY, FIX, LOOK, RUN, START
+from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
 
 _GROUPS = (START, RUN, LOOK, FIX, DEPLOY)
 _SHARED = "Output"

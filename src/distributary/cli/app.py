@@ -16,7 +16,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from distributary.cli.verb import STOPPED_BY_KEY, STOPPED_BY_SIGNAL, GroupPage, option, show_help
+from distributary.cli.command.verb import (
+    STOPPED_BY_KEY,
+    STOPPED_BY_SIGNAL,
+    GroupPage,
+    option,
+    show_help,
+)
 from distributary.engine.worker import keep_pandas_out
 from distributary.errors import ConfigError
 
@@ -35,7 +41,7 @@ Exit codes:
 Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
 
 VERBS: Mapping[str, Sequence[str]] = {
-    "demo.demo:app": ["demo"],
+    "demo:app": ["demo"],
     "init:app": ["init"],
     "produce:app": ["produce"],
     "dev:app": ["dev"],
@@ -157,8 +163,8 @@ def _leave_no_core() -> None:
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
+    from distributary.cli.command.output import Output
     from distributary.cli.logs import LogFile, report
-    from distributary.cli.output import Output
 
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM

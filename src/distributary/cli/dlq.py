@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distributary.cli.lakes import Lake, find_lake, pipeline_of
-from distributary.cli.output import (
+from distributary.cli.command.lakes import Lake, find_lake, pipeline_of
+from distributary.cli.command.output import (
     Paper,
     clock,
     confirmed,
@@ -22,7 +22,7 @@ from distributary.cli.output import (
     styled,
     tally,
 )
-from distributary.cli.verb import (
+from distributary.cli.command.verb import (
     FIX,
     LOOK,
     DryRun,
@@ -309,8 +309,8 @@ def replay(
 
     Each reaches its table exactly once, and no other reader of the topic sees anything of it.
     """
-    from distributary.cli.live import start_spark
-    from distributary.engine.removal import dead_letters_of
+    from distributary.cli.command.live import start_spark
+    from distributary.engine.progress.removal import dead_letters_of
     from distributary.operations.replay import LANE, finish, try_replay, unfinished
     from distributary.operations.replay import replay as send_again
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from distributary import __version__
-from distributary.cli.lakes import load_file, open_registry
-from distributary.cli.output import Paper, counted, listed, size, styled
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import load_file, open_registry
+from distributary.cli.command.output import Paper, counted, listed, size, styled
+from distributary.cli.command.verb import (
     LAKE_VARIABLE,
     LOOK,
     PLACES,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distributary.cli.lakes import find_lake, load_file
-from distributary.cli.output import Paper, confirmed, counted, styled
-from distributary.cli.verb import DEPLOY, DryRun, File, Invocation, Yes, group, option, verb
+from distributary.cli.command.lakes import find_lake, load_file
+from distributary.cli.command.output import Paper, confirmed, counted, styled
+from distributary.cli.command.verb import DEPLOY, DryRun, File, Invocation, Yes, group, option, verb
 from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distributary.cli.lakes import open_registry
-from distributary.cli.output import Paper, program, styled
+from distributary.cli.command.lakes import open_registry
+from distributary.cli.command.output import Paper, program, styled
+from distributary.cli.command.verb import START, DryRun, Invocation, argument, option, single, verb
 from distributary.cli.plan import draw_preview
-from distributary.cli.verb import START, DryRun, Invocation, argument, option, single, verb
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distributary.cli.output import Paper, confirmed, counted, size, styled
-from distributary.cli.verb import (
+from distributary.cli.command.output import Paper, confirmed, counted, size, styled
+from distributary.cli.command.verb import (
     DEPLOY,
     DryRun,
     File,

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from distributary.cli.output import NORMAL, STEPS, Output, Paper, styled
+from distributary.cli.command.output import NORMAL, STEPS, Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.observe.alerts.notice import Pages
 from distributary.observe.log_format import LogFormat, log_folder, private

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.lakes import Lake, find_lake, find_table, loaded_of
-from distributary.cli.output import (
+from distributary.cli.command.lakes import Lake, find_lake, find_table, loaded_of
+from distributary.cli.command.output import (
     Paper,
     Words,
     brief,
@@ -20,7 +20,7 @@ from distributary.cli.output import (
     size,
     styled,
 )
-from distributary.cli.verb import (
+from distributary.cli.command.verb import (
     FIX,
     DryRun,
     Invocation,

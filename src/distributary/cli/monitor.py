@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import find_lake, load_file, read_text
-from distributary.cli.output import Paper, styled
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import find_lake, load_file, read_text
+from distributary.cli.command.output import Paper, styled
+from distributary.cli.command.verb import (
     LOOK,
     DryRun,
     File,

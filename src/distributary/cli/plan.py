@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.lakes import load_file, open_pipeline
-from distributary.cli.output import Paper, counted, cut, printable, styled, tally
+from distributary.cli.command.lakes import load_file, open_pipeline
+from distributary.cli.command.output import Paper, counted, cut, printable, styled, tally
+from distributary.cli.command.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 from distributary.cli.schema import draw_compatibility
-from distributary.cli.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 
 if TYPE_CHECKING:
     from distributary.model.table import Change

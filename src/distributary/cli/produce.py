@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distributary.cli.output import Paper, counted, number, tally
-from distributary.cli.verb import START, Invocation, argument, group, option, verb
+from distributary.cli.command.output import Paper, counted, number, tally
+from distributary.cli.command.verb import START, Invocation, argument, group, option, verb
 
 if TYPE_CHECKING:
     from distributary.lab.simulate.base import Registry, Round, Sent, Sink

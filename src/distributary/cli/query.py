@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import find_lake, find_table
-from distributary.cli.output import Paper, counted, cut, printable
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import find_lake, find_table
+from distributary.cli.command.output import Paper, counted, cut, printable
+from distributary.cli.command.verb import (
     LOOK,
     FileOption,
     Invocation,

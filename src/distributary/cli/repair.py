@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import find_lake, find_table, open_pipeline, pipeline_of
-from distributary.cli.output import Paper, confirmed, counted, cut, duration, number, styled
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import find_lake, find_table, open_pipeline, pipeline_of
+from distributary.cli.command.output import Paper, confirmed, counted, cut, duration, number, styled
+from distributary.cli.command.verb import (
     FIX,
     AsOf,
     DryRun,
@@ -30,8 +30,8 @@ from distributary.errors import RegistryError, SourceError
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
-    from distributary.engine.recovery import Recovery
-    from distributary.engine.removal import Removal
+    from distributary.engine.progress.recovery import Recovery
+    from distributary.engine.progress.removal import Removal
     from distributary.operations.repair import Acceptance
 
 
@@ -206,7 +206,7 @@ def reset(
     With --table nothing is forgotten: a table that was removed, truncated or put back from a
     copy on purpose counts as it is from now on, for `run` and for `verify`.
     """
-    from distributary.engine.removal import finish_removal
+    from distributary.engine.progress.removal import finish_removal
     from distributary.operations.repair import plan_acceptance, plan_clean, plan_reset
 
     if table is not None and with_tables:
@@ -235,8 +235,8 @@ def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
     The next run goes on where the tables are: nothing is read twice, and a batch that was
     under way is finished. A checkpoint that is there is left alone.
     """
-    from distributary.engine.recovery import plan_recovery
-    from distributary.engine.recovery import recover as make_checkpoint
+    from distributary.engine.progress.recovery import plan_recovery
+    from distributary.engine.progress.recovery import recover as make_checkpoint
 
     pipeline = open_pipeline(call, file)
     found = plan_recovery(pipeline) if dry_run else make_checkpoint(pipeline)
@@ -265,7 +265,7 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
 @verb(app, "clean distributary-demo/games.yaml --dry-run")
 def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
-    from distributary.engine.removal import finish_removal
+    from distributary.engine.progress.removal import finish_removal
     from distributary.operations.repair import plan_clean, plan_produced
 
     pipeline = open_pipeline(call, file)
@@ -283,7 +283,7 @@ def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = Fals
 def _take_away(
     call: Invocation, pipeline: Pipeline, removals: list[Removal], *, dry_run: bool, yes: bool
 ) -> int:
-    from distributary.engine.claim import refuse_owned
+    from distributary.engine.progress.claim import refuse_owned
     from distributary.operations.repair import remove
 
     name = pipeline.config.name

@@ -12,9 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.lakes import load_file
-from distributary.cli.output import EVERYTHING, Paper, counted, cut, duration, styled
-from distributary.cli.verb import RUN, File, Invocation, argument, group, option, single, verb
+from distributary.cli.command.lakes import load_file
+from distributary.cli.command.output import EVERYTHING, Paper, counted, cut, duration, styled
+from distributary.cli.command.verb import (
+    RUN,
+    File,
+    Invocation,
+    argument,
+    group,
+    option,
+    single,
+    verb,
+)
 from distributary.observe.log_format import LogFormat, LogLine, plain, spell
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from distributary.cli.live import UpView
+    from distributary.cli.command.live import UpView
     from distributary.config.engine import Trigger
     from distributary.config.load import Loaded
     from distributary.config.pipeline import PipelineConfig
@@ -107,7 +116,7 @@ def run(
         _refuse_owned(loaded.config)
         # what follows is imported while the JVM starts
         settings, begun = _begin_spark(call, loaded, trigger)
-        from distributary.cli.live import Foreground, start_spark, watched
+        from distributary.cli.command.live import Foreground, start_spark, watched
         from distributary.engine.pipeline import Pipeline
 
         pipeline = Pipeline(loaded, log_file=call.log.path)
@@ -151,7 +160,7 @@ def run(
 
 def _refuse_owned(config: PipelineConfig) -> None:
     """OwnedError where the pipeline runs already, before anything of Spark is even imported."""
-    from distributary.engine.claim import refuse_owned
+    from distributary.engine.progress.claim import refuse_owned
     from distributary.store.base import absolute, at, introduce
 
     introduce(config.lake.checkpoint, config.lake.options)
@@ -269,7 +278,7 @@ def up(
     A pipeline that fails does not touch the others; it is started again after a pause, as its
     section `restart` says. Ctrl-C or SIGTERM once lets every pipeline finish its batch.
     """
-    from distributary.cli.live import draw_outcome
+    from distributary.cli.command.live import draw_outcome
     from distributary.cli.logs import journal_for
     from distributary.observe.events import EventBus
     from distributary.supervise.member import Member
@@ -344,7 +353,7 @@ class _Words:
         """While this lasts, events are told."""
         from rich.live import Live
 
-        from distributary.cli.live import UpLines, UpView, plain_lines
+        from distributary.cli.command.live import UpLines, UpView, plain_lines
 
         out = self._out
         supervisor.on_stop = lambda: out.note("stopping; a second signal ends at once")
@@ -439,7 +448,7 @@ def run_project(
     """
     from pydantic import ValidationError
 
-    from distributary.cli.live import UpLines, draw_outcome
+    from distributary.cli.command.live import UpLines, draw_outcome
     from distributary.config.engine import Restart
     from distributary.observe.events import EventBus
     from distributary.pipelines.update import find_project, require_extra

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.lakes import (
+from distributary.cli.command.lakes import (
     FoundRegistry,
     Lake,
     find_lake,
@@ -22,7 +22,7 @@ from distributary.cli.lakes import (
     open_pipeline,
     read_text,
 )
-from distributary.cli.output import (
+from distributary.cli.command.output import (
     Paper,
     Words,
     clock,
@@ -35,7 +35,7 @@ from distributary.cli.output import (
     spelled,
     styled,
 )
-from distributary.cli.verb import (
+from distributary.cli.command.verb import (
     LOOK,
     DryRun,
     File,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from distributary.observe.ledger import Ledger
     from distributary.observe.rows import SchemaInUse, SchemaRow, TableSummary
     from distributary.registry.base import Reference
-    from distributary.registry.compatibility.levels import Level
+    from distributary.registry.compatibility import Level
     from distributary.registry.http.registry import Listed
 
 
@@ -548,7 +548,7 @@ def diff(
 
     With --file, exits with 1 when the registry would refuse the schema.
     """
-    from distributary.registry.compatibility.levels import Version, problems
+    from distributary.registry.compatibility import Version, problems
 
     found = find_registry(call, registry, config, lake, pipeline).of(subject)
     if file is not None:
@@ -874,8 +874,8 @@ def forget(
     For JSON without a registry, when what came first was not what the rest is. The table keeps its
     columns and rows; dlq replay then lands the letters. The pipeline must not run meanwhile.
     """
-    from distributary.engine.claim import refuse_owned
     from distributary.engine.parts import make_inferred
+    from distributary.engine.progress.claim import refuse_owned
 
     pipeline = open_pipeline(call, file)
     inferred = make_inferred(pipeline.config)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.lakes import Lake, find_lake, loaded_of, open_registry
-from distributary.cli.output import (
+from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry
+from distributary.cli.command.output import (
     Paper,
     Words,
     ago,
@@ -24,7 +24,15 @@ from distributary.cli.output import (
     since,
     styled,
 )
-from distributary.cli.verb import LOOK, Invocation, LakeOption, OptionalFile, option, single, verb
+from distributary.cli.command.verb import (
+    LOOK,
+    Invocation,
+    LakeOption,
+    OptionalFile,
+    option,
+    single,
+    verb,
+)
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.log_format import plain
 
@@ -80,7 +88,7 @@ def status(
     ] = False,
 ) -> None:
     """Lag, freshness, rows, dead letters and parked tables."""
-    from distributary.engine.claim import liveness
+    from distributary.engine.progress.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
     from distributary.observe.status import status as status_of
     from distributary.store.base import introduce

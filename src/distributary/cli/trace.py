@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import Lake, find_lake
-from distributary.cli.output import Paper, clock, counted, cut, styled
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import Lake, find_lake
+from distributary.cli.command.output import Paper, clock, counted, cut, styled
+from distributary.cli.command.verb import (
     LOOK,
     Invocation,
     LakeOption,

@@ -8,10 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.lakes import Lake, find_lake, find_table, pipeline_of
-from distributary.cli.output import NORMAL, Paper, Words, counted, cut, duration, number, styled
-from distributary.cli.repair import microseconds, moment_of
-from distributary.cli.verb import (
+from distributary.cli.command.lakes import Lake, find_lake, find_table, pipeline_of
+from distributary.cli.command.output import (
+    NORMAL,
+    Paper,
+    Words,
+    counted,
+    cut,
+    duration,
+    number,
+    styled,
+)
+from distributary.cli.command.verb import (
     LOOK,
     AsOf,
     FileOption,
@@ -24,6 +32,7 @@ from distributary.cli.verb import (
     single,
     verb,
 )
+from distributary.cli.repair import microseconds, moment_of
 from distributary.errors import ConfigError
 from distributary.observe.log_format import plain
 

@@ -33,7 +33,7 @@ from distributary.catalog.spark import SessionCatalog
 from distributary.catalog.unity import UnityTables
 from distributary.config.catalog import Catalog, GlueCatalog, HiveCatalog, UnityCatalog
 from distributary.config.pipeline import PipelineConfig
-from distributary.engine.removal import Removal
+from distributary.engine.progress.removal import Removal
 from distributary.engine.tables import table_folder
 from distributary.errors import (
     CatalogError,

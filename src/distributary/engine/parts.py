@@ -22,10 +22,10 @@ from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import FilesSource as FilesSourceConfig
 from distributary.config.source import storage_options_of
 from distributary.engine.catalog import Registrar, iceberg_publisher
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy, Manifests
-from distributary.engine.claim import Claim
 from distributary.engine.monitor import Lag, Monitor, lag_without_asking
 from distributary.engine.plan import Planner
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
+from distributary.engine.progress.claim import Claim
 from distributary.engine.shards.source import shard_source
 from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError

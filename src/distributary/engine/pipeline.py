@@ -20,8 +20,6 @@ from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource, FilesSource
 from distributary.engine.catalog import start_registrar
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy
-from distributary.engine.claim import Claim, refuse_owned
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.monitor import Monitor
 from distributary.engine.names import Entries, Names
@@ -35,8 +33,10 @@ from distributary.engine.parts import (
     make_source,
 )
 from distributary.engine.plan import Planner
-from distributary.engine.recovery import refuse_behind, refuse_lost
-from distributary.engine.removal import finish_removal
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.claim import Claim, refuse_owned
+from distributary.engine.progress.recovery import refuse_behind, refuse_lost
+from distributary.engine.progress.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.progress.recovery import accept_rebuilt
 from distributary.engine.publish import MergingPublisher, merge_of
-from distributary.engine.recovery import accept_rebuilt
 from distributary.engine.tables import (
     LOG,
     derived_columns,

@@ -482,7 +482,7 @@ class TableBook:
         return self.tables[name]
 
     def _with_metadata(self, role: Role, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-        """Room for what `tables.metadata` asks for, in a table that others or older settings made."""
+        """Room for what `tables.metadata` asks for, in a table that was there without it."""
         if role not in _WITH_METADATA:
             return columns
         taken = {column.name.casefold() for column in columns}

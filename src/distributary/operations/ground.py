@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributary.engine.claim import Claim
+from distributary.engine.progress.claim import Claim
 from distributary.errors import DistributaryError, OwnedError
 from distributary.model import layout
 from distributary.store.base import Store, at, local_folder

@@ -45,8 +45,8 @@ from distributary.delta.vacuum import (
     vacuum,
     vacuum_staging,
 )
-from distributary.engine.checkpoint import Checkpoint, Manifests
-from distributary.engine.claim import CLAIMS, Claim, current_owner, living_owner
+from distributary.engine.progress.checkpoint import Checkpoint, Manifests
+from distributary.engine.progress.claim import CLAIMS, Claim, current_owner, living_owner
 from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.table import STAGING, Role

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.engine.checkpoint import Checkpoint
 from distributary.engine.parts import make_source
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
+from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.errors import (
     CheckpointError,
     ConfigError,

@@ -17,11 +17,11 @@ from distributary.changes.rebuild import Verified, verify
 from distributary.config.kafka import KafkaSource, Registry
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.catalog import unregister
-from distributary.engine.checkpoint import Checkpoint, Manifests
-from distributary.engine.claim import CLAIMS, Claim, liveness, refuse_owned, state_of
 from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import (
+from distributary.engine.progress.checkpoint import Checkpoint, Manifests
+from distributary.engine.progress.claim import CLAIMS, Claim, liveness, refuse_owned, state_of
+from distributary.engine.progress.removal import (
     PARKED_FILES,
     Removal,
     dead_letters_of,
@@ -51,7 +51,12 @@ from distributary.model import layout
 from distributary.observe.pipelines import registrations
 from distributary.observe.recording import Accepted
 from distributary.observe.rows import TableSummary
-from distributary.observe.verify import TableCheck, check_table, rows_to_accept, written_tables
+from distributary.observe.verify import (
+    TableCheck,
+    check_table,
+    rows_to_accept,
+    written_tables,
+)
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, newest_told, parked
 from distributary.registry.http.registry import HttpRegistry

@@ -22,7 +22,7 @@ from distributary.decode.formats import VIEWS
 from distributary.engine.batch import run_batch
 from distributary.engine.parts import RunContext
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.removal import dead_letters_of
+from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.schemas import SchemaLookup, choose_envelope
 from distributary.engine.stage import drop_files, stage_records
 from distributary.errors import RegistryError

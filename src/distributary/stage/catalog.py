@@ -19,7 +19,7 @@ from distributary.model.table import TablePlan
 class Catalog:
     """The part of a plan that stays the same until a schema, a type or a table is new.
 
-    Broadcast once per `version`, so that a quiet batch sends executors next to nothing.
+    Sent once per `version`, so that a quiet batch sends executors next to nothing.
     """
 
     version: int

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from distributary.config.load import Loaded, load
 from distributary.delta.tables import StorageOptions, open_table
-from distributary.engine.claim import liveness
+from distributary.engine.progress.claim import liveness
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.table import Role

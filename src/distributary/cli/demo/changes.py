@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.cli.command.output import Paper, Words, counted, listed, number, styled
+from distributary.cli.command.verb import Invocation
 from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
-from distributary.cli.output import Paper, Words, counted, listed, number, styled
 from distributary.cli.status import kinds
-from distributary.cli.verb import Invocation
 from distributary.config.lake import Tables
 from distributary.delta.tables import open_table, read_rows
 from distributary.engine.parts import Moment

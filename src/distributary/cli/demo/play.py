@@ -19,16 +19,16 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from distributary.cli.lakes import open_pipeline
-from distributary.cli.live import Foreground, start_spark, watched
-from distributary.cli.output import NORMAL, Draw, Paper, counted, duration, program, styled
-from distributary.cli.verb import Invocation
+from distributary.cli.command.lakes import open_pipeline
+from distributary.cli.command.live import Foreground, start_spark, watched
+from distributary.cli.command.output import NORMAL, Draw, Paper, counted, duration, program, styled
+from distributary.cli.command.verb import Invocation
 from distributary.config.show import json_schema
-from distributary.engine.checkpoint import Manifests
-from distributary.engine.claim import state_of
 from distributary.engine.loop import RunSummary
 from distributary.engine.parts import KILL, Moment
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.checkpoint import Manifests
+from distributary.engine.progress.claim import state_of
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, OwnedError
 from distributary.model import layout
 from distributary.model.manifest import Counts

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from distributary.cli.command.output import Paper, counted, number, size
+from distributary.cli.command.verb import Invocation
 from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
-from distributary.cli.output import Paper, counted, number, size
-from distributary.cli.verb import Invocation
 from distributary.engine.parts import Moment
 from distributary.lab.simulate.base import ArrowSink, DeltaSink, Registry, Round, Sent, Sink
 from distributary.lab.simulate.game_records import GamesPlan

@@ -23,7 +23,7 @@ from typing import Protocol
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.config.source import Part, job_name
-from distributary.engine.checkpoint import Checkpoint, Manifests
+from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.tables import table_folder
 from distributary.errors import CheckpointError, ConfigError
 from distributary.model import layout

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import FilesSource
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy
-from distributary.engine.claim import Claim
 from distributary.engine.parts import make_source
-from distributary.engine.removal import finish_removal
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.claim import Claim
+from distributary.engine.progress.removal import finish_removal
 from distributary.engine.tables import table_folder
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode, TableBehindError
 from distributary.model.manifest import Counts, Manifest, SourceRange

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.engine.checkpoint import Checkpoint, ManifestCopy
-from distributary.engine.claim import CLAIMS, Claim
 from distributary.engine.names import forget_names
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.observe.deadletters import DeadLetters

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.cli.output import spelled
-from distributary.cli.verb import LAKE_VARIABLE, PLACES, Invocation
+from distributary.cli.command.output import spelled
+from distributary.cli.command.verb import LAKE_VARIABLE, PLACES, Invocation
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
 

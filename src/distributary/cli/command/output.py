@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import typer
 
-from distributary.cli.verb import Invocation
+from distributary.cli.command.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
 from distributary.observe.log_format import plain
 

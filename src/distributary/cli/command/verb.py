@@ -19,8 +19,8 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
 
 if TYPE_CHECKING:
+    from distributary.cli.command.output import Output
     from distributary.cli.logs import LogFile
-    from distributary.cli.output import Output
 
 
 # The help pages: plain text in groups, made without anything that takes long to import.
@@ -275,8 +275,8 @@ def _invoke(
     debug: bool,
 ) -> int:
     # not at the top of the file: help and completion need none of it
+    from distributary.cli.command.output import QUIET, Output
     from distributary.cli.logs import LogFile, logging_to, report
-    from distributary.cli.output import QUIET, Output
 
     output = Output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
     invocation = Invocation(name, output, LogFile(name.rpartition(" ")[2]))

@@ -20,8 +20,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from distributary.cli.logs import shown_while_written
-from distributary.cli.output import (
+from distributary.cli.command.output import (
     EVERYTHING,
     NORMAL,
     Output,
@@ -38,7 +37,8 @@ from distributary.cli.output import (
     styled,
     tally,
 )
-from distributary.cli.verb import Invocation
+from distributary.cli.command.verb import Invocation
+from distributary.cli.logs import shown_while_written
 from distributary.engine.pipeline import Pipeline
 from distributary.evolve.types import sql_name
 from distributary.model.change import CHANGE_COLUMNS

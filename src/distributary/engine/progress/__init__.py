@@ -1,0 +1,1 @@
+"""What is written beside the tables so that a run can go on: progress, its owner, its repair."""
