@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -411,6 +412,26 @@ def test_files_go_on_holding_stretches_of_keys(shop: Shop, monkeypatch: pytest.M
     bounds = sorted(file.bounds("id") for file in state.files.values())
     assert len(bounds) > 5
     assert all(before[1] < after[0] for before, after in pairwise(bounds))
+    assert shop.rows() == truth(batches, COLUMNS)
+
+
+def test_a_file_that_alone_is_written_again_becomes_two_and_no_more(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [[event(1, "insert", id=n, region="x" * 20) for n in range(400)]]
+    merge_table(shop.order(batches[0]))
+    monkeypatch.setattr(pa, "cpu_count", lambda: 2)
+    (file,) = (shop.folder / "orders").glob("*.parquet")
+    monkeypatch.setattr(apply, "FILE_BYTES", pq.read_table(file).nbytes * 3 // 4)
+    files = []
+    for number in range(2, 6):
+        batches.append([event(number, id=n) for n in range(200, 400, 3)])
+        merge_table(shop.order(batches[-1]))
+        state = snapshot_of(str(shop.folder / "orders"))
+        assert state is not None
+        files.append(sorted(file.bounds("id") for file in state.files.values()))
+    assert [len(each) for each in files] == [2, 2, 2, 2]
+    assert files[0][0][1] < files[0][1][0]
     assert shop.rows() == truth(batches, COLUMNS)
 
 

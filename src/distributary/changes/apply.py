@@ -451,10 +451,13 @@ def rewrite(
     few = [part for part in made.parts if part.file.path in small]
     places, rest = _placed(winners, key, [part.file for part in own])
 
+    # a file that alone is written again becomes two, which the next batch writes side by side
+    halves = max(1, pa.cpu_count() // max(1, len(own)))
+
     def again(number: int) -> list[StagedFile]:
         come = winners.take(places[number])
         pieces = _kept_pieces(target, own[number], made)
-        return written(chain(pieces, [come]), folder=folder, key=key)
+        return written(chain(pieces, [come]), folder=folder, key=key, halves=halves)
 
     added = [file for files in at_once(again, range(len(own))) for file in files]
     kept = chain.from_iterable(_kept_pieces(target, part, made) for part in few)
@@ -519,9 +522,17 @@ def small_files(files: Sequence[DataFile], rows: pa.Table) -> set[str]:
 
 
 def written(
-    tables: Iterable[pa.Table], *, folder: str, prefix: str = "merged", key: Definition = ()
+    tables: Iterable[pa.Table],
+    *,
+    folder: str,
+    prefix: str = "merged",
+    key: Definition = (),
+    halves: int = 1,
 ) -> list[StagedFile]:
-    """Rows as few files, none of which takes more memory than it may."""
+    """Rows as few files, none of which takes more memory than it may.
+
+    Up to `halves` files may be half as large as they should be, so that more are written at once.
+    """
     files: list[StagedFile] = []
     waiting: list[pa.Table] = []
     size = 0
@@ -530,14 +541,17 @@ def written(
             waiting.append(table)
             size += table.nbytes
         if size >= 2 * FILE_BYTES:
-            files += _cut(pa.concat_tables(waiting), folder, prefix, key)
+            files += _cut(pa.concat_tables(waiting), folder, prefix, key, halves)
             waiting, size = [], 0
-    return files + (_cut(pa.concat_tables(waiting), folder, prefix, key) if waiting else [])
+    return files + (_cut(pa.concat_tables(waiting), folder, prefix, key, halves) if waiting else [])
 
 
-def _cut(rows: pa.Table, folder: str, prefix: str, key: Definition) -> list[StagedFile]:
+def _cut(
+    rows: pa.Table, folder: str, prefix: str, key: Definition, halves: int
+) -> list[StagedFile]:
     """Files of about the size that they should have, each with a stretch of the keys."""
-    count = min(rows.num_rows, max(1, round(rows.nbytes / FILE_BYTES)))
+    fit = round(rows.nbytes / FILE_BYTES), min(halves, rows.nbytes // (FILE_BYTES * 3 // 8))
+    count = min(rows.num_rows, max(1, *fit))
     if count == 1:
         return [write_rows(rows, folder, prefix=prefix, key=key)]
     order: Ints = np.arange(rows.num_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -107,6 +107,22 @@ def write_file(
     )
 
 
+def _texts(fields: Iterable[pa.Field], above: str = "") -> list[str]:
+    """Where texts are in a file: its columns that have them, by their paths."""
+    found: list[str] = []
+    for field in fields:
+        path, type_ = f"{above}{field.name}", field.type
+        if pa.types.is_struct(type_):
+            found += _texts(type_, f"{path}.")
+        elif pa.types.is_map(type_):
+            found += _texts([type_.key_field, type_.item_field], f"{path}.key_value.")
+        elif pa.types.is_list(type_):
+            found += _texts([type_.value_field.with_name("element")], f"{path}.list.")
+        elif pa.types.is_string(type_):
+            found.append(path)
+    return found
+
+
 def _write(table: pa.Table, path: str) -> int:
     """Write the file; returns its size."""
     large = table.num_rows >= _MANY_ROWS
@@ -118,7 +134,8 @@ def _write(table: pa.Table, path: str) -> int:
         sink,
         compression="zstd" if large else "snappy",
         compression_level=1 if large else None,
-        use_dictionary=large,
+        # numbers take less time, and less room, compressed without one
+        use_dictionary=_texts(table.schema) if large else False,
         write_statistics=large,
         store_schema=False,
         write_page_index=False,

@@ -111,18 +111,33 @@ def _said(told: dict[str, Any], what: str, column: str) -> Any:
     return columns.get(column) if isinstance(columns, dict) else None
 
 
+class _Sorted(Sequence[Any]):
+    """An array as `bisect` reads it: the few values that it looks at, not all of them."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._array[place].as_py()
+
+
 class _Values:
     """The values of one column of the keys, in order, and which keys have which."""
 
     def __init__(self, name: str, column: pa.ChunkedArray, kind: _Kind) -> None:
         self.name, self._kind = name, kind
         column = column.cast(kind.stored) if kind.stored is not None else column
-        distinct = pc.unique(column).drop_null()
-        distinct = distinct.take(pc.sort_indices(distinct))
-        self._values: list[Any] = distinct.to_pylist()
-        found = pc.index_in(column, value_set=distinct).fill_null(-1)
-        self.codes: Ints = found.to_numpy().astype(np.int64)
-        """For each key the number of its value; -1 for null."""
+        order: Ints = pc.sort_indices(column).to_numpy().astype(np.int64)
+        filled = len(column) - column.null_count
+        self._values = _Sorted(column.combine_chunks().take(pa.array(order[:filled])))
+        self.codes: Ints = np.full(len(column), -1)
+        """For each key the place of its value in the order of values; -1 for null."""
+        self.codes[order[:filled]] = np.arange(filled)
+        self.order: Ints = np.concatenate([order[filled:], order[:filled]])
+        """The keys by their codes."""
         self.unsure: Flags = np.zeros(len(self.codes), np.bool_)
         """Which keys have a value that no bound tells anything about."""
         if kind.high is _text:
@@ -130,7 +145,7 @@ class _Values:
             self.unsure = odd.to_numpy(zero_copy_only=False)
 
     def between(self, told: dict[str, Any]) -> tuple[int, int] | None:
-        """The numbers of the values within a file's bounds; None where these do not tell."""
+        """The codes of the values within a file's bounds; None where these do not tell."""
         low = self._kind.low(_said(told, "minValues", self.name))
         high = self._kind.high(_said(told, "maxValues", self.name))
         if low is None or high is None or low > high:
@@ -155,9 +170,8 @@ class Keys:
         self._columns = [_Values(n, rows.column(n), kind) for n, kind in kinds if kind is not None]
         self._count = rows.num_rows
         if self._columns:
-            first = self._columns[0].codes
-            self._order = np.argsort(first, kind="stable")
-            self._sorted = first[self._order]
+            self._order = self._columns[0].order
+            self._sorted = self._columns[0].codes[self._order]
 
     def may_be_in(self, file: DataFile) -> bool:
         """Whether a file can hold a row with one of the keys."""
