@@ -24,7 +24,7 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts, Manifest
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.source.base import BatchInput
-from distributary.stage.unwrap import Share
+from distributary.stage.unwrap import ShardFilter
 from distributary.store.base import at
 
 BRONZE = pa.schema(
@@ -181,7 +181,7 @@ class Jobs:
 
     def _rows(self, opened: BatchInput) -> list[tuple[str | None, int]]:
         count = opened.tasks
-        share = Share()
+        share = ShardFilter()
         batches = opened.reader(iter([pa.record_batch({"task": list(range(count))})]))
         raw = [row for batch in share.own(batches) for row in batch.to_pylist()]
         assert len(raw) + share.others == opened.records

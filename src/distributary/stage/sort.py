@@ -30,7 +30,7 @@ from distributary.stage.exchange import (
     write_run,
 )
 from distributary.stage.files import Fact, Letter, letters_batch
-from distributary.stage.unwrap import Share, Unwrapped, unwrap
+from distributary.stage.unwrap import ShardFilter, Unwrapped, unwrap
 
 # What records that come without any schema look like.
 
@@ -93,7 +93,7 @@ def sort(
     """Raw records in; runs on disk, facts out."""
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
-    share = Share()
+    share = ShardFilter()
     for raw in _gathered(share.own(batches)):
         seen += raw.num_rows
         size += pc.sum(pc.binary_length(raw.column("value"))).as_py() or 0

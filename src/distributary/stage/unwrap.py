@@ -515,7 +515,7 @@ MARKED = pa.schema([*RAW, MINE])
 """Raw records, and for each whether this job takes it; the others are another job's."""
 
 
-class Share:
+class ShardFilter:
     """Passes on what is this job's own, and counts the rest."""
 
     def __init__(self) -> None:

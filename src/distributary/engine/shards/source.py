@@ -25,7 +25,7 @@ from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position
 from distributary.source.delta import DeltaReader, DeltaSource, SourceFile, read_file
 from distributary.stage.bronze import WHOLE
-from distributary.stage.unwrap import MARKED, Share
+from distributary.stage.unwrap import MARKED, ShardFilter
 from distributary.store.base import Store, at, reaching
 
 # Rows of a bronze table as the records that they once were, each with whether it is ours.
@@ -183,7 +183,7 @@ class ShardSource:
         epoch = self._epoch_before(end)
         reader = BronzeReader((), self._part, epoch.shards)
         for file in self._table.files(epoch.begin(start), end):
-            yield from Share().own(reader.read(file))
+            yield from ShardFilter().own(reader.read(file))
 
     def explain(self, error: Exception) -> DistributaryError | None:
         """As with any Delta table."""

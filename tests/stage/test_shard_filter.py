@@ -11,7 +11,7 @@ from distributary.engine.shards.source import BronzeReader
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.record import RAW
 from distributary.source.delta import SourceFile
-from distributary.stage.unwrap import MARKED, Share
+from distributary.stage.unwrap import MARKED, ShardFilter
 from tests.stage.conftest import Bench
 from tests.stage.test_stage import MakeBench, games
 
@@ -29,7 +29,7 @@ def landed(one: Bench, raw: list[pa.RecordBatch]) -> list[SourceFile]:
 
 def taken(files: list[SourceFile], part: int | str) -> list[dict[str, Any]]:
     reader = BronzeReader((files,), part, 3)
-    batches = Share().own(reader(iter([pa.record_batch({"task": [0]})])))
+    batches = ShardFilter().own(reader(iter([pa.record_batch({"task": [0]})])))
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -70,7 +70,7 @@ def test_odd_records_come_back_too(bench: MakeBench, tmp_path: Path) -> None:
 
 def test_what_is_not_marked_passes(bench: MakeBench) -> None:
     plain = pa.RecordBatch.from_pylist([], RAW)
-    share = Share()
+    share = ShardFilter()
     assert list(share.own([plain])) == [plain]
     rows = [dict.fromkeys(RAW.names) | {"mine": number == 1} for number in range(3)]
     own = list(share.own([pa.RecordBatch.from_pylist(rows, MARKED)]))
