@@ -53,6 +53,10 @@ _SPEEDS = {
     ),
     "json_vs_from_json_1": ("JSON, one table, against `from_json`", "{:.1f} times as fast"),
     "json_types_vs_from_json_20": ("JSON, 20 types, against `from_json`", "{:.1f} times as fast"),
+    "events_per_second_and_core_json": (
+        "change data in JSON files, decoded and landed",
+        "{:,.0f} events a second and core",
+    ),
     "merge_newest_vs_spark_1": (
         "5,000,000 rows, 100,000 changes of the newest tenth, against `MERGE`",
         "{:.1f} times as fast",
