@@ -6,7 +6,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry
@@ -33,7 +33,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def status(
     partitions: Annotated[
         bool, option("--partitions", "How far each partition was read; asks the broker.")
     ] = False,
-) -> None:
+) -> int:
     """Lag, freshness, rows, dead letters and parked tables."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
@@ -94,10 +94,15 @@ def status(
     from distributary.store.base import introduce
 
     found = find_lake(call, lake, file)
-    now = status_of(
-        found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
-    )
     introduce(found.path, found.options or {})
+    try:
+        now = status_of(
+            found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
+        )
+    except LakeUnavailableError as error:
+        if found.pipeline is None:
+            raise
+        return _show_without_lake(call, found, error)
     for one in now.pipelines:
         if unfinished_removal(found.path, one.name):
             call.out.warn(
@@ -122,6 +127,46 @@ def status(
             _draw_partitions(paper, lags)
 
     call.out.show(data, draw)
+    return 0
+
+
+def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError) -> int:
+    """What the checkpoint alone says of a pipeline, while nobody can read its lake."""
+    from distributary.engine.progress.claim import liveness
+    from distributary.observe.status import RUNS, Live, live_of
+
+    # a checkpoint in the same place is as far away as the lake
+    inside = lake.checkpoint.startswith(f"{lake.path.rstrip('/')}/")
+    live = Live() if inside else live_of(lake.checkpoint, liveness)
+    now = datetime.now(UTC)
+    under_way = live.pulse.under_way if live.pulse and live.state in RUNS else None
+    known = {
+        "name": lake.pipeline,
+        "state": live.state,
+        "checkpoint": lake.checkpoint,
+        "failure": live.failure,
+        "backlog": live.pulse.backlog if live.pulse else None,
+        "under_way": under_way,
+    }
+    details = {key: value for key, value in error.as_dict().items() if key != "context"}
+    data = {"version": 1, "lake": lake.path, "now": now, "unavailable": details}
+
+    def draw(paper: Paper) -> None:
+        paper.line(styled(f"lake {lake.path} ({lake.found_by})", "dim"))
+        paper.line(
+            styled(lake.pipeline or "", "bold"),
+            "  ",
+            styled(live.state, _STATE_COLOURS.get(live.state, "")),
+        )
+        if live.failure is not None:
+            _draw_failure(paper, live.failure, now)
+        if under_way is not None:
+            paper.row("batch", _under_way(under_way, now))
+        paper.row("lake", styled("it does not answer: rows, lag and tables are not known", "red"))
+        paper.row("", cut(call.out.mask(f"{error.code}: {error.evidence}"), 200))
+
+    call.out.show(plain(data | {"pipelines": [known]}), draw)
+    return error.exit_code
 
 
 def _draw_pipeline(

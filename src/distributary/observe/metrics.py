@@ -159,6 +159,10 @@ RETRYING_SINCE = _gauge(
     "pipeline_retrying_since_timestamp_seconds",
     "When it failed first, while it is tried again; 0 else.",
 )
+NEXT_TRY = _gauge(
+    "pipeline_next_try_timestamp_seconds",
+    "When what failed is tried next, a moment that has passed: just now; 0 where nothing failed.",
+)
 FAILURES = _counter(
     "failures_total", "Batches and runs that failed.", ("pipeline", "code", "retried")
 )
@@ -392,7 +396,9 @@ class Metrics(_Series):
             self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
             self._add(metric, pipeline)
-        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING, RETRYING_SINCE):
+        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
+            self._set(metric, pipeline, value=0)
+        for metric in (RETRYING_SINCE, NEXT_TRY):
             self._set(metric, pipeline, value=0)
         for retried in ("true", "false"):
             self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
@@ -413,13 +419,16 @@ class Metrics(_Series):
         since = self._numbers[RETRYING_SINCE].get(_key(RETRYING_SINCE, (name,)), 0.0)
         self._retry_over(name)
         self._set(RETRYING, name, str(event.error.code), value=1)
-        self._set(RETRYING_SINCE, name, value=since or event.at.timestamp())
+        failed_at = event.at.timestamp()
+        self._set(RETRYING_SINCE, name, value=since or failed_at)
+        self._set(NEXT_TRY, name, value=failed_at + (event.retry_in or 0.0))
 
     def _retry_over(self, pipeline: str) -> None:
         for key in self._numbers[RETRYING]:
             if key[0] == _key(RETRYING_SINCE, (pipeline,))[0]:
                 self._numbers[RETRYING][key] = 0
         self._set(RETRYING_SINCE, pipeline, value=0)
+        self._set(NEXT_TRY, pipeline, value=0)
 
     def _batch(self, event: events.BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)

@@ -41,6 +41,7 @@ def reads(lake: Reading) -> Reads:
             "writable": lake.writable,
             "release": __version__,
             "now": datetime.now(UTC),
+            "unavailable": now.unavailable,
             "pipelines": [_short(each) for each in now.pipelines],
         }
 
