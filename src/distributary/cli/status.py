@@ -119,7 +119,7 @@ def status(
     def draw(paper: Paper) -> None:
         paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
         if not now.pipelines:
-            paper.line("no pipeline has settled a batch here yet")
+            paper.line("no pipeline has finished a batch here yet")
         for each in now.pipelines:
             _draw_pipeline(paper, each, now.now, healable[each.name], found)
         for name, lags in read.items():
@@ -177,7 +177,7 @@ def _draw_pipeline(
         styled(each.name, "bold"),
         "  ",
         styled(each.state, _STATE_COLOURS.get(each.state, "")),
-        f"  {as_of if each.as_of else 'no batch settled yet'}",
+        f"  {as_of if each.as_of else 'no batch finished yet'}",
     )
     if each.failure is not None:
         _draw_failure(paper, each.failure, now)
@@ -291,7 +291,7 @@ def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> No
 
 
 def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
-    parts = {"missing": tables.missing, "behind what was settled": tables.behind}
+    parts = {"missing": tables.missing, "behind what was written": tables.behind}
     text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
     if text:
         paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))

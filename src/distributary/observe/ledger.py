@@ -336,7 +336,7 @@ class Ledger:
                 storage_options=storage_options,
             )
 
-        self._batches = store("batches", BATCHES, "one row per settled batch")
+        self._batches = store("batches", BATCHES, "one row per finished batch")
         self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
         self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
 

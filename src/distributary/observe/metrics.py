@@ -102,18 +102,18 @@ RULE_VIOLATIONS = _counter(
 READ_BYTES = _counter("read_bytes_total", "Bytes of the values of records read.", _LANE)
 REQUESTS = _counter("store_requests_total", "What the driver asked of buckets.", _LANE)
 
-BATCHES = _counter("batches_total", "Batches that were settled.", _LANE)
+BATCHES = _counter("batches_total", "Batches that were finished.", _LANE)
 BATCH_SECONDS = Metric(
-    "batch_duration_seconds", Kind.HISTOGRAM, "How long settled batches took.", _LANE
+    "batch_duration_seconds", Kind.HISTOGRAM, "How long finished batches took.", _LANE
 )
 STEP_SECONDS = Metric(
     "step_duration_seconds",
     Kind.HISTOGRAM,
-    "How long each step of a settled batch took.",
+    "How long each step of a finished batch took.",
     ("pipeline", "lane", "step"),
 )
-LAST_BATCH = _gauge("last_batch", "Number of the last settled batch.", _LANE)
-LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was settled.", _LANE)
+LAST_BATCH = _gauge("last_batch", "Number of the last finished batch.", _LANE)
+LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was finished.", _LANE)
 
 LAG = _gauge(
     "lag_records",
@@ -123,7 +123,7 @@ LAG = _gauge(
 LAG_TIME = _gauge("lag_timestamp_seconds", "When the lag was measured.")
 DELAY = _gauge(
     "record_delay_seconds",
-    "From when the newest record of the last batch was produced until the batch was settled.",
+    "From when the newest record of the last batch was produced until the batch was finished.",
 )
 NEWEST_RECORD = _gauge(
     "newest_record_timestamp_seconds", "Time of the newest record that was read."
