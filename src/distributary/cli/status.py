@@ -256,7 +256,10 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
     text += f": {reasons}" if reasons else ""
     text += f"; {others}" if others else ""
     paper.row("dead letters", text)
-    if healable is not None and healable.count:
+    if healable is None:
+        unknown = "whether any would decode now could not be found out: -v says why"
+        paper.row("", styled(unknown, "dim"))
+    elif healable.count:
         would = f"{counted(healable.count, 'dead letter')} would decode now: "
         paper.row("", styled(would + healable.command, "green"))
 
@@ -486,6 +489,8 @@ def _answer(
     thread = threading.Thread(target=attempt, name="question", daemon=True)
     thread.start()
     thread.join(seconds)
+    if thread.is_alive():
+        failed(TimeoutError(f"no answer within {seconds:.0f} s"))
     return answers[0] if answers else None
 
 
