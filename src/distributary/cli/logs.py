@@ -209,4 +209,4 @@ def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
 
 def _draw_row(paper: Paper, label: str, text: str) -> None:
     for at, line in enumerate(text.splitlines()):
-        paper.line(styled(f"  {'' if at else label:{_LABEL}}", "dim"), line)
+        paper.row("" if at else label, line, width=_LABEL)
