@@ -130,6 +130,13 @@ def test_a_pipeline_is_known_while_its_lake_is_not(away: Path, cli: Cli) -> None
     assert pipeline["under_way"]["batch"] == 7
 
 
+def test_an_error_names_the_page_that_the_pipeline_file_names(away: Path, cli: Cli) -> None:
+    with away.open("a") as file:
+        file.write("alerts: {dashboard_url: 'https://page.example:8500/'}\n")
+    refused = cli("clean", away)
+    assert "page  https://page.example:8500/errors/" in refused.err
+
+
 def test_commands_to_type_next_name_a_lake_that_was_named(own_folder: Path, cli: Cli) -> None:
     make_lake(own_folder / "lake", parked=["silver_0"])
     elsewhere = make_lake(own_folder / "my lake", parked=["silver_0"])

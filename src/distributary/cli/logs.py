@@ -157,7 +157,7 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
         output.margin.lines(output.mask(text))
     places = {
         "docs": f"distributary explain {known.code}",
-        "page": Pages(os.environ.get(PAGE_VARIABLE)).error(known.code) or None,
+        "page": Pages(os.environ.get(PAGE_VARIABLE) or output.dashboard).error(known.code) or None,
         "log": str(log.path) if log.is_written else None,
     }
     details = {

@@ -95,6 +95,7 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
     before = call.out.mask
     # a file may be loaded twice, each time for other secrets
     call.out.mask = lambda text: loaded.mask(before(text))
+    call.out.dashboard = loaded.config.alerts.dashboard_url or ""
     for warning in loaded.warnings:
         call.out.warn(str(warning))
     return loaded

@@ -344,6 +344,8 @@ class Output:
         self.margin = Paper(stderr or sys.stderr)
         self.mask: Callable[[str], str] = str
         """Hides the secrets of the pipeline at hand in what is not data."""
+        self.dashboard = ""
+        """Where its page is, if its file says so."""
         self.journal: Journal | None = None
         """The log that is kept on standard error instead of words for people."""
 
