@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distributary import errors
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError, ErrorCode, clean
 
 CLASSES = sorted(
     (c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, DistributaryError)),
@@ -116,3 +116,12 @@ def test_every_code_has_its_place_in_the_docs() -> None:
     page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
     missing = [code for code in ErrorCode if f'<a id="{code}"></a>' not in page]
     assert missing == []
+
+
+def test_the_cause_at_the_end_of_a_long_message_is_kept_and_secrets_are_not() -> None:
+    steps = "\n".join(f"  \x1b[31m↳\x1b[0m step {n} {'x' * 200}" for n in range(20))
+    address = "http://user:hunter2@store/lake?sig=hunter2"
+    text = clean(f"OSError: Generic S3 error\n GET {address}\n{steps}\n ↳ Connection refused\n")
+    assert text.startswith("OSError: Generic S3 error; GET http://***@store/lake?***; step 0")
+    assert text.endswith("; Connection refused")
+    assert "hunter2" not in text and "\x1b" not in text and len(text) <= 400

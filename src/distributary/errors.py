@@ -400,15 +400,19 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _QUERY = re.compile(r"(://[^\s?\"']*)\?[^\s\"']*")
 _LOGIN = re.compile(r"://[^\s/@\"']+@")
 _LONGEST = 400
+_MOST_LINES = 6
 
 
 def clean(text: str) -> str:
     """One line of an engine's message: no colours, no stack, no secrets in addresses."""
-    text = _ESCAPES.sub("", text)
+    text = _LOGIN.sub("://***@", _QUERY.sub(r"\1?***", _ESCAPES.sub("", text)))
     lines = [line.strip(" ↳\t") for line in text.split("\n")]
     kept = [line for line in lines if line and not re.match(r"(\d+: |at )", line)]
-    one = "".join(c if c.isprintable() else " " for c in "; ".join(kept[:6]))
-    return _LOGIN.sub("://***@", _QUERY.sub(r"\1?***", one))[:_LONGEST]
+    if len(kept) > _MOST_LINES:
+        # what happened is said first, and why at the end
+        half, room = _MOST_LINES // 2, _LONGEST // _MOST_LINES - len("; ")
+        kept = [line[:room] for line in (*kept[:half], *kept[-half:])]
+    return "".join(c if c.isprintable() else " " for c in "; ".join(kept))[:_LONGEST]
 
 
 # What codes and words mean: the pages of the documentation that travel with the package.

@@ -1,14 +1,16 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from distributary.engine.names import Entries, Entry
-from distributary.errors import SourceUnavailableError
+from distributary.engine.progress.claim import Claim
+from distributary.errors import LakeUnavailableError, SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pulse import write_failure
+from distributary.observe.pulse import Pulse, Trouble, UnderWay, write_failure, write_pulse
 from distributary.registry.folder import FileRegistry
 from distributary.store.base import at as store_at
 from tests.cli.conftest import Cli
@@ -78,6 +80,7 @@ def test_status_loads_what_decodes_only_for_letters_that_may(
     for n in range(6):
         registry.register(f"chess-{n}", f'syntax = "proto3"; message Chess{n} {{}}')
     assert cli("status", "--json").json["pipelines"][0]["healable"] is None
+    assert "could not be found out" in cli("status").out
 
 
 def test_status_says_when_and_why_a_pipeline_failed(lake: Path, cli: Cli) -> None:
@@ -89,6 +92,49 @@ def test_status_says_when_and_why_a_pipeline_failed(lake: Path, cli: Cli) -> Non
     at = next(n for n, line in enumerate(lines) if "failed" in line)
     assert lines[at].split(maxsplit=1)[1].startswith("SOURCE_UNAVAILABLE: no answer, ")
     assert lines[at + 1].strip() == "start\\x1b it"
+
+
+@pytest.fixture
+def away(lake: Path, own_folder: Path) -> Path:
+    """A pipeline file whose lake cannot be read and whose checkpoint can."""
+    next((lake / "_distributary/ledger/batches/_delta_log").glob("*.json")).write_text("{")
+    file = own_folder / "games.yaml"
+    places = f"{{path: {lake}, checkpoint: {own_folder}/progress}}"
+    file.write_text(
+        "name: games\nsource: {type: delta, path: ./in}\npayload: {format: json}\n"
+        f"tables: {{each: all}}\nlake: {places}\n"
+    )
+    return file
+
+
+def test_a_pipeline_is_known_while_its_lake_is_not(away: Path, cli: Cli) -> None:
+    assert cli("status").err.startswith("LAKE_UNAVAILABLE")
+    nothing = cli("status", away)
+    assert (nothing.code, nothing.out.splitlines()[1].split()) == (75, ["games", "unknown"])
+    store = store_at(away.parent / "progress" / "games")
+    claim = Claim.take(store, lease=30.0)
+    now = datetime.now(UTC)
+    error = LakeUnavailableError("no answer", next_step="wait").as_dict()
+    trouble = Trouble(since=now, attempts=3, next_try=None, error=error)
+    write_pulse(store, Pulse(now, trouble, under_way=UnderWay(7, now, "publish")))
+    try:
+        text, found = cli("status", away), cli("status", away, "--json")
+    finally:
+        claim.release()
+    assert text.code == found.code == 75
+    assert "games  retrying" in text.out
+    assert "LAKE_UNAVAILABLE: no answer" in text.out and "does not answer" in text.out
+    assert found.json["unavailable"]["code"] == "LAKE_UNAVAILABLE"
+    (pipeline,) = found.json["pipelines"]
+    assert (pipeline["state"], pipeline["failure"]["attempts"]) == ("retrying", 3)
+    assert pipeline["under_way"]["batch"] == 7
+
+
+def test_an_error_names_the_page_that_the_pipeline_file_names(away: Path, cli: Cli) -> None:
+    with away.open("a") as file:
+        file.write("alerts: {dashboard_url: 'https://page.example:8500/'}\n")
+    refused = cli("clean", away)
+    assert "page  https://page.example:8500/errors/" in refused.err
 
 
 def test_commands_to_type_next_name_a_lake_that_was_named(own_folder: Path, cli: Cli) -> None:

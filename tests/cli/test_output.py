@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -63,6 +64,29 @@ def test_a_pipe_gets_whole_lines_without_padding() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[1] == f"  {'x' * 300}  1"
     assert lines[2] == "  y"
+
+
+def test_what_goes_on_stands_under_its_beginning_and_paths_stay_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    stream, path = Terminal(), "/" + "x" * 60
+    Paper(stream).row("log", styled(f"seven words of text, and then {path} end", ""), width=6)
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    assert drawn.splitlines() == [
+        "  log   seven words of text, and then",
+        f"        {path}",
+        "        end",
+    ]
+
+
+@given(st.text())
+def test_a_row_is_printable(text: str) -> None:
+    paper = Paper(io.StringIO())
+    paper.row("seen", text)
+    drawn = paper.console.file.getvalue()
+    assert drawn.count("\n") == bool(text) and drawn.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")])

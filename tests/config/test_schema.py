@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from distributary.config.load import every_model, every_setting, load_text, settings
-from distributary.config.show import json_schema, reference
+from distributary.config.show import descriptions, json_schema, reference
 
 SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -104,10 +104,11 @@ def test_what_does_not_load_is_invalid(minimal: str, extra: str) -> None:
 def test_every_setting_is_described() -> None:
     for model in every_model():
         assert model.__doc__
-        for key, info in settings((model,)).items():
-            assert info.description, f"{model.__name__}.{key}"
+        for key, about in descriptions(model).items():
+            assert about, f"{model.__name__}.{key}"
         properties = (SCHEMA["$defs"] | {"PipelineConfig": SCHEMA})[model.__name__]["properties"]
         assert set(properties) == set(settings((model,)))
+        assert all(value["description"] for value in properties.values())
 
 
 def test_defaults_are_as_they_would_be_written() -> None:

@@ -227,7 +227,10 @@ def test_what_is_tried_again_is_named_until_it_works() -> None:
     assert value(metrics, "pipeline_retrying", code="REGISTRY_UNAVAILABLE") == 0
     assert value(metrics, "pipeline_retrying", code="SOURCE_UNAVAILABLE") == 1
     assert value(metrics, since) == NOON.timestamp()
+    next_try = "pipeline_next_try_timestamp_seconds"
+    assert value(metrics, next_try) == (later + timedelta(seconds=5)).timestamp()
     metrics.listen(Recovered(pipeline="games"))
+    assert value(metrics, next_try) == 0
     assert value(metrics, "pipeline_retrying", code="SOURCE_UNAVAILABLE") == 0
     assert (value(metrics, since), value(metrics, "pipeline_failing")) == (0, 0)
 

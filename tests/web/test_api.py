@@ -223,13 +223,23 @@ def test_an_empty_folder_is_a_lake_without_pipelines(tmp_path: Path, start: Star
 def test_a_lake_that_goes_away_and_comes_back(own: Path, start: Start) -> None:
     page, away = start(own), own.with_name("away")
     assert page.get("/api/tables")["total"] == 4
+    before = page.get("/api/overview")
     shutil.move(own, away)
+    meanwhile = page.get("/api/overview")
+    assert before["unavailable"] is None
+    assert meanwhile["unavailable"]["code"] == "LAKE_UNAVAILABLE"
+    assert [p["totals"] for p in meanwhile["pipelines"]] == [
+        p["totals"] for p in before["pipelines"]
+    ]
+    # its checkpoint went with it
+    assert {p["state"] for p in meanwhile["pipelines"]} == {"unknown"}
     with page.client() as client:
         gone = client.get("/api/tables")
         assert gone.status_code == 503
         assert gone.json()["error"]["code"] == "LAKE_UNAVAILABLE"
     shutil.move(away, own)
     assert page.get("/api/tables")["total"] == 4
+    assert page.get("/api/overview")["unavailable"] is None
 
 
 def test_what_a_pipeline_adds_is_seen_at_once(tmp_path: Path, start: Start) -> None:

@@ -205,6 +205,15 @@ def test_a_lake_that_goes_away_is_an_error_with_a_code(own: Path, start: Start, 
     shutil.move(away, own)
     shown.page.get_by_role("button", name="Try again").click()
     shown.page.wait_for_selector("tbody tr")
+    # the overview keeps what was read before, and says so for as long as it lasts
+    shown.open(served.url)
+    shown.page.wait_for_selector(".pipeline")
+    shutil.move(own, away)
+    shown.page.wait_for_selector(".banner.bad:has-text('LAKE_UNAVAILABLE')")
+    assert shown.page.locator(".pipeline").count() == 1
+    shown.shoot("lake-gone-overview")
+    shutil.move(away, own)
+    shown.page.wait_for_selector(".banner.bad", state="detached")
 
 
 def test_a_read_only_lake_is_looked_at_and_left_alone(

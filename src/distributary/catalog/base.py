@@ -120,7 +120,7 @@ def taken(name: str, entry: Entry, found: Found) -> CatalogError:
         f"the catalog has another table of the name {name}",
         code=ErrorCode.CATALOG_CONFLICT,
         where=name,
-        evidence=f"it is at {found.location or 'a place that it does not tell'}, "
+        evidence=f"it is at {found.location or 'a place that it does not name'}, "
         f"ours at {entry.location}",
         next_step="take the other entry away or give lake.catalog another schema: it is tried "
         "again by itself",

@@ -89,7 +89,7 @@ class Spread:
         if self.before not in (0, self.shards):
             paper.line(f"then   restart {self.pipeline}: it divides the stream where it stands")
         for name in self.place.kept:
-            paper.line(f"kept   {name}, until it has settled what is its own; then install again")
+            paper.line(f"kept   {name}, until it has finished what is its own; then install again")
 
 
 @verb(

@@ -157,7 +157,7 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
         output.margin.lines(output.mask(text))
     places = {
         "docs": f"distributary explain {known.code}",
-        "page": Pages(os.environ.get(PAGE_VARIABLE)).error(known.code) or None,
+        "page": Pages(os.environ.get(PAGE_VARIABLE) or output.dashboard).error(known.code) or None,
         "log": str(log.path) if log.is_written else None,
     }
     details = {
@@ -209,4 +209,4 @@ def _draw_problems(paper: Paper, problems: Iterable[Problem]) -> None:
 
 def _draw_row(paper: Paper, label: str, text: str) -> None:
     for at, line in enumerate(text.splitlines()):
-        paper.line(styled(f"  {'' if at else label:{_LABEL}}", "dim"), line)
+        paper.row("" if at else label, line, width=_LABEL)

@@ -58,7 +58,7 @@ LogForm = Annotated[
     LogFormat | None,
     option(
         "--log-format",
-        "Tell everything on standard error, a line each: for people, or as JSON.",
+        "Write everything to standard error, a line each: for people, or as JSON.",
         rich_help_panel="Output",
     ),
 ]

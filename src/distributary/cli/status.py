@@ -6,7 +6,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry
@@ -33,7 +33,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.observe.log_format import plain
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def status(
     partitions: Annotated[
         bool, option("--partitions", "How far each partition was read; asks the broker.")
     ] = False,
-) -> None:
+) -> int:
     """Lag, freshness, rows, dead letters and parked tables."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
@@ -94,10 +94,15 @@ def status(
     from distributary.store.base import introduce
 
     found = find_lake(call, lake, file)
-    now = status_of(
-        found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
-    )
     introduce(found.path, found.options or {})
+    try:
+        now = status_of(
+            found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
+        )
+    except LakeUnavailableError as error:
+        if found.pipeline is None:
+            raise
+        return _show_without_lake(call, found, error)
     for one in now.pipelines:
         if unfinished_removal(found.path, one.name):
             call.out.warn(
@@ -114,7 +119,7 @@ def status(
     def draw(paper: Paper) -> None:
         paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
         if not now.pipelines:
-            paper.line("no pipeline has settled a batch here yet")
+            paper.line("no pipeline has finished a batch here yet")
         for each in now.pipelines:
             _draw_pipeline(paper, each, now.now, healable[each.name], found)
         for name, lags in read.items():
@@ -122,6 +127,46 @@ def status(
             _draw_partitions(paper, lags)
 
     call.out.show(data, draw)
+    return 0
+
+
+def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError) -> int:
+    """What the checkpoint alone says of a pipeline, while nobody can read its lake."""
+    from distributary.engine.progress.claim import liveness
+    from distributary.observe.status import RUNS, Live, live_of
+
+    # a checkpoint in the same place is as far away as the lake
+    inside = lake.checkpoint.startswith(f"{lake.path.rstrip('/')}/")
+    live = Live() if inside else live_of(lake.checkpoint, liveness)
+    now = datetime.now(UTC)
+    under_way = live.pulse.under_way if live.pulse and live.state in RUNS else None
+    known = {
+        "name": lake.pipeline,
+        "state": live.state,
+        "checkpoint": lake.checkpoint,
+        "failure": live.failure,
+        "backlog": live.pulse.backlog if live.pulse else None,
+        "under_way": under_way,
+    }
+    details = {key: value for key, value in error.as_dict().items() if key != "context"}
+    data = {"version": 1, "lake": lake.path, "now": now, "unavailable": details}
+
+    def draw(paper: Paper) -> None:
+        paper.line(styled(f"lake {lake.path} ({lake.found_by})", "dim"))
+        paper.line(
+            styled(lake.pipeline or "", "bold"),
+            "  ",
+            styled(live.state, _STATE_COLOURS.get(live.state, "")),
+        )
+        if live.failure is not None:
+            _draw_failure(paper, live.failure, now)
+        if under_way is not None:
+            paper.row("batch", _under_way(under_way, now))
+        paper.row("lake", styled("it does not answer: rows, lag and tables are not known", "red"))
+        paper.row("", cut(call.out.mask(f"{error.code}: {error.evidence}"), 200))
+
+    call.out.show(plain(data | {"pipelines": [known]}), draw)
+    return error.exit_code
 
 
 def _draw_pipeline(
@@ -132,7 +177,7 @@ def _draw_pipeline(
         styled(each.name, "bold"),
         "  ",
         styled(each.state, _STATE_COLOURS.get(each.state, "")),
-        f"  {as_of if each.as_of else 'no batch settled yet'}",
+        f"  {as_of if each.as_of else 'no batch finished yet'}",
     )
     if each.failure is not None:
         _draw_failure(paper, each.failure, now)
@@ -211,7 +256,10 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
     text += f": {reasons}" if reasons else ""
     text += f"; {others}" if others else ""
     paper.row("dead letters", text)
-    if healable is not None and healable.count:
+    if healable is None:
+        unknown = "whether any would decode now could not be found out: -v says why"
+        paper.row("", styled(unknown, "dim"))
+    elif healable.count:
         would = f"{counted(healable.count, 'dead letter')} would decode now: "
         paper.row("", styled(would + healable.command, "green"))
 
@@ -246,7 +294,7 @@ def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> No
 
 
 def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
-    parts = {"missing": tables.missing, "behind what was settled": tables.behind}
+    parts = {"missing": tables.missing, "behind what was written": tables.behind}
     text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
     if text:
         paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
@@ -441,6 +489,8 @@ def _answer(
     thread = threading.Thread(target=attempt, name="question", daemon=True)
     thread.start()
     thread.join(seconds)
+    if thread.is_alive():
+        failed(TimeoutError(f"no answer within {seconds:.0f} s"))
     return answers[0] if answers else None
 
 

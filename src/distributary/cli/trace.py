@@ -88,7 +88,7 @@ def _draw_record(paper: Paper, trace: Trace, lake: Lake) -> None:
     for batch in trace.batches:
         paper.line(
             f"  read in batch {batch.batch} of pipeline {batch.pipeline} ({batch.lane}), "
-            f"settled {clock(batch.finished_at)}"
+            f"finished {clock(batch.finished_at)}"
         )
     for place in trace.places:
         where = f"{place.file}, row {place.row}" if place.file else "file unknown"

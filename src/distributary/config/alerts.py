@@ -170,7 +170,7 @@ def _rate(value: object) -> object:
 
 
 class AlertsOn(Section):
-    """What is told."""
+    """What messages are sent about."""
 
     failure: bool = True
     """A batch failed and is tried again, or the pipeline stopped because of it."""
@@ -207,7 +207,7 @@ class Alerts(Section):
     """Messages to people when something needs them, and when it is over."""
 
     on: AlertsOn = Field(default_factory=AlertsOn)
-    """What is told."""
+    """What messages are sent about."""
     to: tuple[Target, ...] = ()
     """Where it is told; nowhere when left out."""
     at_most: AtMost = Field(default_factory=AtMost)

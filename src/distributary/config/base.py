@@ -34,14 +34,16 @@ CONFLICT = "conflict"
 
 
 class Section(BaseModel):
-    """Frozen, unknown keys refused, the docstring under a setting is its description."""
+    """Frozen, unknown keys refused.
+
+    The text under a setting is its description: `config/show.py` reads it where one is shown.
+    """
 
     model_config = ConfigDict(
         # built when a file is loaded: workers and most commands never do
         defer_build=True,
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
 

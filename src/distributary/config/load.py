@@ -337,8 +337,10 @@ class UnknownKeys:
         self, node: Node, known: Mapping[str, Any], path: KeyPath, *, only: str = ""
     ) -> Node:
         for key, below in list(node.entries.items()):
+            if key in known:
+                continue
             meant = nearest(key, known)
-            if key in known or (only and meant != only):
+            if only and meant != only:
                 continue
             # a key that is right elsewhere was most likely indented wrongly
             elsewhere = [".".join(p) for p in every_setting() if p[-1] == key]

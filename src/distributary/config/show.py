@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -117,6 +122,39 @@ def _safe(loaded: Loaded, value: Any) -> Any:
     return [_safe(loaded, item) for item in value] if isinstance(value, list) else value
 
 
+# What settings mean: the texts under them in the models. Pydantic would read the source of every
+# model when it is imported, which takes longer than all else in loading a file.
+
+
+def descriptions(model: type[Section]) -> dict[str, str]:
+    """The text under each setting of a model, by the key in the file."""
+    texts: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, Section):
+            texts |= _texts(base.__module__).get(base.__name__, {})
+    return {
+        info.alias or name: info.description or texts.get(name, "")
+        for name, info in model.model_fields.items()
+    }
+
+
+@cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """The text under each annotated name, by class."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        node.name: {
+            before.target.id: inspect.cleandoc(after.value.value)
+            for before, after in pairwise(node.body)
+            if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if isinstance(after.value.value, str)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
 # The reference page of the pipeline file, written from the models so that it cannot drift.
 
 _INTRODUCTION = """\
@@ -141,14 +179,15 @@ def _section_page(models: tuple[type[Section], ...], path: str) -> Iterator[str]
         yield f"{_one_line(model.__doc__)}\n"
         yield "| key | default | meaning |"
         yield "|---|---|---|"
-        yield from (_row(key, info) for key, info in settings((model,)).items())
+        about = descriptions(model)
+        yield from (_row(key, info, about[key]) for key, info in settings((model,)).items())
         yield ""
         for key, info in settings((model,)).items():
             yield from _section_page(models_of(info), f"{path}.{key}" if path else key)
 
 
-def _row(key: str, info: Any) -> str:
-    notes = [_one_line(info.description), _words(info.annotation)]
+def _row(key: str, info: Any, about: str) -> str:
+    notes = [_one_line(about), _words(info.annotation)]
     if is_secret(info):
         notes.append("A secret: never shown.")
     if info.examples:
@@ -222,7 +261,9 @@ def json_schema() -> dict[str, Any]:
 
 def _section_schema(schema: dict[str, Any], model: type[Section]) -> dict[str, Any]:
     properties = {key: _setting(value) for key, value in schema["properties"].items()}
+    about = descriptions(model)
     for key, info in settings((model,)).items():
+        properties[key]["description"] = about[key]
         properties[key].pop("default", None)
         if (default := default_of(info)) is not None:
             properties[key]["default"] = list(default) if isinstance(default, tuple) else default

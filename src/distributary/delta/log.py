@@ -522,7 +522,7 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
     elif tail:
         raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")
     if not state.metadata or not state.protocol:
-        raise BrokenLogError(f"its log ends at {state.version}, and does not tell its columns")
+        raise BrokenLogError(f"its log ends at {state.version}, and does not name its columns")
     return follow(state) if version is None else state
 
 

@@ -48,7 +48,7 @@ def reaching(path: str) -> Iterator[None]:
         raise PublishError(
             "another writer kept changing the table first",
             where=path,
-            evidence=_first_line(error),
+            evidence=clean(f"{type(error).__name__}: {error}"),
             next_step="run it again: nothing was changed by this try",
         ) from error
     except Exception as error:
@@ -58,7 +58,7 @@ def reaching(path: str) -> Iterator[None]:
         raise LakeUnavailableError(
             "the lake cannot be read or written",
             where=path,
-            evidence=_first_line(error),
+            evidence=clean(f"{type(error).__name__}: {error}"),
             next_step="check that the lake's path, rights and credentials are right: `doctor`",
         ) from error
 
@@ -267,10 +267,6 @@ def open_storage(path: str, storage_options: StorageOptions | None = None) -> St
         return Storage(path, storage_options)
     except TableNotFoundError:
         return None
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
 
 
 # Several writers, one table: whoever comes second looks at the table again and tries again.

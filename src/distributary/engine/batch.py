@@ -385,9 +385,9 @@ def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -
     done = context.ledger.settled(context.config.name, context.checkpoint.life, context.lane, batch)
     if done is not None and done != source_hash(source.ranges):
         raise DivergedError(
-            f"batch {batch} was settled before, with other records than it has now",
+            f"batch {batch} was finished before, with other records than it has now",
             where=context.checkpoint.store.address,
-            evidence=f"the ledger has settled batches up to {context.newest_settled}; "
+            evidence=f"the ledger has batches up to {context.newest_settled}; "
             "the checkpoint is older and would read them in other portions",
             next_step="put the newest copy of the checkpoint back, or start a new life with "
             "`distributary reset`, which reads the source again",

@@ -132,8 +132,9 @@ class Monitor:
         self._pipeline, self._bus, self._checkpoint = pipeline, bus, checkpoint
         self._ends, self._is_owner, self._mask, self._every = ends, is_owner, mask, every
         self._lock = threading.Lock()
-        before = read_pulse(checkpoint.address) or Pulse(datetime.now(UTC))
-        self._pulse = replace(before, trouble=None, under_way=None)
+        now = datetime.now(UTC)
+        before = read_pulse(checkpoint.address) or Pulse(now)
+        self._pulse = replace(before, trouble=None, under_way=None, began=now)
         self._lines = deque(before.lines, maxlen=MOST_LINES)
         self._position: Position | None = None
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)

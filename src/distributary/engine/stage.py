@@ -321,7 +321,7 @@ def _drop_all_copies(context: RunContext, staged: Staged, order: StageOrder) -> 
 
 def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
     return AccountingError(
-        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
+        f"the records of batch {batch} could not be kept apart in {_MOST_TRIES} tries",
         where=f"pipeline {context.config.name}",
         next_step="run again with --debug and report the log",
     )

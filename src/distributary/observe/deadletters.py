@@ -28,7 +28,6 @@ from distributary.model.deadletter import (
     content_keys,
 )
 from distributary.model.record import TIMESTAMP
-from distributary.model.table import Role
 from distributary.observe.ledger import Ledger, delete_pipeline
 from distributary.observe.rows import both, same, text
 
@@ -317,11 +316,11 @@ def letter_tables(
     lake: str, *, pipeline: str | None = None, storage_options: StorageOptions | None = None
 ) -> dict[str, DeadLetters]:
     """The dead letters of each pipeline of a lake; two pipelines may share a table."""
-    tables = Ledger(lake, storage_options=storage_options).tables(pipeline, schema_ids=False)
+    folders = Ledger(lake, storage_options=storage_options).dead_letters()
     return {
-        t.pipeline: DeadLetters(layout.place(lake, t.path), storage_options=storage_options)
-        for t in tables
-        if t.role == Role.DEAD_LETTERS
+        name: DeadLetters(layout.place(lake, path), storage_options=storage_options)
+        for name, path in folders.items()
+        if pipeline in (None, name)
     }
 
 

@@ -69,6 +69,7 @@ from distributary.observe.rows import (
     BY_LANE,
     BY_TABLE,
     LAST_COMMITS_SQL,
+    LETTERS_SQL,
     PARKED,
     PLACES_SQL,
     RESUMED,
@@ -335,7 +336,7 @@ class Ledger:
                 storage_options=storage_options,
             )
 
-        self._batches = store("batches", BATCHES, "one row per settled batch")
+        self._batches = store("batches", BATCHES, "one row per finished batch")
         self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
         self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
 
@@ -444,6 +445,12 @@ class Ledger:
         """Name and folder of every table: what nobody has to add up."""
         found = self._tables.query(PLACES_SQL)
         return [] if found is None else [(row["table"], row["path"]) for row in found.to_pylist()]
+
+    def dead_letters(self) -> dict[str, str]:
+        """The folder of each pipeline's dead letters."""
+        found = self._tables.query(LETTERS_SQL)
+        rows = [] if found is None else found.to_pylist()
+        return {row["pipeline"]: row["path"] for row in rows}
 
     def last_commits(self, pipeline: str | None = None) -> tuple[LastCommit, ...]:
         """What each lane of each life has written to each table."""

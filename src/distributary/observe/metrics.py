@@ -102,18 +102,18 @@ RULE_VIOLATIONS = _counter(
 READ_BYTES = _counter("read_bytes_total", "Bytes of the values of records read.", _LANE)
 REQUESTS = _counter("store_requests_total", "What the driver asked of buckets.", _LANE)
 
-BATCHES = _counter("batches_total", "Batches that were settled.", _LANE)
+BATCHES = _counter("batches_total", "Batches that were finished.", _LANE)
 BATCH_SECONDS = Metric(
-    "batch_duration_seconds", Kind.HISTOGRAM, "How long settled batches took.", _LANE
+    "batch_duration_seconds", Kind.HISTOGRAM, "How long finished batches took.", _LANE
 )
 STEP_SECONDS = Metric(
     "step_duration_seconds",
     Kind.HISTOGRAM,
-    "How long each step of a settled batch took.",
+    "How long each step of a finished batch took.",
     ("pipeline", "lane", "step"),
 )
-LAST_BATCH = _gauge("last_batch", "Number of the last settled batch.", _LANE)
-LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was settled.", _LANE)
+LAST_BATCH = _gauge("last_batch", "Number of the last finished batch.", _LANE)
+LAST_BATCH_TIME = _gauge("last_batch_timestamp_seconds", "When it was finished.", _LANE)
 
 LAG = _gauge(
     "lag_records",
@@ -123,7 +123,7 @@ LAG = _gauge(
 LAG_TIME = _gauge("lag_timestamp_seconds", "When the lag was measured.")
 DELAY = _gauge(
     "record_delay_seconds",
-    "From when the newest record of the last batch was produced until the batch was settled.",
+    "From when the newest record of the last batch was produced until the batch was finished.",
 )
 NEWEST_RECORD = _gauge(
     "newest_record_timestamp_seconds", "Time of the newest record that was read."
@@ -158,6 +158,10 @@ RETRYING = _gauge(
 RETRYING_SINCE = _gauge(
     "pipeline_retrying_since_timestamp_seconds",
     "When it failed first, while it is tried again; 0 else.",
+)
+NEXT_TRY = _gauge(
+    "pipeline_next_try_timestamp_seconds",
+    "When what failed is tried next, a moment that has passed: just now; 0 where nothing failed.",
 )
 FAILURES = _counter(
     "failures_total", "Batches and runs that failed.", ("pipeline", "code", "retried")
@@ -392,7 +396,9 @@ class Metrics(_Series):
             self._add(metric, pipeline, "stream")
         for metric in (SCHEMAS, TABLES_CREATED):
             self._add(metric, pipeline)
-        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING, RETRYING_SINCE):
+        for metric in (DIFFERENCE, TABLES_PARKED, TABLES_OTHER, FAILING, RUNNING):
+            self._set(metric, pipeline, value=0)
+        for metric in (RETRYING_SINCE, NEXT_TRY):
             self._set(metric, pipeline, value=0)
         for retried in ("true", "false"):
             self._add(FAILURES, pipeline, ErrorCode.ACCOUNTING_BROKEN, retried)
@@ -413,13 +419,16 @@ class Metrics(_Series):
         since = self._numbers[RETRYING_SINCE].get(_key(RETRYING_SINCE, (name,)), 0.0)
         self._retry_over(name)
         self._set(RETRYING, name, str(event.error.code), value=1)
-        self._set(RETRYING_SINCE, name, value=since or event.at.timestamp())
+        failed_at = event.at.timestamp()
+        self._set(RETRYING_SINCE, name, value=since or failed_at)
+        self._set(NEXT_TRY, name, value=failed_at + (event.retry_in or 0.0))
 
     def _retry_over(self, pipeline: str) -> None:
         for key in self._numbers[RETRYING]:
             if key[0] == _key(RETRYING_SINCE, (pipeline,))[0]:
                 self._numbers[RETRYING][key] = 0
         self._set(RETRYING_SINCE, pipeline, value=0)
+        self._set(NEXT_TRY, pipeline, value=0)
 
     def _batch(self, event: events.BatchSettled) -> None:
         key = (event.pipeline, event.life, event.lane)

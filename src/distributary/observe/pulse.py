@@ -78,6 +78,8 @@ class Pulse:
     under_way: UnderWay | None = None
     lines: tuple[str, ...] = ()
     """Its last words, the newest at the end; also those of the run before."""
+    began: datetime | None = None
+    """When this run began: batches before that were those of another."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -99,7 +101,8 @@ def begin_pulse(checkpoint: Store) -> None:
     """Another process owns the checkpoint now: what the one before did is no longer under way."""
     found = read_pulse(checkpoint.address)
     if found is not None:
-        write_pulse(checkpoint, replace(found, trouble=None, under_way=None))
+        now = datetime.now(UTC)
+        write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now))
 
 
 def _pulse(content: Mapping[str, Any]) -> Pulse:
@@ -131,6 +134,7 @@ def _pulse(content: Mapping[str, Any]) -> Pulse:
             records=None if batch["records"] is None else int(batch["records"]),
         ),
         lines=tuple(str(line) for line in content.get("lines", ())),
+        began=_moment(content["began"]) if content.get("began") else None,
     )
 
 

@@ -61,7 +61,7 @@ BATCHES = _schema(
     ("lane", pa.string(), "stream, or replay of dead letters"),
     ("batch", pa.int64(), "number of the batch in its lane"),
     ("started_at", TIMESTAMP, "when the batch began"),
-    ("finished_at", TIMESTAMP, "when it was settled"),
+    ("finished_at", TIMESTAMP, "when it was finished"),
     ("read", pa.int64(), "records, by the source's own count"),
     ("written", pa.int64(), "records that reached their table"),
     ("dead_lettered", pa.int64(), "records in the dead letters"),
@@ -72,7 +72,7 @@ BATCHES = _schema(
     ("tables", pa.int64(), "tables touched"),
     ("bytes", pa.int64(), "bytes of the files committed"),
     ("lag_records", pa.int64(), "records left at the source"),
-    ("lag_seconds", pa.float64(), "from producing the newest record to settling"),
+    ("lag_seconds", pa.float64(), "from producing the newest record to the end of the batch"),
     ("plan_seconds", pa.float64(), "time in step plan"),
     ("stage_seconds", pa.float64(), "time in step stage"),
     ("manifest_seconds", pa.float64(), "time in step manifest"),
@@ -91,7 +91,7 @@ TABLES = _schema(
     ("life", pa.string(), "life of its checkpoint"),
     ("lane", pa.string(), "stream or replay"),
     ("batch", pa.int64(), "number of the batch in its lane"),
-    ("at", TIMESTAMP, "when it was settled"),
+    ("at", TIMESTAMP, "when it was finished"),
     ("table", pa.string(), "name of the table"),
     ("role", pa.string(), "bronze, each, unified, ..."),
     ("type", pa.string(), "type of the records"),
@@ -161,7 +161,7 @@ def outcomes(
     missing = [e.table.name for e in manifest.tables if e.table.name not in by_name]
     if missing:
         raise AccountingError(
-            "a batch is to be settled, but some of its tables have no outcome",
+            "a batch is to be finished, but some of its tables have no outcome",
             where=f"{manifest.pipeline}, batch {manifest.batch}",
             evidence=f"{len(missing)} tables, the first is {missing[0]!r}",
             next_step="this is a defect in the publisher: please report it",
@@ -182,7 +182,7 @@ def check_balance(manifest: Manifest, counts: Counts) -> None:
             "a batch does not add up",
             where=f"{manifest.pipeline}, batch {manifest.batch}",
             evidence=counts.equation(),
-            next_step="nothing of this batch was settled; run again, and report it if it stays",
+            next_step="nothing of this batch counts; run again, and report it if it stays",
         )
 
 

@@ -318,6 +318,10 @@ FROM ledger GROUP BY pipeline, life, lane, "table"
 """
 
 PLACES_SQL = 'SELECT "table", max(path) AS path FROM ledger GROUP BY "table" ORDER BY "table"'
+LETTERS_SQL = """
+SELECT pipeline, max(path) AS path FROM ledger WHERE role = 'dead_letters'
+GROUP BY pipeline ORDER BY pipeline
+"""
 
 BY_TABLE = 'pipeline, "table"'
 BY_LANE = 'pipeline, life, lane, "table"'

@@ -290,7 +290,8 @@ def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetim
     )
 
 
-_RUNS = ("running", "retrying")
+RUNS = ("running", "retrying")
+"""States of a process that is there."""
 _SILENT_SECONDS = 60.0
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
@@ -337,7 +338,7 @@ class PipelineStatus:
     rows: int
     """Written to its tables; dead letters, and what is made of a log, do not count."""
     records_per_second: float | None
-    """While batches are under way, over the last ones; None when it does not run."""
+    """While batches are under way, over the last ones of this run; None when it is idle."""
     lag: Forecast
     lag_in_words: str
     tables: Ranking
@@ -364,6 +365,8 @@ class Status:
     lake: str
     now: datetime
     pipelines: tuple[PipelineStatus, ...]
+    unavailable: dict[str, Any] | None = None
+    """Why the lake cannot be read just now: then what its tables hold is what was read last."""
 
     def as_dict(self) -> dict[str, Any]:
         """The documented shape for `--json`: plain values, times in UTC."""
@@ -491,16 +494,20 @@ def now_with(
     if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
         lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
     lag = judged(lag, running=going)
+    # the speed of another run is not that of this one
+    began = None if pulse is None else pulse.began
+    its_own = began is None or (found.as_of is not None and found.as_of >= began)
+    fast = live.state == "running" and going and its_own
     return replace(
         found,
         state=live.state,
         failure=live.failure,
         age_seconds=None if found.as_of is None else max((now - found.as_of).total_seconds(), 0.0),
-        records_per_second=found.records_per_second if live.state == "running" else None,
+        records_per_second=found.records_per_second if fast else None,
         lag=lag,
         lag_in_words=lag.words(now=now, tz=tz),
         backlog=backlog,
-        under_way=pulse.under_way if live.state in _RUNS and pulse is not None else None,
+        under_way=pulse.under_way if live.state in RUNS and pulse is not None else None,
     )
 
 

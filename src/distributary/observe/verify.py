@@ -269,7 +269,7 @@ def _behind(known: WrittenTable, table: _Opened) -> list[Finding]:
         mark = table.mark(commit.app_id)
         if mark is None or mark < commit.required:
             has = "has none of its batches" if mark is None else f"ends with batch {mark}"
-            lacking.append(f"{who}: the table {has}, settled is batch {commit.required}")
+            lacking.append(f"{who}: the table {has}, finished is batch {commit.required}")
     if not lacking:
         return []
     what = "the table lacks batches that were written to it"
@@ -323,7 +323,7 @@ def _explained(
     notes = []
     if under_way:
         told = [f"batch {c.batch} of {pipeline_of(c.app_id)}" for c in under_way[-_SHOWN:]]
-        notes.append(f"not settled yet, and not in the ledger: {', '.join(told)}")
+        notes.append(f"not finished yet, and not in the ledger: {', '.join(told)}")
     if upkeep:
         notes.append(f"rows removed by maintenance: {_described(upkeep)}")
     if unknown:
@@ -426,7 +426,7 @@ class _Delta:
         """The rows of the newest version, by statistics; or None, and why that is not known."""
         counts = live_files(self.table)["rows"]
         if counts.null_count:
-            return None, "some of its files do not tell how many rows they have"
+            return None, "some of its files do not say how many rows they have"
         return pc.sum(counts).as_py() or 0, ""
 
     def files(self) -> tuple[int, list[str], list[str]]:

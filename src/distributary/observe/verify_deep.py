@@ -171,7 +171,7 @@ class Comparison:
         """Only what the ledger says was read; batches that are not settled are not judged."""
         settled = max((c.batch for c in known.commits if c.batch is not None), default=-1)
         if "b" not in loaded.has and (check.rows or 0) > (check.rows_by_ledger or 0):
-            return check.with_more(notes=["ranges were not compared: a batch is not settled yet"])
+            return check.with_more(notes=["ranges were not compared: a batch is not finished yet"])
         self._cover(known)
         known_topics = f"SELECT 1 FROM {loaded.name} WHERE t IN (SELECT t FROM covered)"  # noqa: S608
         if not self._ask(f"{known_topics} LIMIT 1"):

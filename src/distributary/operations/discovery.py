@@ -108,7 +108,7 @@ def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, 
         if findings := detect(looked, schemas):
             return (*findings, *_beside(sample, findings))
     raise unclear(
-        "nobody can tell what these records are" if valued else "there is no record to look at",
+        "nobody can say what these records are" if valued else "there is no record to look at",
         looked_at=sample.looked_at,
         evidence=described(sample.records),
         next_step=_next_step(valued, registry),

@@ -45,7 +45,7 @@ class InferredSchemas:
             raise SchemaNotFoundError(
                 "no record has shown yet what those of its table look like",
                 where=claim,
-                next_step="replay the letters once the table has rows",
+                next_step="replay the dead letters once the table has rows",
             )
         return self._known(claim)[0]
 

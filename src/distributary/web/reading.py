@@ -32,7 +32,7 @@ from distributary.observe.status import (
 )
 from distributary.publish.parking import Loss
 from distributary.store.base import local_path
-from distributary.web.answers import not_found
+from distributary.web.answers import not_found, parts_of
 
 # Remembered answers: computed once for each state of the lake, however many people look.
 
@@ -150,6 +150,8 @@ class Reading:
         self.ledger = Ledger(lake, storage_options=options)
         self._seen = False
         """Whether the lake was ever there."""
+        self._last: Status | None = None
+        """How the pipelines stood when the lake was last read."""
         self._memo = Memo()
         self._versions = Versions(options)
         remote = local_path(lake) is None
@@ -214,7 +216,16 @@ class Reading:
         raise not_found("there is no such pipeline", pipeline, next_step="distributary status")
 
     def status(self) -> Status:
-        """How all pipelines stand."""
+        """How all pipelines stand; while the lake does not answer, by what was read last."""
+        try:
+            self._last = self._status()
+            return self._last
+        except DistributaryError as error:
+            if error.code is not ErrorCode.LAKE_UNAVAILABLE or self._last is None:
+                raise
+            return _without_lake(self._last, error)
+
+    def _status(self) -> Status:
         self.require()
         live, now = self._now(), datetime.now(UTC)
         ledger = (self.version("batches"), self.version("tables"))
@@ -303,3 +314,16 @@ class Reading:
             "",
             lambda: {card.checkpoint: live_of(card.checkpoint, liveness) for card in self.cards()},
         )
+
+
+def _without_lake(last: Status, error: DistributaryError) -> Status:
+    """What was known before, with what processes do now as far as that is kept elsewhere."""
+    now, lake = datetime.now(UTC), f"{last.lake.rstrip('/')}/"
+
+    def one(known: PipelineStatus) -> PipelineStatus:
+        inside = known.checkpoint.startswith(lake)
+        live = Live() if inside else live_of(known.checkpoint, liveness)
+        return now_with(known, live, now=now, tz=UTC)
+
+    pipelines = tuple(one(each) for each in last.pipelines)
+    return replace(last, now=now, pipelines=pipelines, unavailable=parts_of(error))

@@ -39,6 +39,8 @@ class Lake:
     """The pipeline file that was given."""
     pipeline: str | None = None
     """The pipeline of that file, the only one that is meant."""
+    checkpoint: str = ""
+    """Where that pipeline keeps its progress."""
 
     @property
     def flag(self) -> str:
@@ -93,6 +95,7 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
     before = call.out.mask
     # a file may be loaded twice, each time for other secrets
     call.out.mask = lambda text: loaded.mask(before(text))
+    call.out.dashboard = loaded.config.alerts.dashboard_url or ""
     for warning in loaded.warnings:
         call.out.warn(str(warning))
     return loaded
@@ -191,7 +194,8 @@ def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake |
         config = load_file(call, file, needs=("lake",)).config
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
         options = config.lake.options or None
-        return Lake(absolute(path), found_by, options, file, config.name)
+        checkpoint = absolute(config.lake.checkpoint_of(config.name))
+        return Lake(absolute(path), found_by, options, file, config.name, checkpoint)
     if lake is not None:
         return Lake(absolute(lake), "--lake")
     variable = os.environ.get(LAKE_VARIABLE)

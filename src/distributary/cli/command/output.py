@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -201,6 +202,8 @@ QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 
 DOCUMENT_VERSION = 1
 _UNLIMITED = 100_000
+_NARROW = 20
+"""Columns that a text gets at least, however narrow the terminal."""
 
 Words: TypeAlias = "str | Text"
 
@@ -264,9 +267,14 @@ class Paper:
         self._print(styled("", "").join(map(as_text, words)))
 
     def row(self, label: str, words: Words, *, width: int = 14) -> None:
-        """What something is, and its name before it; nothing where there is nothing."""
-        if words:
-            self.line(styled(f"  {label:{width}}", "dim"), words)
+        """What something is, and its name before it; nothing where there is nothing.
+
+        Further lines stand under the first. A path that does not fit stays whole, to be copied.
+        """
+        text, room = as_text(words), max(self.console.width - width - 2, _NARROW)
+        for at, line in enumerate(text.divide(_breaks(text.plain, room)) if words else ()):
+            name = styled(f"  {'' if at else label:{width}}", "dim")
+            self._print(styled("", "").join((name, line)), whole=True)
 
     def more(self, count: int, noun: str = "", *, indent: str = "") -> None:
         """How many are not shown, if there are any."""
@@ -285,13 +293,31 @@ class Paper:
         """Columns under headers; `>` at the end of a header is for numbers."""
         self._print(grid(headers, rows, width=self.console.width), indent=indent)
 
-    def _print(self, what: RenderableType, *, indent: int = 0) -> None:
+    def _print(self, what: RenderableType, *, indent: int = 0, whole: bool = False) -> None:
         with self.console.capture() as drawn:
-            self.console.print(what, width=self.console.width - indent)
+            if whole:
+                self.console.print(what, no_wrap=True, overflow="ignore", crop=False)
+            else:
+                self.console.print(what, width=self.console.width - indent)
         # what is left of a table's last column
         for each in drawn.get().splitlines():
             self.console.file.write(f"{' ' * indent}{each}".rstrip() + "\n")
         self.console.file.flush()
+
+
+def _breaks(text: str, room: int) -> list[int]:
+    """Where words begin that have no room on the line before."""
+    from rich.cells import cell_len
+
+    found: list[int] = []
+    start = 0
+    if cell_len(text) <= room:
+        return found
+    for word in re.finditer(r"\S+", text):
+        if word.start() > start and cell_len(text[start : word.end()]) > room:
+            start = word.start()
+            found.append(start)
+    return found
 
 
 Draw = Callable[[Paper], None]
@@ -318,6 +344,8 @@ class Output:
         self.margin = Paper(stderr or sys.stderr)
         self.mask: Callable[[str], str] = str
         """Hides the secrets of the pipeline at hand in what is not data."""
+        self.dashboard = ""
+        """Where its page is, if its file says so."""
         self.journal: Journal | None = None
         """The log that is kept on standard error instead of words for people."""
 

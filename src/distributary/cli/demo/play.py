@@ -209,7 +209,7 @@ _WORDS = {
     Moment.AFTER_MANIFEST: "after the manifest, before the first commit",
     Moment.AFTER_FIRST_COMMIT: "after the first of many commits",
     Moment.BEFORE_MERGE: "after the logs were written, before a table was merged",
-    Moment.BEFORE_SETTLE: "after the last commit, before the batch was settled",
+    Moment.BEFORE_SETTLE: "after the last commit, before the batch was finished",
 }
 _UNDECIDED = (Moment.AFTER_PLAN, Moment.AFTER_STAGE)
 """At these moments the batch that is being killed has no manifest yet."""

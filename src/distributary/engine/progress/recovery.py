@@ -183,11 +183,11 @@ class Behind:
     def describe(self) -> str:
         """`silver_go (there is no table; batches 0 to 7)`."""
         known = self.held
-        lane = "" if self.commit.lane == "stream" else f" of lane {self.commit.lane}"
+        lane = "" if self.commit.lane == "stream" else f" of its {self.commit.lane}"
         has = "there is no table" if not known.exists else f"it ends with {_batch(known.mark)}"
         if known.exists and self.commit.role in DERIVED:
             has = f"it is at version {known.version} instead of {self.commit.version}"
-        return f"{self.commit.table} ({has}; settled: {spelled(self.batches)}{lane})"
+        return f"{self.commit.table} ({has}; finished: {spelled(self.batches)}{lane})"
 
 
 def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
@@ -199,7 +199,7 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
     more = f", and {len(names) - _SHOWN:,} more tables" if len(names) > _SHOWN else ""
     told = [one for one in found if one.commit.table in names[:_SHOWN]]
     raise TableBehindError(
-        f"{len(names):,} of the pipeline's tables lack batches that were settled",
+        f"{len(names):,} of the pipeline's tables lack batches that were written to them",
         where=config.lake.address,
         evidence="; ".join(one.describe() for one in told) + more,
         next_step=_next_step(config, told),

@@ -191,7 +191,7 @@ class Progress:
                 continue
             begin, end = epoch.begin(position), epoch.end()
             if place(begin) < place(end) and table.advance(begin, end) is not None:
-                return f"has settled what comes before version {place(begin)[0]}"
+                return f"has finished what comes before version {place(begin)[0]}"
         if parked(self.config.lake.parking_of(job_name(self.of, part))):
             return "has parked tables: `distributary resume` them"
         return ""
@@ -247,7 +247,7 @@ def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: st
         raise CheckpointError(
             "the pipeline has unfinished business from before it was spread",
             where=manifests.store.address,
-            evidence="a batch is decided and not settled" if half_done else "tables are parked",
+            evidence="a batch is decided and not finished" if half_done else "tables are parked",
             next_step=f"run the file of {config.name} itself once more, or `distributary resume` "
             "its tables; then start this job again",
         )
@@ -307,8 +307,8 @@ def refuse_replay(config: PipelineConfig) -> None:
         raise ConfigError(
             f"pipeline {config.name} lands records and sends no dead letters again",
             where="shard.part",
-            next_step="letters of a shard: --pipeline NAME-shard-N; letters from before the types "
-            "were spread: --file with the file of the pipeline itself",
+            next_step="dead letters of a shard: --pipeline NAME-shard-N; those from before the "
+            "types were spread: --file with the file of the pipeline itself",
         )
 
 

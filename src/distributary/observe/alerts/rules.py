@@ -228,7 +228,7 @@ class Wording:
 
     def held_back(self, told: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
         """One message for several that there was no room for."""
-        more = f"; {uncounted:,} more were over before they could be told" if uncounted else ""
+        more = f"; {uncounted:,} more were over before they could be sent" if uncounted else ""
         worst = min((notice.severity for notice in told), key=list(Severity).index)
         return self._notice(
             Kind.HELD_BACK,

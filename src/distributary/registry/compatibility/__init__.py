@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from distributary.errors import ConfigError
 from distributary.model.names import printable
 from distributary.model.record import Format
-from distributary.registry.compatibility import avro, json, protobuf
 
 
 class Level(StrEnum):
@@ -65,12 +64,20 @@ class Version:
     body: bytes
 
 
-_UNREADABLE: Mapping[Format, Callable[[bytes, bytes], list[str]]] = {
-    Format.PROTOBUF: protobuf.unreadable,
-    Format.AVRO: avro.unreadable,
-    Format.JSON: json.unreadable,
-}
+Unreadable = Callable[[bytes, bytes], list[str]]
 """Why data of the first schema cannot be read with the second; empty when it can."""
+
+
+def _check_of(format: Format) -> Unreadable:
+    # one by one, as `compile_schema` does: who only looks for a schema needs none of them
+    match format:
+        case Format.PROTOBUF:
+            from distributary.registry.compatibility.protobuf import unreadable
+        case Format.AVRO:
+            from distributary.registry.compatibility.avro import unreadable
+        case Format.JSON:
+            from distributary.registry.compatibility.json import unreadable
+    return unreadable
 
 
 def problems(body: bytes, *, format: Format, history: Sequence[Version], level: Level) -> list[str]:
@@ -84,9 +91,11 @@ def problems(body: bytes, *, format: Format, history: Sequence[Version], level: 
             found.append(f"version {old.number} is {old.format}, the new version {format}")
             continue
         if format is Format.PROTOBUF:
-            reused = protobuf.reused_numbers(old.body, body)
+            from distributary.registry.compatibility.protobuf import reused_numbers
+
+            reused = reused_numbers(old.body, body)
             found += [f"version {old.number}: {m}" for m in reused]
-        unreadable = _UNREADABLE[format]
+        unreadable = _check_of(format)
         if level.backward:
             reasons = unreadable(old.body, body)
             found += [f"the new version cannot read version {old.number}: {m}" for m in reasons]

@@ -360,7 +360,9 @@ class Slicer:
 
     def __init__(self, schema: Schema) -> None:
         if _takes_no_bytes(schema, schema.top, {}):
-            raise DecodeError("events of this schema take no bytes, so nothing tells their number")
+            raise DecodeError(
+                "events of this schema take no bytes, so nothing says how many there are"
+            )
         writer = _StepWriter(schema)
         names: dict[str, Any] = {"wide": _wide, "block": _cut_block, "items": _items}
         names["Unfit"] = _UnfitError

@@ -254,7 +254,7 @@ def _rows_at_once(file: BinaryIO, metadata: pq.FileMetaData, number: int, most: 
         if _NO_COUNT not in str(error):
             raise
     if in_lists:
-        raise _LargeError("it cannot be told how long the texts in lists are")
+        raise _LargeError("how long the texts in lists are cannot be known")
     # none is longer than all of them
     return max(1, min(rows, _MOST_TEXT_BYTES // sum(texts.values())))
 

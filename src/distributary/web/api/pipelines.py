@@ -41,6 +41,7 @@ def reads(lake: Reading) -> Reads:
             "writable": lake.writable,
             "release": __version__,
             "now": datetime.now(UTC),
+            "unavailable": now.unavailable,
             "pipelines": [_short(each) for each in now.pipelines],
         }
 
@@ -102,7 +103,7 @@ def reads(lake: Reading) -> Reads:
             raise not_found(
                 "there is no such batch in the ledger",
                 f"{name} {digits}",
-                next_step="it is not settled yet, or so old that only its sums are kept",
+                next_step="it is not finished yet, or so old that only its sums are kept",
             )
         return {"now": datetime.now(UTC), "batches": found[::-1]}
 

@@ -12,7 +12,12 @@ export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours
 export const overview = {
   title: () => "Overview",
   load: async (params, query) => {
-    const [now, series] = await Promise.all([get("/api/overview"), get("/api/series", { window: query.window })]);
+    // the overview knows what to say while the lake does not answer, a chart does not
+    const away = (refused) => {
+      if (refused.error?.code !== "LAKE_UNAVAILABLE") throw refused;
+      return null;
+    };
+    const [now, series] = await Promise.all([get("/api/overview"), get("/api/series", { window: query.window }).catch(away)]);
     return { ...now, series };
   },
   render: (data, page) => {
@@ -20,15 +25,22 @@ export const overview = {
     return h("div", { class: "page" },
       h("h1", { class: "unseen", tabindex: "-1" }, "Overview"),
       readOnly(data),
+      unavailable(data),
       tiles(data.pipelines),
       attention(data),
       section("Pipelines", h("span", { class: "muted" }, data.lake), data.pipelines.map((each) => card(each, data))),
-      section("Over time", windowChoice(data.series.window, page), plots(data.series, data.pipelines)));
+      data.series === null ? null : section("Over time", windowChoice(data.series.window, page), plots(data.series, data.pipelines)));
   },
 };
 
 export function readOnly(data) {
   return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " Everything can be looked at; replay, discard and resume would fail.");
+}
+
+function unavailable(data) {
+  const why = data.unavailable;
+  return why ? h("p", { class: "banner bad", role: "status" }, h("b", {}, "The lake does not answer."), " What follows was read before; a pipeline that keeps its progress elsewhere is shown as it is now. ",
+    code(why.code), ` ${why.evidence || why.what}`) : null;
 }
 
 function nothing(data) {
@@ -41,7 +53,7 @@ function nothing(data) {
 
 function tiles(pipelines) {
   const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
-  const states = ["retrying", "crashed", "running", "stopped"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
+  const states = ["retrying", "crashed", "running", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
   const bad = states.some(([state]) => state === "retrying" || state === "crashed");
   const fast = pipelines.filter((each) => each.records_per_second !== null);
   const open = sum((each) => each.dead_letters.by_status.open);
