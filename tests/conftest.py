@@ -47,6 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             driver_memory="2g",
             conf={
                 "spark.sql.shuffle.partitions": "2",
+                # plans of a few rows need no second thought: it costs a sixth of each statement
+                "spark.sql.adaptive.enabled": "false",
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
             },
             log_file=folder / "spark.log",
