@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["debezium", "mortal", "postgres", "pytest_collection_modifyitems", "services", "spark"]
 
+# each takes many seconds to start, and few files need it: one process serves all of those
+_TOGETHER = ("debezium", "mortal", "browser")
 _STARTED = {"spark": "spark", "services": "services", "mortal": "services", "postgres": "services"}
 
 # the same examples on every machine, and no failure because a machine is busy
@@ -44,6 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             driver_memory="2g",
             conf={
                 "spark.sql.shuffle.partitions": "2",
+                # plans of a few rows need no second thought: it costs a sixth of each statement
+                "spark.sql.adaptive.enabled": "false",
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
             },
             log_file=folder / "spark.log",
@@ -58,13 +63,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test, whether its author said so or not."""
     started = set()
+    groups: dict[Path, str] = {}
     for item in items:
+        names = getattr(item, "fixturenames", ())
         for name, mark in _STARTED.items():
-            if name in getattr(item, "fixturenames", ()):
+            if name in names:
                 item.add_marker(mark)
         if any(item.get_closest_marker(mark) for mark in ("spark", "services", "slow")):
             started.add(item.path)
         # tests of a file stay together: they share what its fixtures make
-        item.add_marker(pytest.mark.xdist_group(item.path.as_posix()))
+        groups.setdefault(item.path, item.path.as_posix())
+        for name in _TOGETHER:
+            if name in names:
+                groups[item.path] = name
+        if item.get_closest_marker("sql"):
+            groups[item.path] = "sql"
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
     # what takes minutes begins first, so that at the end no process waits for another
     items.sort(key=lambda item: item.path not in started)

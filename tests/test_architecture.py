@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -49,8 +49,10 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> list[str]:
     """What the module imports when it runs; names that only type checkers see do not count."""
+    found: list[str] = []
     waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
     while waiting:
         node = waiting.pop()
@@ -59,9 +61,10 @@ def imports_of(path: Path) -> Iterator[str]:
             continue
         waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            found.append(node.module)
+    return found
 
 
 def names_in(requirements: list[str]) -> set[str]:

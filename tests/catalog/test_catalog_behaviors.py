@@ -157,6 +157,7 @@ DEEP = pa.struct([("a", pa.list_(pa.int32())), ("b", pa.map_(pa.string(), pa.flo
 
 
 @pytest.mark.spark
+@pytest.mark.sql
 def test_a_table_is_queried_by_its_name(spark: Any, make: Made) -> None:
     schema = unique("games")
     catalog = SessionCatalog(spark, settings(type="spark", schema=schema))

@@ -264,6 +264,7 @@ def unity_server(**settings: Any) -> Iterator[Unity]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def _serve(self) -> None:
             parts = urlsplit(self.path)

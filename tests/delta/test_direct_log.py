@@ -322,6 +322,7 @@ def test_file_address_and_path_are_one_table(folder: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.sql
 def test_spark_reads_what_we_wrote(folder: Path, spark: SparkSession) -> None:
     publisher = DirectPublisher()
     publish(publisher, folder, 0)
@@ -349,6 +350,7 @@ def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.sql
 def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
     publisher = DirectPublisher()
     for batch in range(4):

@@ -145,6 +145,7 @@ def test_broken_log_is_told(folder: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.sql
 def test_a_checkpoint_of_the_second_kind_is_read_and_followed_by_one_of_the_first(
     folder: Path, spark: SparkSession, kind: str
 ) -> None:

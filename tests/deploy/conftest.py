@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from databricks.sdk.clock import RealClock
 
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from tests.cli.conftest import cli, own_folder
@@ -65,6 +66,7 @@ def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Works
     monkeypatch.setenv("DATABRICKS_AUTH_TYPE", "pat")
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))
     with serving() as made:
+        monkeypatch.setattr(RealClock, "sleep", lambda self, seconds: made.waited.append(seconds))
         yield made
 
 

@@ -48,6 +48,8 @@ class Workspace:
     tables: set[str] | None = None
     """Tables that exist; any when None."""
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    """Seconds that whoever asked wanted to wait before asking again: nobody has waited for them."""
     before: Callable[[str, str], None] = lambda method, path: None
     """Called before an answer; raises `Refused` to spoil it."""
     after: Callable[[str, str], None] = lambda method, path: None
@@ -98,6 +100,7 @@ def checked(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     state: Workspace
 
     def log_message(self, format: str, *args: Any) -> None:

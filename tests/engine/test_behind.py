@@ -312,6 +312,7 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.sql
 def test_tables_that_spark_commits_to(tmp_path: Path, spark) -> None:
     from distributary.lab.simulate.game_records import GamesPlan
     from tests.engine.lakes import Games

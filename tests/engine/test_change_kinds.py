@@ -291,6 +291,7 @@ def test_times_of_the_source_are_kept(tmp_path: Path, spark: SparkSession) -> No
     assert isinstance(row["_source_ts"], datetime)
 
 
+@pytest.mark.sql
 def test_the_catalog_has_the_tables_that_are_there(tmp_path: Path, spark: SparkSession) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ PLAN = CdcPlan(
 )
 
 
+@pytest.mark.sql
 def test_a_table_that_asks_for_more_than_files_is_merged_by_spark(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -74,6 +74,7 @@ def test_tables_that_were_there_get_the_metadata_columns_asked_for(
         assert all(row["_offset"] is not None and row["_topic"] is not None for row in new)
 
 
+@pytest.mark.sql
 def test_tables_are_read_by_spark_duckdb_and_polars(tmp_path: Path, spark: SparkSession) -> None:
     import duckdb
     import polars
@@ -89,6 +90,7 @@ def test_tables_are_read_by_spark_duckdb_and_polars(tmp_path: Path, spark: Spark
     assert dataset.count_rows() == 10
 
 
+@pytest.mark.sql
 def test_tables_are_in_the_catalog_when_the_lake_has_a_database(
     tmp_path: Path, spark: SparkSession
 ) -> None:

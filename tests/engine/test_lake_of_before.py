@@ -39,7 +39,9 @@ def before(tmp_path: Path) -> Path:
         if path.suffix in (".json", ".yaml"):
             # the time stays: a claim is as old as its file
             written = path.stat().st_mtime
-            path.write_text(path.read_text().replace(_PLACE, str(tmp_path)))
+            text = path.read_text().replace(_PLACE, str(tmp_path))
+            # whether an owner on another machine is silent is watched for a part of its lease
+            path.write_text(text.replace('"lease": 15.0', '"lease": 1.5'))
             os.utime(path, (written, written))
     return tmp_path
 

@@ -119,6 +119,7 @@ def test_a_plain_folder_that_cannot_be_written_is_parked_and_resumed(
     games.assert_each_record_once()
 
 
+@pytest.mark.sql
 def test_plain_folders_are_views_in_the_catalog(tmp_path: Path, spark: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=2, records=5))
     for sent in (5, 10):
@@ -143,6 +144,7 @@ def test_a_folder_with_an_odd_name_can_be_a_view(tmp_path: Path, spark: SparkSes
     assert same_place(catalog.entries()["odd"].location, plan.path)
 
 
+@pytest.mark.sql
 def test_partitioned_delta_tables_are_read_by_spark(tmp_path: Path, spark: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10, bad=4))
     games.send_all()

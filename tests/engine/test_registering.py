@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from distributary.catalog.base import Entry, Found
 from distributary.config.load import load_text
+from distributary.engine import catalog as registering
 from distributary.engine.catalog import Registrar, _Wanted
 from distributary.errors import CatalogError, CatalogUnavailableError
 from distributary.model.table import Column, Role, TablePlan
@@ -115,7 +116,9 @@ lake:
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    monkeypatch.setattr(registering, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(registering, "_LAST_PAUSE", 0.02)
     made = Case(tmp_path)
     yield made
     made.shelf.open.set()
@@ -218,16 +221,22 @@ def test_one_table_that_is_refused_holds_up_no_other(case: Case) -> None:
     assert [p.table for p in state.problems] == ["b"]
 
 
-def test_what_fails_holds_up_nothing_new_and_asks_for_nothing_else(case: Case) -> None:
+def test_what_fails_holds_up_nothing_new_and_asks_for_nothing_else(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case.shelf.refused.add("bad")
     registrar = case.start()
     registrar.want([case.table(name) for name in ("bad", "good")])
     eventually(lambda: bool(registrar.state.problems), seconds=30)
     failing = case.shelf.asked.count("create bad")
     eventually(lambda: case.shelf.asked.count("create bad") >= failing + 3, seconds=60)
-    # by now the pause before another try is longer than a batch may wait
+    # from the next try on, the pause before another is longer than anybody waits
+    monkeypatch.setattr(registering, "_FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(registering, "_LONGEST_PAUSE", 600.0)
+    failing = case.shelf.asked.count("create bad")
+    eventually(lambda: case.shelf.asked.count("create bad") > failing, seconds=60)
     registrar.want([case.table("new")])
-    eventually(lambda: "new" in case.shelf.found, seconds=12)
+    eventually(lambda: "new" in case.shelf.found, seconds=60)
     assert case.shelf.asked.count("create good") == 1
 
 

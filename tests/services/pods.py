@@ -228,6 +228,7 @@ def kubernetes(made: Kubernetes) -> Iterator[Kubernetes]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     state: Kubernetes
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ErrorCode, SourceUnavailableError
+from distributary.source.files import bytes as reading
 from distributary.source.files.bytes import LocalFiles, Patience
 from distributary.source.files.catalogue import CataloguedFile
 from distributary.source.files.source import FilesReader
@@ -20,7 +21,7 @@ from tests.source.test_files_parquet import parquet, simple
 
 
 def read(
-    root: Path, *paths: str, format: str = "avro", settle: float = 0.3, start: int = 0
+    root: Path, *paths: str, format: str = "avro", settle: float = 0.05, start: int = 0
 ) -> pa.Table:
     """What a task gives for files that were listed before."""
     listed = [CataloguedFile(start + n, path, 1, 0, 0) for n, path in enumerate(paths)]
@@ -45,6 +46,12 @@ def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     assert found["key"].null_count == 1
 
 
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task looks again every 10 ms."""
+    monkeypatch.setattr(reading, "_STEP_SECONDS", 0.01)
+
+
 def test_a_folder_that_is_gone_is_reported_for_every_file(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     found = read(tmp_path / "in", *(named(n) for n in range(10)), settle=0.05)
@@ -54,7 +61,7 @@ def test_a_folder_that_is_gone_is_reported_for_every_file(tmp_path: Path) -> Non
 def test_a_file_that_is_gone_for_a_moment_is_read(tmp_path: Path) -> None:
     file = put(tmp_path / "in", named(0), avro(events(2)))
     aside = file.rename(tmp_path / "aside")
-    back = threading.Timer(0.3, lambda: aside.rename(file))
+    back = threading.Timer(0.1, lambda: aside.rename(file))
     back.start()
     found = read(tmp_path / "in", named(0), settle=20)
     back.join()
@@ -62,7 +69,7 @@ def test_a_file_that_is_gone_for_a_moment_is_read(tmp_path: Path) -> None:
 
 
 def test_patience_has_an_end_for_all_files_together() -> None:
-    patience = Patience(5.0, left=0.2)
+    patience = Patience(5.0, left=0.02)
     assert [patience.wait(10**9), patience.wait(10**9), patience.wait(10**9)] == [
         True,
         True,
@@ -130,7 +137,7 @@ def test_a_file_that_is_still_being_written_is_waited_for(tmp_path: Path, kind: 
         with file.open("ab") as opened:
             opened.write(data[half:])
 
-    later = threading.Timer(0.3, write_the_rest)
+    later = threading.Timer(0.1, write_the_rest)
     later.start()
     listed = CataloguedFile(0, named(0), half, file.stat().st_mtime_ns, 0)
     reader = FilesReader(

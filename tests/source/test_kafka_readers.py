@@ -365,7 +365,7 @@ def _send_headers(servers: str, topic: str, headers: Sequence[tuple[bytes, bytes
 def test_a_broker_that_is_gone_may_come_back(reading: Reading, mortal: Services) -> None:
     name = Topics(mortal.kafka).create(unique("gone"))
     Topics(mortal.kafka).send(name, [b"x"] * 10)
-    quick = {"kafka.default.api.timeout.ms": "5000", "kafka.request.timeout.ms": "2000"}
+    quick = {"kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
     one = reading.source(mortal.kafka, name, options=quick)
     start, end = position(name, {0: 0}), position(name, {0: 10})
     assert len(reading.between(one, start, end)) == 10

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
+from distributary.store import bucket
 from distributary.store.bucket import Bucket
 from tests.services.faulty_store import faulty_store
 from tests.services.shared import unique
@@ -17,6 +19,13 @@ from tests.source.s3_server import BUCKET, S3Server, s3_server
 def server() -> Iterator[S3Server]:
     with s3_server() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of requests fail here: the pauses before the next try would be most of the time."""
+    pauses = {"init_backoff": timedelta(milliseconds=2), "max_backoff": timedelta(milliseconds=20)}
+    monkeypatch.setattr(bucket, "_RETRIES", {**bucket._RETRIES, "backoff": {**pauses, "base": 2}})
 
 
 KINDS = {

@@ -143,33 +143,55 @@ class Looking:
             SCREENSHOTS.mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
+    def forget(self) -> None:
+        """Keep nothing of what a test has left: no cookie, no choice, no complaint."""
+        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.page.goto("about:blank")
+        self.page.context.clear_cookies()
+        self.errors.clear()
+        self.hosts.clear()
+
 
 Look = Callable[..., Looking]
+Windows = dict[tuple[bool, bool], list[Looking]]
+
+
+@pytest.fixture(scope="session")
+def windows(browser: Browser) -> Windows:
+    """Those that no test is using: a new one costs more than most tests do with it."""
+    return {}
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Look]:
-    """`look(dark=True, phone=True)`: a fresh window."""
-    contexts = []
+def look(browser: Browser, windows: Windows) -> Iterator[Look]:
+    """`look(dark=True, phone=True)`: a window that knows nothing of others."""
+    used: list[tuple[tuple[bool, bool], Looking]] = []
 
     def make(*, dark: bool = False, phone: bool = False) -> Looking:
-        size = (390, 844) if phone else (1280, 800)
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if dark else "light",
-        )
-        contexts.append(context)
-        looking = Looking(context.new_page(), [], set())
-        page = looking.page
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: looking.errors.append(str(error)))
-        page.on(
-            "console",
-            lambda said: looking.errors.append(said.text) if said.type == "error" else None,
-        )
-        page.on("request", lambda sent: looking.hosts.add(sent.url.split("/")[2]))
+        free = windows.get((dark, phone))
+        looking = free.pop() if free else new_window(browser, dark=dark, phone=phone)
+        used.append(((dark, phone), looking))
         return looking
 
     yield make
-    for context in contexts:
-        context.close()
+    for kind, looking in used:
+        looking.forget()
+        windows.setdefault(kind, []).append(looking)
+
+
+def new_window(browser: Browser, *, dark: bool, phone: bool) -> Looking:
+    size = (390, 844) if phone else (1280, 800)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if dark else "light",
+    )
+    looking = Looking(context.new_page(), [], set())
+    page = looking.page
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: looking.errors.append(str(error)))
+    page.on(
+        "console",
+        lambda said: looking.errors.append(said.text) if said.type == "error" else None,
+    )
+    page.on("request", lambda sent: looking.hosts.add(sent.url.split("/")[2]))
+    return looking

@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 900.0
 """After which all is compared again: somebody may have taken entries away."""
-_LONGEST_PAUSE = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _PATIENCE_SECONDS = 60.0
 """How long the end of a run waits for a catalog that makes no progress."""
 _LAST_PAUSE = 0.5
@@ -228,8 +228,9 @@ class Registrar:
 
     def _take(self, failures: int) -> bool:
         """Wait until there is something to do; False when there is nothing left and it ends."""
-        pause = _LAST_PAUSE if self._ending else min(_LONGEST_PAUSE, 2.0 ** min(failures, 10))
-        until = time.monotonic() + (pause if failures else 0.0)
+        longer = _FIRST_PAUSE * 2 ** min(failures - 1, 10) if failures else 0.0
+        pause = _LAST_PAUSE if self._ending and failures else min(_LONGEST_PAUSE, longer)
+        until = time.monotonic() + pause
         with self._lock:
             while True:
                 self._todo |= self._new

@@ -70,7 +70,7 @@ _FEW = 50
 of 1,000 takes 5 ms, but has no ids."""
 _BELIEVED_SECONDS = 1.0
 """How long ids are believed where asking for them is a question of its own."""
-_FIRST_SECONDS = 1.5
+_FIRST_SECONDS = (0.3, 1.5)
 _SECONDS = 10.0
 _NOT_SUPPORTED = -165
 
@@ -167,7 +167,7 @@ class Broker:
     def _patiently(self, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
         """Ask; a broker that says no is not waited for, one that says nothing is."""
         client = self._admin()
-        for patience in (_FIRST_SECONDS, self._seconds):
+        for patience in (*_FIRST_SECONDS, self._seconds):
             try:
                 return ask(client, patience)
             except KafkaException as error:
