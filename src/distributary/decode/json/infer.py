@@ -21,7 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.base import Mask, Positions, RefusedError, by_halves, truths, where
+from distributary.decode.base import (
+    Mask,
+    Positions,
+    RefusedError,
+    by_halves,
+    slices,
+    truths,
+    where,
+)
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
@@ -269,17 +277,22 @@ class Masked(NamedTuple):
     """Which of them can be used."""
 
 
+def unmasked(texts: pa.BinaryArray) -> Masked:
+    """Texts that have no list to blank."""
+    return Masked(texts, pa.nulls(len(texts), pa.string()), np.ones(len(texts), np.bool_))
+
+
 def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
     """Blank the list that the top object of each text has under a name."""
     count = len(texts)
     key = f'"{name}"'
     if key.encode() not in joined_bytes(texts):
         # seldom there, and to ask for each text takes ten times as long
-        return Masked(texts, pa.nulls(count, pa.string()), np.ones(count, np.bool_))
+        return unmasked(texts)
     found = pc.find_substring(texts, pattern=key.encode()).to_numpy()
     has = found >= 0
     if not has.any():
-        return Masked(texts, pa.nulls(count, pa.string()), ~has)
+        return unmasked(texts)
     texts = texts if texts.offset == 0 else pa.concat_arrays([texts])
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2], np.uint8, int(offsets[-1])).copy()
@@ -329,15 +342,6 @@ def _ends(
     sure &= (inner - outer == 1) & (data[closed] == _CLOSE) & (closed > opened)
     sure &= data[np.maximum(key_at - 1, 0)] != _ESCAPE
     return opened, closed + 1, sure
-
-
-def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.BinaryArray:
-    """Parts of the bytes of an array; the parts come one after the other."""
-    offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
-    count = len(offsets) - 1
-    buffers = [None, pa.py_buffer(offsets), texts.buffers()[2]]
-    whole = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
-    return whole.take(pa.array(np.arange(0, count, 2)))
 
 
 def _blank(data: Bytes, starts: Positions, ends: Positions) -> None:
