@@ -442,3 +442,52 @@ def test_texts_are_cut_in_their_own_places() -> None:
     assert familiar(texts[1:row], known).all()
     assert not familiar(texts[:1], known).any()
     assert not familiar(texts[:0], known).any()
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        [
+            *(b'{"a":1}', b'{"a":2}{"a":3}', b'{"a":4}\n{"a":5}', b'{"a":6} {}', b"{}", b"{}{}"),
+            *(b'{"a":7}\x00}', b"{\x00}", b'{"a":8}\x00{}', b'{"a":\n9}', b'{"a":{}', b"{}}", b"}"),
+            *(
+                b'{"a":"}',
+                b'{"}',
+                b"{",
+                b"{}//}",
+                b"{}/*}",
+                b"{}*/{}",
+                b"{},{}",
+                b"[{}",
+                b" {}",
+                b"",
+            ),
+            *(b'{"a":1,"a":2}', b'{"b":[{}', b"{}]}", b'{"a":null}', b"null", b"1", b"{}\r{}"),
+        ]
+    )
+    | st.binary(max_size=6).map(lambda inside: b"{" + inside + b"}"),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(_LINES, st.sampled_from(["ignore", "error"]))
+@settings(QUICK, max_examples=1_000)
+def test_texts_are_one_row_each_or_none_at_all(texts: list[bytes], unexpected: str) -> None:
+    type_ = pa.struct([("a", pa.int64())])
+    rows = columns.read_texts(pa.array(texts, pa.binary()), type_, unexpected=unexpected)
+    if rows is not None:
+        alone = [json.loads(text) for text in texts]
+        assert rows.to_pylist() == [
+            None if each is None else {"a": each.get("a")} for each in alone
+        ]
+
+
+def test_objects_are_read_without_a_seal() -> None:
+    type_ = pa.struct([("a", pa.int64())])
+    texts = pa.array([b"", b'{"a":1}', b'{"a":\n2}', b"{}", b"null"], pa.binary())
+    with patch.object(columns, "_read_sealed") as sealed:
+        found = columns.read_texts(texts[1:4], type_)
+        assert found is not None and found.to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}]
+        assert not sealed.called
+    found = columns.read_texts(texts[1:], type_)
+    assert found is not None and found.to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}, None]
