@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Positions, nulls, slices
+from distributary.decode.change.datastream.decoder import usual_moments
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
 from distributary.errors import ErrorCode
@@ -361,9 +362,9 @@ def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
     start = start + (data[start] == _BLANK) + 1
     window = start[:, None] + np.arange(_LONGEST_TIME)
     ends = data[np.minimum(window, len(data) - 1)] == _QUOTE
-    moments = slices(texts, start, start + np.argmax(ends, axis=1)).dictionary_encode()
-    found = [micros(text.decode()) for text in moments.dictionary.to_pylist()]
-    times = pa.array(found, pa.int64()).take(moments.indices)
+    found = slices(texts, start, start + np.argmax(ends, axis=1)).cast(pa.string())
+    usual = usual_moments(found)
+    times = _micros(found) if usual is None else pa.array(usual)
     where = np.full(len(array), -1)
     where[rows] = np.arange(len(rows))
     return times.take(pa.array(where, mask=where < 0))
@@ -382,10 +383,11 @@ def told_events(array: pa.BinaryArray) -> Events | None:
         codes = codes * (len(each.dictionary) + 1) + each.indices.fill_null(-1).to_numpy() + 1
     _, rows, claims = np.unique(codes, return_index=True, return_inverse=True)
     found = [claim_of(*(each[row].as_py() for each in coded)) for row in rows.tolist()]
-    moments = times.dictionary_encode()
-    micros_of = [micros(text) for text in moments.dictionary.to_pylist()]
-    return Events(
-        array,
-        pa.array(found, pa.binary()).take(pa.array(claims)),
-        pa.array(micros_of, pa.int64()).take(moments.indices),
-    )
+    return Events(array, pa.array(found, pa.binary()).take(pa.array(claims)), _micros(times))
+
+
+def _micros(times: pa.StringArray) -> pa.Int64Array:
+    """Texts as times, each different one once."""
+    coded = times.dictionary_encode()
+    found = [micros(text) for text in coded.dictionary.to_pylist()]
+    return pa.array(found, pa.int64()).take(coded.indices)
