@@ -20,7 +20,7 @@ from distributary.decode.json import columns
 from distributary.decode.json import decoder as decoders
 from distributary.decode.json import infer as inference
 from distributary.decode.json.decoder import JsonDecoder
-from distributary.decode.json.infer import NOTHING, grown, infer, writer_schema
+from distributary.decode.json.infer import NOTHING, grown, infer, join, shape_of, writer_schema
 from distributary.decode.json.pattern import familiar, shape_in
 from distributary.decode.json.text import parse, parse_strictly, plain_numbers, render
 from distributary.errors import ErrorCode
@@ -365,3 +365,129 @@ def test_a_sample_and_what_is_not_like_it_tell_what_all_tell(
     texts = [*seen, *more, *seen, *more, *HOSTILE]
     with patch.object(inference, "_SAMPLE", len(seen)):
         assert infer(texts, parts=changes) == infer(texts, parts=changes, careful=True)
+
+
+_ORDER = {
+    "id": 7,
+    "type": "order",
+    "at": "2024-05-09",
+    "source": {"table": "t", "schema": None, "n": [1, "a", {"x": {}}]},
+    "price": 1.5,
+    "row": {"name": "n", "deep": {"a": 1}},
+}
+
+
+@given(
+    st.integers(0, 400),
+    st.binary(max_size=3)
+    | st.sampled_from([b"{", b"}", b'"', b"\\", b"\\u12", b"0", b"1.", b"\t"]),
+    st.integers(0, 3),
+)
+@QUICK
+def test_what_looks_familiar_is_json(place: int, more: bytes, removed: int) -> None:
+    usual = json.dumps(_ORDER).encode()
+    known = infer([usual, usual])
+    assert known is not None
+    place %= len(usual)
+    text = usual[:place] + more + usual[place + removed :]
+    array = pa.array([usual, text, usual], pa.binary())
+    mask = familiar(array, known)
+    assert mask[0] and mask[2]
+    if mask[1]:
+        found = json.loads(text.decode(errors="replace"))
+        assert join(known, shape_of(found)) == known
+    wanted = {"type": "order", "source.table": "t", "source.schema": None, "source.none": None}
+    assert familiar(array, known, wanted, plain="at")[0]
+    if familiar(array, known, wanted, plain="at")[1]:
+        assert (found["type"], found["source"]["table"]) == ("order", "t")
+        assert found["source"].get("schema") is None and "none" not in found["source"]
+        first = text.index(b'"at":') + 5
+        assert json.loads(text[first : text.index(b",", first)]) == found["at"]
+
+
+@pytest.mark.parametrize(
+    ("named", "plain"),
+    [
+        ({"type": "Order"}, ""),
+        ({"source.table": "u"}, ""),
+        ({"source.table": None}, ""),
+        ({"none": "x"}, ""),
+        ({"id": "7"}, ""),
+        ({}, "price"),
+        ({}, "none"),
+    ],
+)
+def test_what_is_not_there_makes_nothing_familiar(named: dict[str, Any], plain: str) -> None:
+    usual = [json.dumps(_ORDER).encode()] * 3
+    known = infer(usual)
+    assert known is not None
+    assert not familiar(pa.array(usual, pa.binary()), known, named, plain=plain).any()
+
+
+def test_texts_are_cut_in_their_own_places() -> None:
+    """Braces in strings, objects that are missing, slices of an array: none of it is a mistake."""
+    usual = [json.dumps(_ORDER | {"id": n}).encode() for n in range(9)]
+    odd = [
+        json.dumps(_ORDER | more).encode()
+        for more in ({"at": "{"}, {"row": None}, {"source": None}, {"row": {}}, {"at": "é{\\"})
+    ]
+    known = infer([*usual, *odd])
+    assert known is not None
+    texts = pa.array([b"{", *usual, *odd, b"", b"{{{{"], pa.binary())
+    # an object of which the first member is missing has to be looked at
+    row = len(usual) + 4
+    expected = np.array([False, *[True] * 14, False, False])
+    expected[row] = False
+    assert familiar(texts, known).tolist() == expected.tolist()
+    assert familiar(texts[1:row], known).all()
+    assert not familiar(texts[:1], known).any()
+    assert not familiar(texts[:0], known).any()
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        [
+            *(b'{"a":1}', b'{"a":2}{"a":3}', b'{"a":4}\n{"a":5}', b'{"a":6} {}', b"{}", b"{}{}"),
+            *(b'{"a":7}\x00}', b"{\x00}", b'{"a":8}\x00{}', b'{"a":\n9}', b'{"a":{}', b"{}}", b"}"),
+            *(
+                b'{"a":"}',
+                b'{"}',
+                b"{",
+                b"{}//}",
+                b"{}/*}",
+                b"{}*/{}",
+                b"{},{}",
+                b"[{}",
+                b" {}",
+                b"",
+            ),
+            *(b'{"a":1,"a":2}', b'{"b":[{}', b"{}]}", b'{"a":null}', b"null", b"1", b"{}\r{}"),
+        ]
+    )
+    | st.binary(max_size=6).map(lambda inside: b"{" + inside + b"}"),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(_LINES, st.sampled_from(["ignore", "error"]))
+@settings(QUICK, max_examples=1_000)
+def test_texts_are_one_row_each_or_none_at_all(texts: list[bytes], unexpected: str) -> None:
+    type_ = pa.struct([("a", pa.int64())])
+    rows = columns.read_texts(pa.array(texts, pa.binary()), type_, unexpected=unexpected)
+    if rows is not None:
+        alone = [json.loads(text) for text in texts]
+        assert rows.to_pylist() == [
+            None if each is None else {"a": each.get("a")} for each in alone
+        ]
+
+
+def test_objects_are_read_without_a_seal() -> None:
+    type_ = pa.struct([("a", pa.int64())])
+    texts = pa.array([b"", b'{"a":1}', b'{"a":\n2}', b"{}", b"null"], pa.binary())
+    with patch.object(columns, "_read_sealed") as sealed:
+        found = columns.read_texts(texts[1:4], type_)
+        assert found is not None and found.to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}]
+        assert not sealed.called
+    found = columns.read_texts(texts[1:], type_)
+    assert found is not None and found.to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}, None]

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import snapshot_of
+from distributary.delta.parquet import write_file
 from distributary.delta.tables import dataset, read_rows
 from distributary.model.table import Column
 
@@ -107,3 +110,29 @@ def test_files_that_cannot_hold_it_are_not_read(tmp_path: Path) -> None:
     assert files is not None
     assert len(list(files.get_fragments(filter=pc.field("n") == 2))) == 1
     assert len(list(files.get_fragments(filter=pc.field("n").is_null()))) == 1
+
+
+def test_columns_with_values_that_come_again_have_a_dictionary(tmp_path: Path) -> None:
+    """A large file; one that is begun for values that do not is given up, and stays in the file."""
+    numbers = np.arange(30_000)
+    few = pa.array(numbers % 7)
+    rows = pa.table(
+        {
+            "id": numbers,
+            "few": few,
+            "both": pa.StructArray.from_arrays([few, pa.array(numbers)], ["few", "id"]),
+            "words": pa.array([["a", "b"]] * len(numbers)),
+            "map": pa.array([[("k", n)] for n in numbers], pa.map_(pa.string(), pa.int64())),
+            "with.dot": pa.array(["x"] * len(numbers)),
+            "nothing": pa.nulls(len(numbers), pa.string()),
+            "empty": pa.array([[]] * len(numbers), pa.list_(pa.int8())),
+        }
+    )
+    # in pieces, as a stage hands them over
+    write_file(pa.concat_tables([rows[:9], rows[9:9], rows[9:]]), str(tmp_path), "1.parquet")
+    file = pq.ParquetFile(tmp_path / "1.parquet")
+    assert file.read() == rows
+    group = file.metadata.row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    plain = [c.path_in_schema for c in columns if not c.has_dictionary_page]
+    assert plain == ["id", "both.id", "map.key_value.value"]

@@ -5,17 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributary.decode.json.infer import infer, join, shape_of
 from distributary.errors import ErrorCode
 from distributary.source.files import bytes as files_bytes
 from distributary.source.files import json as files_json
 from distributary.source.files import json as files_values
 from distributary.source.files.bytes import micros, parsed_events, parsed_json
-from distributary.source.files.json import told_events
+from distributary.source.files.json import familiar_events, told_events
 from tests.source.change_files import (
     avro,
     event,
@@ -303,3 +305,87 @@ def test_usual_events_are_read_at_once() -> None:
     assert told is not None
     assert told.claims.to_pylist() == [b'["shop","","orders"]'] * 9
     assert told.times.to_pylist() == [1_640_410_920_000_000 + n * 1_000_000 for n in range(9)]
+
+
+_KNOWN = {"database": "shop", "table": "orders", "primary_keys": ["id"], "is_deleted": False}
+_USUAL = {
+    "uuid": "u",
+    "source_timestamp": "2021-12-25T05:42:04Z",
+    "object": "shop_orders",
+    "source_metadata": _KNOWN,
+    "payload": {"id": 1, "text": "t", "amount": 0.5, "paid": True},
+}
+_SHAPE = infer([json.dumps(_USUAL).encode()] * 2)
+
+
+def _changed(usual: dict[str, Any], part: str, name: str, value: object) -> bytes:
+    whole = json.loads(json.dumps(usual))
+    (whole[part] if part else whole)[name] = value
+    return json.dumps(whole).encode()
+
+
+_TEXTS = st.sampled_from(
+    ["shop", "orders", 'q"t', "\n", "ü", "{", "}", '"source_timestamp": "2000-01-01"', "a\\", ""]
+)
+_SPELLED = st.sampled_from(["2021-12-25 05:42:04.408", "2021-12-25", "infinity", "t" * 99, 'a"b'])
+_LIKE = st.builds(
+    _changed,
+    st.just(_USUAL),
+    st.sampled_from(["", "source_metadata", "payload"]),
+    st.sampled_from(
+        ["uuid", "source_timestamp", "table", "schema", "database", "id", "text", "amount", "new"]
+    ),
+    _TEXTS | _SPELLED | st.integers() | st.floats(allow_nan=False) | st.none() | st.just({"a": 1}),
+)
+_WITH_A_BYTE = st.builds(
+    lambda text, at, byte: text[: at % len(text)] + bytes([byte]) + text[at % len(text) + 1 :],
+    _LIKE,
+    st.integers(0, 10_000),
+    st.integers(32, 126) | st.sampled_from([0, 9, 31, 127]),
+)
+
+
+@given(st.lists(_LIKE | _WITH_A_BYTE | _LINES, min_size=1, max_size=8), st.integers(0, 3))
+@settings(max_examples=400, deadline=None)
+def test_events_that_look_familiar_tell_what_they_tell_when_parsed(
+    some: list[bytes], usual: int
+) -> None:
+    lines = [
+        *[json.dumps(_USUAL).encode()] * usual,
+        *(b" ".join(each.splitlines()) for each in some),
+    ]
+    array = pa.array(lines, pa.binary())
+    assert _SHAPE is not None
+    known = familiar_events(array, lambda claim: _SHAPE)
+    if known is None:
+        return
+    parsed = parsed_events(lines, (parsed_json(each, 1 << 20) for each in lines))
+    assert known.familiar is not None
+    for row in np.flatnonzero(known.familiar).tolist():
+        assert known.claims[row] == parsed.claims[row]
+        assert known.times[row] == parsed.times[row]
+        assert join(_SHAPE, shape_of(json.loads(lines[row]))) == _SHAPE
+
+
+def test_usual_events_are_not_parsed_where_their_shape_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = [_changed(_USUAL, "payload", "id", n) for n in range(50)]
+    others = [_changed(_USUAL, "source_metadata", "table", "users") for n in range(50)]
+    odd = _changed(_USUAL, "payload", "new", 1)
+    texts = [text for both in zip(usual, others, strict=True) for text in both]
+    read: list[bytes] = []
+
+    def told(array: pa.BinaryArray) -> files_bytes.Events | None:
+        read.extend(array.to_pylist())
+        return told_events(array)
+
+    monkeypatch.setattr(files_json, "told_events", told)
+    data = _Bytes(b"\n".join([*texts, odd, *texts, b""]))
+    (found,) = files_json.read_json(data, shapes=lambda claim: _SHAPE or {})  # type: ignore[arg-type]
+    assert isinstance(found, files_bytes.Events)
+    assert read == [odd]
+    assert found.familiar is not None and np.flatnonzero(~found.familiar).tolist() == [100]
+    names = [b'["shop","","orders"]', b'["shop","","users"]']
+    assert found.claims.to_pylist() == [*names * 50, names[0], *names * 50]
+    assert found.times.to_pylist() == [1_640_410_924_000_000] * 201

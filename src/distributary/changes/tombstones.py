@@ -422,7 +422,8 @@ def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
         named: Flags = pc.greater(sizes, 0).to_numpy(zero_copy_only=False)
         index = KeyIndex(ids, tuple(_ID.names))
         again = _seen_before(index.groups) & named
-        some = events.filter(pa.array(named & ~again))
+        new = named & ~again
+        some = events if new.all() else events.filter(pa.array(new))
         log = snapshot_of(log_path) if some.num_rows else None
         if log is not None:
             for file in _overlapping(bounds_of(log), some):

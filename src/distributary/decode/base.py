@@ -137,6 +137,17 @@ def where(flags: pa.Array | Mask) -> list[int]:
     return found
 
 
+def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.BinaryArray:
+    """Parts of the bytes of an array; the parts come one after the other."""
+    if not len(starts):
+        return texts[:0]
+    offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
+    count = len(offsets) - 1
+    buffers = [None, pa.py_buffer(offsets), texts.buffers()[2]]
+    whole = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
+    return whole.take(pa.array(np.arange(0, count, 2)))
+
+
 def iterated(array: pa.BinaryArray) -> Iterator[bytes]:
     """The bytes of each element of an array without nulls; never all of them at once."""
     for start in range(0, len(array), _AT_ONCE):

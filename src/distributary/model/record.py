@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +24,12 @@ RAW = pa.schema(
     ]
 )
 """One row a source record. A Delta table counts as a topic of one partition."""
+
+FAMILIAR = pa.field("familiar", pa.bool_(), nullable=False)
+"""What a reader that knows shapes puts behind: whether a record adds nothing to that of its claim.
+"""
+Shapes = Callable[[str], Mapping[str, Any]]
+"""What the records of a claim looked like until now, as JSON Schema; empty where nobody knows."""
 
 
 # A writer's schema as the registry gave it, compiled and ready to be sent to executors.

@@ -292,7 +292,7 @@ def _familiar_types(
         form = shape(claim)
         if form:
             places = order[ends[code] : ends[code + 1]]
-            known[places] = familiar(_taken(values, places), form, path, claim)
+            known[places] = familiar(_taken(values, places), form, {path: claim})
     return known, types.take(coded.indices)
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -22,6 +22,7 @@ from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import RouteKey, StageOrder
+from distributary.model.record import Shapes
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import FACT, FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
@@ -29,6 +30,7 @@ from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Targets, land_packets, pack
 from distributary.stage.sort import sort
+from distributary.stage.unwrap import known_shape
 from distributary.store.base import at, introduce, packed, unpacked
 
 
@@ -179,7 +181,18 @@ class CatalogFile:
         return catalog
 
 
-Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+@runtime_checkable
+class LookingReader(Protocol):
+    """A reader that looks into records, which is cheaper where they look like those before them."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
+        """The records of tasks, by their numbers."""
+
+    def knowing(self, shapes: Shapes) -> LookingReader:
+        """One that is told what records looked like, and tells of each whether it looks so."""
+
+
+Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | LookingReader
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in a worker: facts, of what it is given."""
 
@@ -218,7 +231,9 @@ def run_sort(
     """Hop one over what `reader` makes of the numbers of so many tasks, or of `scan`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _awaited(lambda: sort(reader(iter(batches)), catalog.value, order), order)
+        return _awaited(
+            lambda: sort(_records(reader, batches, catalog.value), catalog.value, order), order
+        )
 
     staged = Staged()
     if scan is None:
@@ -226,6 +241,14 @@ def run_sort(
     else:
         staged.add(_collected(scan.mapInArrow(task, FACT_DDL)))
     return staged
+
+
+def _records(
+    reader: Reader, batches: Iterable[pa.RecordBatch], catalog: Catalog
+) -> Iterator[pa.RecordBatch]:
+    if catalog.infer and isinstance(reader, LookingReader):
+        reader = reader.knowing(partial(known_shape, catalog))
+    return reader(iter(batches))
 
 
 def run_exchanged(
@@ -242,7 +265,8 @@ def run_exchanged(
         _begun(order)
         try:
             # one packet after the other: all of them would be a second copy of the records
-            yield from pack(reader(iter(batches)), catalog.value, order, targets, only)
+            records = _records(reader, batches, catalog.value)
+            yield from pack(records, catalog.value, order, targets, only)
         except BaseException:
             WRITTEN.take_back()
             raise

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.decode.base import Decoder, HasColumns
 from distributary.decode.change.base import ChangeDecoder
@@ -48,10 +50,25 @@ _KEY = "_key"
 def _with_shard(batch: pa.RecordBatch, shard: str) -> pa.RecordBatch:
     """Changes of one database; a row without a key stays without one."""
     keys = batch.column(_KEY)
-    lists = [[SHARD.name, *key] if key else key for key in keys.to_pylist()]
+    lengths = pc.list_value_length(keys).fill_null(0).to_numpy()
+    keyed = lengths > 0
+    offsets = np.zeros(len(keys) + 1, np.int32)
+    np.cumsum(lengths + keyed, out=offsets[1:])
+    own = np.ones(offsets[-1], np.bool_)
+    own[offsets[:-1][keyed]] = False
+    columns = keys.flatten()
+    places = np.full(len(own), len(columns))
+    places[own] = np.arange(len(columns))
+    every = pa.concat_arrays([columns, pa.array([SHARD.name], columns.type)])
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets),
+        every.take(pa.array(places)),
+        type=keys.type,
+        mask=keys.is_null() if keys.null_count else None,
+    )
     names = list(batch.schema.names)
     arrays = list(batch.columns)
-    arrays[names.index(_KEY)] = pa.array(lists, keys.type)
+    arrays[names.index(_KEY)] = lists
     shards = pa.repeat(pa.scalar(shard, pa.string()), batch.num_rows)
     return pa.RecordBatch.from_arrays([*arrays, shards], names=[*names, SHARD.name])
 

@@ -16,7 +16,7 @@ from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
 from distributary.model.plan import UNFRAMED, Rejected, Route, StageOrder
-from distributary.model.record import RAW
+from distributary.model.record import FAMILIAR, RAW
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import (
@@ -30,7 +30,7 @@ from distributary.stage.exchange import (
     write_run,
 )
 from distributary.stage.files import Fact, Letter, letters_batch
-from distributary.stage.unwrap import ShardFilter, Unwrapped, unwrap
+from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, unwrap
 
 # What records that come without any schema look like.
 
@@ -94,11 +94,14 @@ def sort(
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
     share = ShardFilter()
-    for raw in _gathered(share.own(batches)):
+    for batch in _gathered(share.own(batches)):
+        raw = batch.select(RAW.names)
         seen += raw.num_rows
         size += pc.sum(pc.binary_length(raw.column("value"))).as_py() or 0
         newest = max(newest, pc.max(raw.column("timestamp")).cast(pa.int64()).as_py() or 0)
         unwrapped = unwrap(raw, catalog, guarded=order.guarded)
+        if FAMILIAR.name in batch.schema.names:
+            unwrapped.familiar = np.flatnonzero(batch.column(FAMILIAR.name))
         if catalog.whole:
             # nothing is judged here: whoever reads bronze sees the same record again
             unwrapped.letters, unwrapped.skipped = [], 0
@@ -171,11 +174,10 @@ def _run(
         in_order = in_order[~np.isin(groups.codes[in_order], list(refused))]
         if not len(in_order):
             return None
-    take = pa.array(unwrapped.rows[in_order])
-    columns = [column.take(take) for column in raw.columns]
+    columns = [_in_order(column, unwrapped.rows[in_order]) for column in raw.columns]
     whole = _is_same(unwrapped.payloads, raw.column("value"))
-    nothing = pa.nulls(len(take), pa.binary())
-    columns.append(nothing if whole else unwrapped.payloads.take(pa.array(in_order)))
+    nothing = pa.nulls(len(in_order), pa.binary())
+    columns.append(nothing if whole else _in_order(unwrapped.payloads, in_order))
     path = write_run(pa.RecordBatch.from_arrays(columns, schema=SORTED), order.folder)
     offsets = columns[RAW.get_field_index("offset")].to_numpy()
     moments = columns[RAW.get_field_index("timestamp")]
@@ -187,6 +189,12 @@ def _run(
             ranges.append(KeyRange(key, start, count, int(offsets[start]), newest))
             start += count
     return Run(path, tuple(ranges))
+
+
+def _in_order(column: pa.Array, rows: Rows) -> pa.Array:
+    """These rows of a column, which is nothing but itself where all are in their places."""
+    in_place = len(rows) == len(column) and (np.diff(rows) == 1).all()
+    return column if in_place else column.take(pa.array(rows))
 
 
 def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:

@@ -241,7 +241,7 @@ def _from_envelope(
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
         claims = None if claims is None else _take(claims, keep)
     if envelope.format == "json":
-        shape = partial(_shape, catalog)
+        shape = partial(known_shape, catalog)
         opened = open_json(values, rows, letters, envelope, claims, shape, max_depth=depth)
     else:
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
@@ -257,8 +257,8 @@ def _from_envelope(
     return found if catalog.payload_framing == "none" else _inner(found, catalog)
 
 
-def _shape(catalog: Catalog, claim: str) -> Mapping[str, Any]:
-    """The shape of messages of a type; one without anything where nobody knows."""
+def known_shape(catalog: Catalog, claim: str) -> Mapping[str, Any]:
+    """The shape of records with a claim; one without anything where nobody knows."""
     route = catalog.routes.get(RouteKey(claim, UNFRAMED))
     return shape_in(catalog.schemas[route.schema_id].body) if isinstance(route, Route) else {}
 
@@ -525,7 +525,7 @@ class ShardFilter:
     def own(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raw records; batches without marks pass as they are."""
         for batch in batches:
-            yield self._own(batch) if batch.num_columns == len(MARKED) else batch
+            yield self._own(batch) if MINE.name in batch.schema.names else batch
 
     def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mine = batch.column(MINE.name)

@@ -176,10 +176,10 @@ def with_members(
     return with_values_at(texts, rows, pa.array(added, pa.string()))
 
 
-def with_values_at(column: pa.Array, rows: Sequence[int], values: pa.Array) -> pa.Array:
+def with_values_at(column: pa.Array, rows: Sequence[int] | Positions, values: pa.Array) -> pa.Array:
     """A column with other values in some rows."""
     places = np.arange(len(column))
-    places[list(rows)] = len(column) + np.arange(len(rows))
+    places[np.asarray(rows, np.int64)] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, values]).take(pa.array(places))
 
 

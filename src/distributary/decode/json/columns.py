@@ -273,14 +273,21 @@ def _below(label: str, member: Member) -> str:
 #
 # Arrow refuses an array when any value in it is of another type, has an unknown property or a name
 # twice. It does not say which, does not tell a missing property from one that is null, and takes
-# several values in a row for several rows. Every text is therefore wrapped in an object of ours
-# with a seal behind it: rows and seals come out as they went in, or the answer is not used.
+# several values in a row for several rows.
+#
+# Texts that begin and end with the braces of an object are therefore read as lines. A text that
+# ends in the middle of a value would have to go on with the brace of the next one, which no value
+# does, nor has a string a line break in it: as many rows as texts are one row for each. Other texts
+# are wrapped in an object of ours with a seal behind it: rows and seals come out as they went in,
+# or the answer is not used.
 
 _MOST_NAMES = 200
 _BLOCK_BYTES = 2 * 1024 * 1024
 """What Arrow reads at once: more does not fit into the caches, and takes half as long again."""
 _BEFORE = pa.scalar(b'{"v":', pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
+_END_OF_LINE = pa.scalar(b"\n", pa.binary())
+_OPEN, _CLOSE = b"{}"
 
 
 def read_texts(
@@ -292,33 +299,68 @@ def read_texts(
     given type.
     """
     count, size = len(texts), texts.nbytes
+    read = _read_lines if type_ is not None and _are_objects(texts, type_) else _read_sealed
     if type_ is None or size <= _BLOCK_BYTES:
-        return _read_block(texts, type_, unexpected)
+        return read(texts, type_, unexpected)
     step = max(1, count * _BLOCK_BYTES // size)
     parts = []
     for start in range(0, count, step):
-        part = _read_block(texts[start : start + step], type_, unexpected)
+        part = read(texts[start : start + step], type_, unexpected)
         if part is None:
             return None
         parts.append(part)
     return pa.concat_arrays(parts)
 
 
-def _read_block(
+def _are_objects(texts: pa.BinaryArray, type_: pa.DataType) -> bool:
+    """Whether objects are wanted, and every text begins and ends as one does."""
+    if not pa.types.is_struct(type_) or not type_.num_fields or not len(texts):
+        return False
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    if (np.diff(offsets) < 2).any():
+        return False
+    data = np.frombuffer(texts.buffers()[2], np.uint8)
+    begin, end = data[offsets[:-1]] == _OPEN, data[offsets[1:] - 1] == _CLOSE
+    return bool(begin.all() and end.all())
+
+
+def _read_lines(texts: pa.BinaryArray, type_: pa.DataType, unexpected: str) -> pa.Array | None:
+    lines = pc.binary_join_element_wise(texts, _END_OF_LINE, _NOTHING)
+    table = _read_table(lines, pa.schema(list(type_)), unexpected)
+    if table is None or table.num_rows != len(texts):
+        return None
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.StructArray.from_arrays(columns, fields=list(type_))
+
+
+def _read_sealed(
     texts: pa.BinaryArray, type_: pa.DataType | None, unexpected: str
 ) -> pa.Array | None:
     # a secret, because a text that knows it could end with it
     seal = secrets.token_hex(8)
     behind = pa.scalar(f',"s":"{seal}"}}\n'.encode(), pa.binary())
     wrapped = pc.binary_join_element_wise(_BEFORE, texts, behind, _NOTHING)
-    _, offsets, data = wrapped.buffers()
-    start, end = np.frombuffer(offsets, np.int32)[[0, len(wrapped)]].tolist()
+    schema = None if type_ is None else pa.schema([("v", type_), ("s", pa.string())])
+    table = _read_table(wrapped, schema, unexpected)
+    if table is None or table.num_rows != len(texts) or "s" not in table.column_names:
+        return None
+    if not pc.all(pc.equal(table.column("s"), seal), skip_nulls=False).as_py():
+        return None
+    values: pa.Array = table.column("v").combine_chunks()
+    return values
+
+
+def _read_table(
+    lines: pa.BinaryArray, schema: pa.Schema | None, unexpected: str
+) -> pa.Table | None:
+    """What Arrow makes of lines; None where it refuses them."""
+    _, offsets, data = lines.buffers()
+    start, end = np.frombuffer(offsets, np.int32)[[0, len(lines)]].tolist()
     # in one block, because values may have line breaks in them
     reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
-    schema = None if type_ is None else pa.schema([("v", type_), ("s", pa.string())])
     parsing = arrow_json.ParseOptions(
         explicit_schema=schema,
-        unexpected_field_behavior="infer" if type_ is None else unexpected,
+        unexpected_field_behavior="infer" if schema is None else unexpected,
     )
     try:
         source = pa.BufferReader(data.slice(start, end - start))
@@ -329,12 +371,7 @@ def _read_block(
         raise
     except pa.ArrowException:
         return None
-    if table.num_rows != len(texts) or "s" not in table.column_names:
-        return None
-    if not pc.all(pc.equal(table.column("s"), seal), skip_nulls=False).as_py():
-        return None
-    values: pa.Array = table.column("v").combine_chunks()
-    return values
+    return table
 
 
 def engine_supports(value: Value) -> bool:

@@ -21,7 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from distributary.decode.base import Mask, Positions, RefusedError, by_halves, truths, where
+from distributary.decode.base import (
+    Mask,
+    Positions,
+    RefusedError,
+    by_halves,
+    slices,
+    truths,
+    where,
+)
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
@@ -254,6 +262,7 @@ _INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1
 
 Bytes = npt.NDArray[np.uint8]
 _BLANK, _OPEN, _CLOSE, _COLON, _ESCAPE, _BRACE = b" []:\\{"
+_PIECE_BYTES = 256 * 1024
 # whole numbers, and texts of ASCII without escapes
 _VALUE = r'(?:"[ !#-\[\]-~]*"|-?(?:0|[1-9][0-9]*)|null)'
 _PLAIN = rf"^\[ *(?:{_VALUE}(?: *, *{_VALUE})*)? *\]$"
@@ -269,17 +278,23 @@ class Masked(NamedTuple):
     """Which of them can be used."""
 
 
+def unmasked(texts: pa.BinaryArray) -> Masked:
+    """Texts that have no list to blank."""
+    return Masked(texts, pa.nulls(len(texts), pa.string()), np.ones(len(texts), np.bool_))
+
+
 def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
     """Blank the list that the top object of each text has under a name."""
     count = len(texts)
-    key = f'"{name}"'
-    if key.encode() not in joined_bytes(texts):
-        # seldom there, and to ask for each text takes ten times as long
-        return Masked(texts, pa.nulls(count, pa.string()), np.ones(count, np.bool_))
-    found = pc.find_substring(texts, pattern=key.encode()).to_numpy()
+    key = f'"{name}"'.encode()
+    first = texts[0].as_py() if count else b""
+    if key not in first and key not in joined_bytes(texts):
+        # where none has it, to ask for each text takes ten times as long
+        return unmasked(texts)
+    found = pc.find_substring(texts, pattern=key).to_numpy()
     has = found >= 0
     if not has.any():
-        return Masked(texts, pa.nulls(count, pa.string()), ~has)
+        return unmasked(texts)
     texts = texts if texts.offset == 0 else pa.concat_arrays([texts])
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2], np.uint8, int(offsets[-1])).copy()
@@ -320,8 +335,7 @@ def _ends(
     opened = np.minimum(after + 1, last)
     opened = np.minimum(opened + (data[opened] == _BLANK), last)
     # brackets in strings are reason for doubt: then there are others than expected
-    folded = data | 0x20
-    brackets = np.flatnonzero((folded == _BRACE) | (folded == _BRACE + 2))
+    brackets = _brackets(data)
     outer = np.searchsorted(brackets, starts)
     inner = np.searchsorted(brackets, opened)
     closed = brackets[np.minimum(inner + 1, len(brackets) - 1)] if len(brackets) else opened
@@ -331,13 +345,14 @@ def _ends(
     return opened, closed + 1, sure
 
 
-def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.BinaryArray:
-    """Parts of the bytes of an array; the parts come one after the other."""
-    offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
-    count = len(offsets) - 1
-    buffers = [None, pa.py_buffer(offsets), texts.buffers()[2]]
-    whole = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
-    return whole.take(pa.array(np.arange(0, count, 2)))
+def _brackets(data: Bytes) -> Positions:
+    """Where braces and brackets are, found in pieces that stay in the caches."""
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, len(data), _PIECE_BYTES):
+        # square ones differ from the others by one bit
+        folded = data[start : start + _PIECE_BYTES] | 0x20
+        found.append(np.flatnonzero((folded == _BRACE) | (folded == _BRACE + 2)) + start)
+    return np.concatenate(found)
 
 
 def _blank(data: Bytes, starts: Positions, ends: Positions) -> None:

@@ -1,13 +1,17 @@
-"""Which JSON texts look like those before them: by a regular expression, at a fifth of the price.
+"""Which JSON texts look like those before them: by regular expressions, at a fifth of the price.
 
 What records of a stream look like is known after the first batch, and rarely changes. A text that
-matches the expression of a shape adds nothing to the shape, whatever else is wrong with it. The
-expression follows what programs write: members in the order that some of the texts have, of which
-all but the first may be missing, at most one blank between two signs. Any other text has to be
-looked at.
+matches the expression of a shape is JSON, but for bytes that are no UTF-8, and adds nothing to the
+shape. The expression follows what programs write: members in the order that some of the texts have,
+of which all but the first may be missing, at most one blank between two signs. Any other text has
+to be looked at.
 
-An expression may ask for a certain text in a certain place as well, such as a type in the field
-that names types: what matches it has that text there, and nothing else under the same name.
+An expression may ask for certain texts in certain places as well, such as a type in the field that
+names types: what matches it has that text there, and nothing else under the same name.
+
+Where the texts have objects in them, each object is an expression by itself, and a text is cut
+where they begin. The automaton of a whole text of 600 bytes does not fit into the first cache of a
+core, and takes 5 nanoseconds for a byte; those of its parts do, and take 2.
 """
 
 from __future__ import annotations
@@ -24,22 +28,31 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import Mask, truths
+from distributary.decode.base import Mask, Positions, slices, truths
 
-_MOST_CHARACTERS = 20_000
+_MOST_CHARACTERS = 40_000
 """Of an expression: beyond it, the automaton that is made of it may not fit into its memory."""
 _SAMPLES, _MOST_ORDERS = 8, 3
 """Texts that show in which order members come, and how many orders are tried."""
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_SCALAR = rf"(?:{_STRING}|[-+.0-9eE]+|true|false|null)"
+_CUT, _BRACE = "\0", ord("{")
+"""Where an expression is cut: behind the brace that begins an object."""
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+_PLAIN = r'"[ !#-\[\]-~]*"'
+"""A text of ASCII without escapes."""
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+_SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
 _FORMS = {
     "boolean": "true|false",
     "string": _STRING,
     # no more digits than every double keeps, before and behind the point together
-    "number": r"-?[0-9]{1,9}(?:\.[0-9]{1,6})?|-?[0-9]{10,15}",
-    "integer": "-?[0-9]{1,15}",
+    "number": r"-?(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?|-?[1-9][0-9]{9,14}",
+    "integer": "-?(?:0|[1-9][0-9]{0,14})",
 }
-_INT64 = "-?[0-9]{1,18}"
+_INT64 = "-?(?:0|[1-9][0-9]{0,17})"
+_SINGLE = {*_FORMS, "null"}
+
+Named = Mapping[str, str | None]
+"""By path: the text that has to be there, or None where there must be nothing."""
 
 
 class _UnusualShapeError(Exception):
@@ -47,25 +60,64 @@ class _UnusualShapeError(Exception):
 
 
 def familiar(
-    texts: pa.BinaryArray, shape: Mapping[str, Any], path: str = "", text: str = ""
+    texts: pa.BinaryArray, shape: Mapping[str, Any], named: Named | None = None, plain: str = ""
 ) -> Mask:
     """Which texts certainly add nothing to a shape.
 
-    With a path, only objects that have a certain text there do.
+    With `named`, only objects that have certain texts in certain places do. With `plain`, only
+    those that have a text of ASCII without escapes under that name, and its name nowhere before.
     """
     known = np.zeros(len(texts), np.bool_)
+    asked = json.dumps(dict(named or {}))
     for _ in range(_MOST_ORDERS):
         left = np.flatnonzero(~known)
-        others = texts if len(left) == len(texts) else texts.take(pa.array(left))
-        ordered = json.dumps(_in_order(shape, _samples(others)))
-        expression = _expression(ordered, path, text)
-        if not expression:
+        if not len(left):
             break
-        found = truths(pc.match_substring_regex(others, expression))
+        others = texts if len(left) == len(texts) else texts.take(pa.array(left))
+        samples = _samples(others)
+        ordered = json.dumps(_in_order(shape, samples))
+        found = np.zeros(len(left), np.bool_)
+        for cuts in dict.fromkeys([_objects_of(shape, samples), ()]):
+            expressions = _expressions(ordered, asked, plain, cuts)
+            if expressions and not found.any():
+                found = _matched(others, expressions)
         known[left[found]] = True
-        if found.all() or not found.any():
+        if not found.any():
             break
     return known
+
+
+def _matched(texts: pa.BinaryArray, expressions: Sequence[str]) -> Mask:
+    """Which texts are of parts that match these, one after the other."""
+    if len(expressions) == 1:
+        return truths(pc.match_substring_regex(texts, expressions[0]))
+    rows, bounds = _bounds(texts, len(expressions))
+    for number, expression in enumerate(expressions):
+        parts = slices(texts, bounds[:, number], bounds[:, number + 1])
+        matched = truths(pc.match_substring_regex(parts, expression))
+        if not matched.all():
+            rows, bounds = rows[matched], bounds[matched]
+    known = np.zeros(len(texts), np.bool_)
+    known[rows] = True
+    return known
+
+
+def _bounds(texts: pa.BinaryArray, count: int) -> tuple[Positions, Positions]:
+    """The texts that can be cut into so many parts, and where each part begins and ends.
+
+    Where there are braces in strings, or further objects in each other, the cuts are in the wrong
+    places, and no expression matches.
+    """
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin:end]
+    # one more, so that there is something behind the last
+    braces = np.append(np.flatnonzero(data == _BRACE) + begin, end)
+    first = np.searchsorted(braces, offsets[:-1])
+    last = np.minimum(first + count - 1, len(braces) - 1)
+    rows = np.flatnonzero(braces[last] < offsets[1:])
+    cuts = braces[first[rows, None] + np.arange(1, count)] + 1
+    return rows, np.column_stack([offsets[:-1][rows], cuts, offsets[1:][rows]])
 
 
 @lru_cache(maxsize=4096)
@@ -111,42 +163,87 @@ def _in_order(shape: Any, samples: Sequence[Any]) -> Any:
     return {**shape, "properties": inside}
 
 
+def _objects_of(shape: Mapping[str, Any], samples: Sequence[Any]) -> tuple[str, ...]:
+    """The members that are objects, in all of the samples."""
+    properties = shape.get("properties")
+    if not isinstance(properties, dict) or not all(isinstance(each, dict) for each in samples):
+        return ()
+    return tuple(
+        name
+        for name, each in properties.items()
+        if isinstance(each, dict)
+        and "properties" in each
+        and all(isinstance(sample.get(name), dict) for sample in samples)
+    )
+
+
 @lru_cache(maxsize=4096)
-def _expression(shape: str, path: str, text: str) -> str:
-    """The expression of a shape of objects; empty where there is none."""
-    names = tuple(path.split(".")) if path else ()
+def _expressions(shape: str, named: str, plain: str, cuts: tuple[str, ...]) -> tuple[str, ...]:
+    """The expressions of a shape of objects, one for each part of a text; none where there is none.
+
+    A text is cut where the objects in `cuts` begin.
+    """
+    wanted = {tuple(path.split(".")): text for path, text in json.loads(named).items()}
     try:
-        made = rf"^(?:{_object(json.loads(shape), names, text)})$"
-        if len(made) > _MOST_CHARACTERS:
-            return ""
-        # one that the engine does not take is refused with the first text
-        pc.match_substring_regex(pa.array([b"{}"]), made)
+        made = _object(json.loads(shape), wanted, plain, cuts).split(_CUT)
+        if max(map(len, made)) > _MOST_CHARACTERS:
+            return ()
+        whole = tuple(f"^(?:{each})$" for each in made)
+        for each in whole:
+            # one that the engine does not take is refused with the first text
+            pc.match_substring_regex(pa.array([b"{}"]), each)
     except (_UnusualShapeError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
-    return made
+        return ()
+    return whole
 
 
-def _object(shape: dict[str, Any], path: tuple[str, ...] = (), text: str = "") -> str:
-    """Objects of a shape; with a path, those that have a text there."""
-    wanted, *below = path or ("",)
-    if path and wanted not in shape["properties"]:
+_Wanted = Mapping[tuple[str, ...], str | None]
+
+
+def _object(
+    shape: dict[str, Any], wanted: _Wanted, plain: str = "", cuts: Sequence[str] = ()
+) -> str:
+    """Objects of a shape that have what is wanted, by its path."""
+    properties = shape["properties"]
+    if any(text is not None and path[0] not in properties for path, text in wanted.items()):
         raise _UnusualShapeError
     members: list[str] = []
-    for name, each in shape["properties"].items():
-        if not path or name != wanted:
-            member, needed = f"{_word(name)}: ?{_value(each)}", not members
+    single = True
+    for name, each in properties.items():
+        below = {path[1:]: text for path, text in wanted.items() if path[0] == name}
+        needed = bool(below and any(text is not None for text in below.values()))
+        needed = needed or name in cuts or (bool(plain) and name == plain) or not members
+        if plain and name == plain:
+            if not single:
+                raise _UnusualShapeError
+            value = _PLAIN
+        elif () in below:
+            value = _text(each, below[()])
+        elif name in cuts or below:
+            value = _object(each, below)
+            value = value.replace(r"\{", rf"\{{{_CUT}", 1) if name in cuts else value
         else:
-            inside = _object(each, tuple(below), text) if below else _text(each, text)
-            member, needed = f"{_word(name)}: ?{inside}", True
+            value = _value(each)
+        single = single and bool(each) and _SINGLE.issuperset(_types(each))
+        member = f"{_word(name)}: ?{value}"
         if members:
             member = f", ?{member}"
         members.append(member if needed else f"(?:{member})?")
+    if plain and plain not in properties:
+        raise _UnusualShapeError
     return r"\{" + "".join(members) + r"\}"
 
 
-def _text(shape: dict[str, Any], text: str) -> str:
-    """One text, where a shape has texts."""
-    if shape and "string" not in shape["type"]:
+def _types(shape: dict[str, Any]) -> list[str]:
+    types = shape["type"]
+    return types if isinstance(types, list) else [types]
+
+
+def _text(shape: dict[str, Any], text: str | None) -> str:
+    """One text, where a shape has texts; or nothing."""
+    if text is None:
+        return "null"
+    if shape and "string" not in _types(shape):
         raise _UnusualShapeError
     return _word(text)
 
@@ -162,11 +259,10 @@ def _word(text: str) -> str:
 def _value(shape: dict[str, Any]) -> str:
     if not shape:
         return f"(?:{_anything(2)})"
-    types = shape["type"] if isinstance(shape["type"], list) else [shape["type"]]
     forms = []
-    for each in types:
+    for each in _types(shape):
         if each == "object":
-            forms.append(_object(shape))
+            forms.append(_object(shape, {}))
         elif each == "array":
             item = _value(shape["items"])
             forms.append(rf"\[(?:{item}(?:, ?{item})*)?\]")

@@ -22,7 +22,8 @@ from typing import BinaryIO, cast
 import orjson
 import pyarrow as pa
 
-from distributary.decode.change.base import claim
+from distributary.decode.base import Mask, Positions
+from distributary.decode.change.base import claim, with_values_at
 from distributary.errors import ErrorCode, SourceUnavailableError
 from distributary.model.names import printable
 from distributary.source.files.catalogue import FoundFile
@@ -346,11 +347,21 @@ class Events:
     """The source table's names; null where an event does not tell them."""
     times: pa.Int64Array
     """The source's time in microseconds; null where an event does not tell it."""
+    familiar: Mask | None = None
+    """Which of them look like those before them; None: that is not known of any."""
 
     @property
     def size(self) -> int:
         """Bytes that they take from here on, about: an event without content is a row too."""
         return int(self.values.nbytes) + _ROW_BYTES * len(self.values)
+
+    def with_others(self, rows: Positions, others: Events) -> Events:
+        """The same events, with what others tell that are the ones at some places."""
+        return dataclasses.replace(
+            self,
+            claims=with_values_at(self.claims, rows, others.claims),
+            times=with_values_at(self.times, rows, others.times),
+        )
 
 
 @dataclass(frozen=True, slots=True)

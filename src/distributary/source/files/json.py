@@ -13,12 +13,16 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.decode.base import Positions, nulls, slices
+from distributary.decode.change.datastream.decoder import usual_moments
 from distributary.decode.json.columns import read_texts
-from distributary.decode.json.infer import slices
+from distributary.decode.json.pattern import familiar
 from distributary.errors import ErrorCode
+from distributary.model.record import Shapes
 from distributary.source.files.bytes import (
     EVENTS_PER_BATCH,
     MOST_LETTER_BYTES,
@@ -141,10 +145,13 @@ _OTHERS = {b"Obj\x01": "Avro", b"PAR1": "Parquet"}
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_json(data: Bytes, longest: int = MOST_LETTER_BYTES) -> Iterator[Events | Fault]:
+def read_json(
+    data: Bytes, longest: int = MOST_LETTER_BYTES, shapes: Shapes | None = None
+) -> Iterator[Events | Fault]:
     """The events of a file, whichever way they are arranged.
 
-    A line that is longer than `longest` is a dead letter later: it is not looked into.
+    A line that is longer than `longest` is a dead letter later: it is not looked into. Lines that
+    are of one of the `shapes` are not parsed.
     """
     begin = data.read(CHUNK_BYTES).removeprefix(_BOM)
     other = _OTHERS.get(begin[:4])
@@ -163,15 +170,17 @@ def read_json(data: Bytes, longest: int = MOST_LETTER_BYTES) -> Iterator[Events 
             return
         # nothing that goes over several lines: the first line is just broken
         begin = values.unread()
-    yield from _lines(data, begin, longest)
+    yield from _lines(data, begin, longest, shapes)
 
 
-def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
+def _lines(
+    data: Bytes, chunk: bytes, longest: int, shapes: Shapes | None
+) -> Iterator[Events | Fault]:
     """One event a line; empty lines do not count."""
     begun = b""
     while True:
         lines, ended, begun = (begun + chunk).rpartition(b"\n")
-        yield from _line_events(lines + ended, longest)
+        yield from _line_events(lines + ended, longest, shapes)
         if len(begun) > MOST_LETTER_BYTES:
             reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
             yield Fault(ErrorCode.FILE_CORRUPT, reason, begun[:MOST_LETTER_BYTES])
@@ -183,7 +192,7 @@ def _lines(data: Bytes, chunk: bytes, longest: int) -> Iterator[Events | Fault]:
             if broken and data.back(data.position):
                 chunk = data.read(CHUNK_BYTES)
                 continue
-            yield from _line_events(begun + b"\n", longest)
+            yield from _line_events(begun + b"\n", longest, shapes)
             return
 
 
@@ -196,7 +205,7 @@ def _after_line(data: Bytes) -> bytes:
     return b""
 
 
-def _line_events(text: bytes, longest: int) -> Iterator[Events]:
+def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[Events]:
     """The events of lines that all have their line break."""
     events = _objects(text)
     if events is None:
@@ -206,11 +215,26 @@ def _line_events(text: bytes, longest: int) -> Iterator[Events]:
         return
     for start in range(0, len(events), EVENTS_PER_BATCH):
         some = events[start : start + EVENTS_PER_BATCH]
-        told = told_events(some) if pc.max(pc.binary_length(some)).as_py() <= longest else None
-        if told is None:
-            texts = some.to_pylist()
-            told = parsed_events(texts, (parsed_json(each, longest) for each in texts))
-        yield told
+        short = pc.max(pc.binary_length(some)).as_py() <= longest
+        known = familiar_events(some, shapes) if short and shapes is not None else None
+        if known is None or known.familiar is None:
+            yield _read_events(some, longest)
+            continue
+        others = np.flatnonzero(~known.familiar)
+        if len(others):
+            read = _read_events(some.take(pa.array(others)), longest)
+            known = known.with_others(others, read)
+        yield known
+
+
+def _read_events(texts: pa.BinaryArray, longest: int) -> Events:
+    """Events that have to be parsed: all at once, or else one by one."""
+    short = pc.max(pc.binary_length(texts)).as_py() <= longest
+    told = told_events(texts) if short else None
+    if told is not None:
+        return told
+    each = texts.to_pylist()
+    return parsed_events(each, (parsed_json(text, longest) for text in each))
 
 
 def _objects(text: bytes) -> pa.BinaryArray | None:
@@ -278,12 +302,72 @@ def _is_schema(value: object) -> bool:
 
 # Which table events are about, and when: of many at once.
 
+_SAMPLES = 8
+"""Events that are asked which tables there are: nearly all files have the events of one."""
+_SOURCE, _TIME = "source_metadata", "source_timestamp"
+_LONGEST_TIME = 40
+_BLANK, _QUOTE = b' "'
 _TOLD = pa.struct(
-    [
-        ("source_metadata", pa.struct([(name, pa.string()) for name in NAMES])),
-        ("source_timestamp", pa.string()),
-    ]
+    [(_SOURCE, pa.struct([(name, pa.string()) for name in NAMES])), (_TIME, pa.string())]
 )
+
+
+def familiar_events(array: pa.BinaryArray, shapes: Shapes) -> Events | None:
+    """Events with what is known of those that look like the ones before them; None if none does.
+
+    The expression of a shape finds them, with the table's names in their places: see `pattern`.
+    """
+    claims, found = np.full(len(array), -1), list[bytes]()
+    for place in np.unique(np.linspace(0, len(array) - 1, _SAMPLES, dtype=np.int64)).tolist():
+        names = _names(array[place].as_py()) if claims[place] < 0 else None
+        claim = claim_of(*names.values()) if names is not None else None
+        shape = shapes(claim.decode()) if claim is not None else None
+        if names is None or claim is None or not shape:
+            continue
+        left = np.flatnonzero(claims < 0)
+        texts = array if len(left) == len(array) else array.take(pa.array(left))
+        named = {f"{_SOURCE}.{name}": text for name, text in names.items()}
+        claims[left[familiar(texts, shape, named, plain=_TIME)]] = len(found)
+        found.append(claim)
+    times = _times(array, claims)
+    known = (claims >= 0) & ~nulls(times)
+    if not known.any():
+        return None
+    told = pa.array(claims, mask=~known)
+    return Events(array, pa.array(found, pa.binary()).take(told), times, known)
+
+
+def _names(event: bytes) -> dict[str, str | None] | None:
+    """The names of the table that an event tells; None where they are no texts."""
+    try:
+        source = orjson.loads(event)[_SOURCE]
+        names = {name: source.get(name) for name in NAMES}
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return None
+    return names if all(isinstance(each, str | None) for each in names.values()) else None
+
+
+def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
+    """The times of events that have a claim; null for the others, and where it is unusual."""
+    rows = np.flatnonzero(claims >= 0)
+    texts = array if len(rows) == len(array) else array.take(pa.array(rows))
+    key = f'"{_TIME}":'.encode()
+    # the expression says that the first of this name is the one
+    place = pc.find_substring(texts, pattern=key).to_numpy() + len(key)
+    _, offsets, content = texts.buffers()
+    if not len(rows):
+        return pa.nulls(len(array), pa.int64())
+    data = np.frombuffer(content, np.uint8)
+    start = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts)] + place
+    start = start + (data[start] == _BLANK) + 1
+    window = start[:, None] + np.arange(_LONGEST_TIME)
+    ends = data[np.minimum(window, len(data) - 1)] == _QUOTE
+    found = slices(texts, start, start + np.argmax(ends, axis=1)).cast(pa.string())
+    usual = usual_moments(found)
+    times = _micros(found) if usual is None else pa.array(usual)
+    where = np.full(len(array), -1)
+    where[rows] = np.arange(len(rows))
+    return times.take(pa.array(where, mask=where < 0))
 
 
 def told_events(array: pa.BinaryArray) -> Events | None:
@@ -299,10 +383,11 @@ def told_events(array: pa.BinaryArray) -> Events | None:
         codes = codes * (len(each.dictionary) + 1) + each.indices.fill_null(-1).to_numpy() + 1
     _, rows, claims = np.unique(codes, return_index=True, return_inverse=True)
     found = [claim_of(*(each[row].as_py() for each in coded)) for row in rows.tolist()]
-    moments = times.dictionary_encode()
-    micros_of = [micros(text) for text in moments.dictionary.to_pylist()]
-    return Events(
-        array,
-        pa.array(found, pa.binary()).take(pa.array(claims)),
-        pa.array(micros_of, pa.int64()).take(moments.indices),
-    )
+    return Events(array, pa.array(found, pa.binary()).take(pa.array(claims)), _micros(times))
+
+
+def _micros(times: pa.StringArray) -> pa.Int64Array:
+    """Texts as times, each different one once."""
+    coded = times.dictionary_encode()
+    found = [micros(text) for text in coded.dictionary.to_pylist()]
+    return pa.array(found, pa.int64()).take(coded.indices)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,7 @@ from distributary.errors import (
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.manifest import FINGERPRINT_BITS, SourceRange
 from distributary.model.names import printable
-from distributary.model.record import RAW, TIMESTAMP
+from distributary.model.record import FAMILIAR, RAW, TIMESTAMP, Shapes
 from distributary.registry.record_schemas import keep_schema
 from distributary.source.base import BatchInput, Position, files_of, line_with, parallelism, spread
 from distributary.source.files.avro import read_avro
@@ -83,6 +83,13 @@ class FilesReader:
     """What a file may become, or 100 times its size where that is more."""
     max_payload_bytes: int = 16 << 20
     """Larger events are dead letters anyway."""
+    shapes: Shapes | None = None
+    """What events looked like until now: then it is told of each whether it looks like them."""
+
+    def knowing(self, shapes: Shapes) -> FilesReader:
+        """The same for a task that knows what events looked like until now."""
+        # in files of Avro and Parquet that says their schema
+        return replace(self, shapes=shapes) if self.format == "json" else self
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
@@ -94,17 +101,17 @@ class FilesReader:
         row = 0
         try:
             for found in self._events(file, patience):
-                batch = _raw(found, file, row)
+                batch = self._raw(found, file, row)
                 yield batch
                 row += batch.num_rows
         except FileFaultError as error:
-            yield _raw(Fault(error.code, error.reason, error.data), file, row)
+            yield self._raw(Fault(error.code, error.reason, error.data), file, row)
         except (FileNotFoundError, PermissionError) as error:
             reason = f"the file was listed, and cannot be opened: {type(error).__name__}"
-            yield _raw(Fault(ErrorCode.FILE_UNREADABLE, reason, None), file, row)
+            yield self._raw(Fault(ErrorCode.FILE_UNREADABLE, reason, None), file, row)
         except MemoryError:
             reason = "there is not enough memory to read the file any further"
-            yield _raw(Fault(ErrorCode.FILE_TOO_LARGE, reason, None), file, row)
+            yield self._raw(Fault(ErrorCode.FILE_TOO_LARGE, reason, None), file, row)
         except OSError as error:
             raise self.files.unavailable(error, file.path) from error
 
@@ -121,10 +128,18 @@ class FilesReader:
             if self.format == "avro":
                 found = read_avro(content, partial(keep_schema, self.schemas))
             else:
-                found = read_json(content, self.max_payload_bytes)
+                found = read_json(content, self.max_payload_bytes, self.shapes)
             yield from _within(most, found, partial(data.rest, 0))
         finally:
             data.close()
+
+    def _raw(self, found: Events | Fault, file: CataloguedFile, row: int) -> pa.RecordBatch:
+        batch = _raw(found, file, row)
+        if self.shapes is None:
+            return batch
+        familiar = found.familiar if isinstance(found, Events) else None
+        flags = np.zeros(batch.num_rows, np.bool_) if familiar is None else familiar
+        return batch.append_column(FAMILIAR, pa.array(flags))
 
     def _wait(self, file: CataloguedFile, patience: Patience) -> Callable[[], bool]:
         """Waits for a file that may still be being written."""

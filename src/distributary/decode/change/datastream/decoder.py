@@ -255,7 +255,7 @@ def moments(array: pa.Array | None, count: int, *, unit: int = 1_000) -> tuple[P
         return np.where(bad, 0, numbers) * unit, bad
     if not kinds.is_string(array.type):
         return np.zeros(count, np.int64), np.ones(count, np.bool_)
-    usual = _usual(array)
+    usual = usual_moments(array)
     if usual is not None:
         return usual, np.zeros(count, np.bool_)
     coded = array.dictionary_encode()
@@ -265,7 +265,7 @@ def moments(array: pa.Array | None, count: int, *, unit: int = 1_000) -> tuple[P
     return micros.fill_null(0).to_numpy(), nulls
 
 
-def _usual(array: pa.StringArray) -> Positions | None:
+def usual_moments(array: pa.StringArray) -> Positions | None:
     """The moments, if all are there and written as Datastream writes them."""
     if array.null_count:
         return None

@@ -23,7 +23,7 @@ from distributary.decode.base import (
 )
 from distributary.decode.change.base import SKIPPED, Events, column_names
 from distributary.decode.json.decoder import JsonDecoder
-from distributary.decode.json.infer import mask_list
+from distributary.decode.json.infer import mask_list, unmasked
 from distributary.decode.json.text import parse, render
 from distributary.errors import DecodeError
 from distributary.model.deadletter import Decoded
@@ -138,7 +138,8 @@ class JsonEvents:
         """Take events apart; what cannot be read has failed."""
         left = np.ones(len(payloads), np.bool_)
         if self._quick is not None:
-            masked = mask_list(payloads, KEYS)
+            # what has a list that no event before it had is refused, and read carefully
+            masked = mask_list(payloads, KEYS) if KEYS in self._top else unmasked(payloads)
             rows = np.flatnonzero(masked.sure)
             chosen = pa.array(rows)
             texts = masked.texts if masked.sure.all() else masked.texts.take(chosen)
