@@ -130,6 +130,17 @@ def test_a_pipeline_is_known_while_its_lake_is_not(away: Path, cli: Cli) -> None
     assert pipeline["under_way"]["batch"] == 7
 
 
+def test_a_folder_that_is_gone_is_not_a_lake_that_never_was(
+    away: Path, lake: Path, cli: Cli
+) -> None:
+    lake.rename(lake.with_name("unmounted"))
+    never = cli("status", away)
+    assert never.code == 2 and never.err.startswith("NOT_FOUND")
+    (away.parent / "progress" / "games").mkdir(parents=True)
+    gone = cli("status", away)
+    assert gone.code == 75 and "not there" in gone.out
+
+
 def test_an_error_names_the_page_that_the_pipeline_file_names(away: Path, cli: Cli) -> None:
     with away.open("a") as file:
         file.write("alerts: {dashboard_url: 'https://page.example:8500/'}\n")

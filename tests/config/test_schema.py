@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from distributary.config.load import every_model, every_setting, load_text, settings
-from distributary.config.show import descriptions, json_schema, reference
+from distributary.config.show import _texts, descriptions, json_schema, reference
 
 SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -109,6 +110,20 @@ def test_every_setting_is_described() -> None:
         properties = (SCHEMA["$defs"] | {"PipelineConfig": SCHEMA})[model.__name__]["properties"]
         assert set(properties) == set(settings((model,)))
         assert all(value["description"] for value in properties.values())
+
+
+def test_a_package_without_its_sources_has_a_schema_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(module: object) -> str:
+        raise OSError("source code not available")
+
+    monkeypatch.setattr(inspect, "getsource", gone)
+    _texts.cache_clear()
+    try:
+        bare = json_schema()
+    finally:
+        _texts.cache_clear()
+    assert bare["properties"].keys() == SCHEMA["properties"].keys()
+    assert not bare["properties"]["source"]["description"]
 
 
 def test_defaults_are_as_they_would_be_written() -> None:

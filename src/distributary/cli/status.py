@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry
+from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry, require_lake
 from distributary.cli.command.output import (
     Paper,
     Words,
@@ -93,9 +93,10 @@ def status(
     from distributary.observe.status import status as status_of
     from distributary.store.base import introduce
 
-    found = find_lake(call, lake, file)
+    found = find_lake(call, lake, file, empty=file is not None)
     introduce(found.path, found.options or {})
     try:
+        require_lake(found)
         now = status_of(
             found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
         )
@@ -135,9 +136,7 @@ def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError
     from distributary.engine.progress.claim import liveness
     from distributary.observe.status import RUNS, Live, live_of
 
-    # a checkpoint in the same place is as far away as the lake
-    inside = lake.checkpoint.startswith(f"{lake.path.rstrip('/')}/")
-    live = Live() if inside else live_of(lake.checkpoint, liveness)
+    live = live_of(lake.checkpoint, liveness) if lake.keeps_elsewhere else Live()
     now = datetime.now(UTC)
     under_way = live.pulse.under_way if live.pulse and live.state in RUNS else None
     known = {
@@ -163,7 +162,7 @@ def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError
         if under_way is not None:
             paper.row("batch", _under_way(under_way, now))
         paper.row("lake", styled("it does not answer: rows, lag and tables are not known", "red"))
-        paper.row("", cut(call.out.mask(f"{error.code}: {error.evidence}"), 200))
+        paper.row("", cut(call.out.mask(f"{error.what}: {error.evidence}"), 300))
 
     call.out.show(plain(data | {"pipelines": [known]}), draw)
     return error.exit_code

@@ -141,7 +141,11 @@ def descriptions(model: type[Section]) -> dict[str, str]:
 @cache
 def _texts(module: str) -> dict[str, dict[str, str]]:
     """The text under each annotated name, by class."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:
+        # installed without its sources: everything works, nothing is described
+        return {}
     return {
         node.name: {
             before.target.id: inspect.cleandoc(after.value.value)

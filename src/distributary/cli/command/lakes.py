@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from distributary.cli.command.output import spelled
 from distributary.cli.command.verb import LAKE_VARIABLE, PLACES, Invocation
-from distributary.errors import ConfigError, ErrorCode
+from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ class Lake:
     """Where that pipeline keeps its progress."""
 
     @property
+    def keeps_elsewhere(self) -> bool:
+        """Whether that is known, and no part of the lake: there when the lake is not."""
+        inside = self.checkpoint.startswith(f"{self.path.rstrip('/')}/")
+        return bool(self.checkpoint) and not inside
+
+    @property
     def flag(self) -> str:
         """What a command to type next must say; nothing where it finds the lake by itself."""
         by_itself = {f"variable {LAKE_VARIABLE}", *PLACES}
@@ -62,7 +68,7 @@ def find_lake(
 
     With `empty` also one in which no pipeline has run yet.
     """
-    from distributary.store.base import absolute, local_path
+    from distributary.store.base import absolute
 
     try:
         found = _named_lake(call, lake, file) or _usual_lake()
@@ -71,17 +77,32 @@ def find_lake(
             raise
         found = Lake(absolute(PLACES[0]), "nothing else was found")
     call.out.step(f"lake {found.path} ({found.found_by})")
-    if empty:
-        return found
-    home = local_path(layout.join(found.path, layout.HOME))
-    if home is not None and not home.is_dir():
-        raise ConfigError(
-            "no pipeline has ever run in this lake",
-            code=ErrorCode.NOT_FOUND,
-            where=f"{found.path} ({found.found_by})",
-            next_step="run a pipeline first, or make one: distributary demo games",
-        )
+    if not empty:
+        require_lake(found)
     return found
+
+
+def require_lake(found: Lake) -> None:
+    """Refuses a folder in which no pipeline has run, and one that a pipeline's lake has left."""
+    from distributary.store.base import at, local_path
+
+    home = local_path(layout.join(found.path, layout.HOME))
+    if home is None or home.is_dir():
+        return
+    where = f"{found.path} ({found.found_by})"
+    if found.keeps_elsewhere and at(found.checkpoint).exists():
+        raise LakeUnavailableError(
+            "the lake is not there (any more)",
+            where=where,
+            evidence=f"its pipeline {found.pipeline} has run: {found.checkpoint}",
+            next_step="bring the folder back: is a disk not mounted?",
+        )
+    raise ConfigError(
+        "no pipeline has ever run in this lake",
+        code=ErrorCode.NOT_FOUND,
+        where=where,
+        next_step="run a pipeline first, or make one: distributary demo games",
+    )
 
 
 def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = None) -> Loaded:
