@@ -5,9 +5,8 @@ import pytest
 
 from distributary.cli.command.output import Output
 from distributary.cli.command.verb import Invocation
-from distributary.cli.demo.changes import ChangeFeed, changes_scene
 from distributary.cli.demo.play import DemoFolder, Scene
-from distributary.cli.demo.records import games_scene, orders_scene
+from distributary.cli.demo.scenes import ChangeFeed, changes_scene, games_scene, orders_scene
 from distributary.cli.logs import LogFile
 from distributary.config.load import load
 from distributary.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 from distributary.cli.doctor import _start_broker, _start_registry, registry_check
 from distributary.config.kafka import Registry
 from distributary.model.record import Format
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.http.registry import HttpRegistry
 from tests.cli.conftest import Cli
 from tests.cli.lake import make_lake

@@ -10,7 +10,7 @@ import pytest
 
 from distributary.config.deploy import Systemd
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.systemd import service_unit, systemd_target, timer_unit, unit_folder
+from distributary.deploy.scripts import service_unit, systemd_target, timer_unit, unit_folder
 
 Make = Callable[..., Installable]
 

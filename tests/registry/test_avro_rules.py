@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
-from distributary.registry.compatibility import Level, Version, problems
 from distributary.registry.compatibility.avro import unreadable
+from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import branch_name, data, encode, record, types, without_logical
 

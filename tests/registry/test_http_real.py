@@ -22,7 +22,7 @@ from distributary.errors import (
 )
 from distributary.model.record import Format, SubjectVersion
 from distributary.registry.cache import CachedRegistry
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.protobuf import compile_proto
 from distributary.registry.http.registry import HttpRegistry
 from tests.services.shared import unique

@@ -16,7 +16,7 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.model.record import Format
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.http.registry import HttpRegistry
 from tests.registry.loopback import Says, by_path, no, registry, says, serving
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
-from distributary.registry.compatibility import Level, Version, problems
 from distributary.registry.compatibility.json import unreadable
+from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile.json import compile_json
 from distributary.registry.compile.json_documents import Documents
 

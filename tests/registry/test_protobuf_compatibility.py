@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.record import Format
-from distributary.registry.compatibility import Level, Version, problems
+from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compatibility.protobuf import reused_numbers, unreadable
 from distributary.registry.compile.protobuf import compile_proto
 

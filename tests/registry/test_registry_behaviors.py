@@ -19,7 +19,7 @@ from distributary.errors import (
 )
 from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import Reference, SchemaRegistry
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.folder import FileRegistry
 from distributary.registry.local import LocalRegistry, MemoryRegistry
 

@@ -12,7 +12,7 @@ from distributary.config.load import load_text
 from distributary.engine.plan import Planner
 from distributary.model.record import RAW, Format
 from distributary.model.table import Origin, Role
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 from distributary.registry.wire import frame

@@ -41,7 +41,7 @@ Exit codes:
 Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
 
 VERBS: Mapping[str, Sequence[str]] = {
-    "demo:app": ["demo"],
+    "demo.demo:app": ["demo"],
     "init:app": ["init"],
     "produce:app": ["produce"],
     "dev:app": ["dev"],

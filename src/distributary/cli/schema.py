@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from distributary.observe.ledger import Ledger
     from distributary.observe.rows import SchemaInUse, SchemaRow, TableSummary
     from distributary.registry.base import Reference
-    from distributary.registry.compatibility import Level
+    from distributary.registry.compatibility.levels import Level
     from distributary.registry.http.registry import Listed
 
 
@@ -548,7 +548,7 @@ def diff(
 
     With --file, exits with 1 when the registry would refuse the schema.
     """
-    from distributary.registry.compatibility import Version, problems
+    from distributary.registry.compatibility.levels import Version, problems
 
     found = find_registry(call, registry, config, lake, pipeline).of(subject)
     if file is not None:

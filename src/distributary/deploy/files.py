@@ -325,7 +325,7 @@ _FILES = {
     TargetName.AIRFLOW: ("distributary.deploy.scripts", "airflow_target"),
     TargetName.KUBERNETES: ("distributary.deploy.kubernetes", "kubernetes_target"),
     TargetName.SPARK_SUBMIT: ("distributary.deploy.scripts", "spark_submit_target"),
-    TargetName.SYSTEMD: ("distributary.deploy.systemd", "systemd_target"),
+    TargetName.SYSTEMD: ("distributary.deploy.scripts", "systemd_target"),
 }
 """Targets that are files, by the function that makes them; one is imported only when asked for."""
 

@@ -47,7 +47,7 @@ from distributary.operations.proposed import (
     take_sample,
     types_of_subject,
 )
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.messages import choose_message
 from distributary.stage.job import Unresolved
 

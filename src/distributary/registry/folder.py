@@ -27,7 +27,7 @@ from distributary.errors import InvalidSchemaError, RegistryUnavailableError
 from distributary.model.names import folder_name, printable
 from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import Reference
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.local import LocalRegistry, StoredSchema, StoredVersion, in_order
 from distributary.store.base import Store, at, local_folder
 

@@ -14,7 +14,7 @@ from distributary.errors import IncompatibleSchemaError, InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
 from distributary.registry.base import LATEST, Reference, dangling, gather, not_found
-from distributary.registry.compatibility import Level, Version, problems
+from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile import compile_schema
 
 # What a local registry keeps, and the seam behind which it keeps it.

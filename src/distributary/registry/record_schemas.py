@@ -13,7 +13,7 @@ from uuid import UUID
 from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import Format, SubjectVersion, WriterSchema
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.avro import compile_avro
 from distributary.registry.folder import FileRegistry, create, damaged, read_json, unreachable
 from distributary.registry.local import LocalRegistry, MemoryRegistry

@@ -36,7 +36,7 @@ from distributary.errors import (
 from distributary.model.names import printable
 from distributary.model.record import Format
 from distributary.registry.base import Reference, RegistryCalls, not_found
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.http.transport import (
     MAX_ANSWER,
     Answer,

@@ -33,7 +33,7 @@ from distributary.registry.base import (
     prefix_of,
     qualified,
 )
-from distributary.registry.compatibility import Level
+from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile import compile_schema
 from distributary.registry.http.client import (
     ATTEMPTS,
