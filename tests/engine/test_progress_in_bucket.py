@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -139,3 +142,21 @@ def test_claims_of_long_ago_are_forgotten(place: Store) -> None:
         Claim.take(place, lease=600).release()
     names = sorted(file.name for file in place.files("claims"))
     assert names == [claim_name(epoch) for epoch in (3, 4, 5, 6)]
+
+
+def test_records_on_their_way_lie_in_a_folder_of_their_owner_and_leave_nothing(
+    place: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    checkpoint = Checkpoint.begin(place, pipeline="games")
+    folder = checkpoint.open_runs("stream")
+    assert folder.is_relative_to(tmp_path)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    sorted_now = folder / "attempt"
+    sorted_now.mkdir()
+    # somebody still reads them
+    checkpoint.close_runs("stream")
+    assert sorted_now.is_dir()
+    sorted_now.rmdir()
+    checkpoint.close_runs("stream")
+    assert list(tmp_path.iterdir()) == []

@@ -252,6 +252,7 @@ class RunContext:
         """No batch comes any more."""
         self.end_registering()
         self.forget_sent()
+        self.checkpoint.close_runs(self.lane)
 
     def sent(self, catalog: Catalog) -> CatalogFile:
         """Send the catalog to the executors, unless they have this one already."""

@@ -246,6 +246,7 @@ class Pipeline:
         refuse_behind(self.config, ledger, checkpoint.life)
         planner = self.planner(publisher)
         self._describe(checkpoint)
+        runs = checkpoint.open_runs(lane)
         context = RunContext(
             config=self.config,
             spark=session,
@@ -258,7 +259,7 @@ class Pipeline:
             calls=self.calls,
             parking=self.parking,
             lane=lane,
-            exchange=choose_exchange(self.config.run.exchange, session, checkpoint.runs(lane)).way,
+            exchange=choose_exchange(self.config.run.exchange, session, runs).way,
             newest_settled=max(
                 (
                     b.batch

@@ -496,7 +496,8 @@ def drop_undecided(context: RunContext) -> None:
         # the tables of types are not known yet
         for file in lake.glob(f"*/{names}*") if lake is not None else ():
             file.unlink(missing_ok=True)
-    shutil.rmtree(runs, ignore_errors=True)
+    for attempt in runs.glob("*"):
+        shutil.rmtree(attempt, ignore_errors=True)
 
 
 def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:

@@ -97,8 +97,22 @@ class Checkpoint:
     def runs(self, lane: str) -> Path:
         """Where the stages of a lane keep sorted records: a folder, absolute."""
         if is_remote(self.store.address):
-            return Path(tempfile.gettempdir(), f"distributary-{self.life}", "runs", lane)
+            return Path(tempfile.gettempdir(), f"distributary-{self.life}-{lane}")
         return Path(self.store.address, "runs", lane).resolve()
+
+    def open_runs(self, lane: str) -> Path:
+        """Make that folder; among everybody's temporary files it is for its owner only."""
+        folder = self.runs(lane)
+        with reaching(str(folder)):
+            private = is_remote(self.store.address)
+            folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+        return folder
+
+    def close_runs(self, lane: str) -> None:
+        """Leave nothing among temporary files, unless somebody needs it."""
+        if is_remote(self.store.address):
+            with suppress(OSError):
+                self.runs(lane).rmdir()
 
     def manifests(self, lane: str = "stream", *, owned: bool = False) -> Manifests:
         """The decided batches of a lane."""
