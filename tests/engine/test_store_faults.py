@@ -16,8 +16,9 @@ from tests.services.faulty_store import faulty_store
 from tests.services.shared import unique
 from tests.services.stores import versitygw
 from tests.source.s3_server import BUCKET, S3Server
+from tests.store.test_faults import quick_retries
 
-__all__ = ["server"]
+__all__ = ["quick_retries", "server"]
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PLAN = GamesPlan(games=2, versions=2, records=8, bad=3)
 EACH = "{each: 'silver_{type}'}"

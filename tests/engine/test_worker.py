@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from zipimport import zipimporter
 
 import pyarrow as pa
 import pytest
@@ -40,8 +41,12 @@ def _about(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     loaded = ["pandas", "distributary.source.consumer", "distributary.source.delta"]
+    archives = [
+        path for path, found in sys.path_importer_cache.items() if isinstance(found, zipimporter)
+    ]
     told = {
         "numbers": numbers,
+        "archives": archives,
         "spark": pyspark.__file__,
         "loaded": [name for name in loaded if name in sys.modules],
     }
@@ -55,6 +60,8 @@ def test_workers_have_what_tasks_need_and_no_pandas(spark: SparkSession) -> None
     for each in told:
         assert each["loaded"] == ["distributary.source.consumer", "distributary.source.delta"]
         assert ".zip" not in each["spark"]
+        # before each task PySpark has importers look again: an archive is then read whole
+        assert each["archives"] == []
 
 
 @pytest.mark.spark

@@ -127,7 +127,7 @@ def _serve(upstream: int, faults: Faults) -> None:
             if kind == "expired":
                 return self._refuse(403, "ExpiredToken")
             if kind == "slow":
-                time.sleep(0.3)
+                time.sleep(0.1)
             upper = http.client.HTTPConnection("127.0.0.1", upstream, timeout=60)
             try:
                 # the host that was signed is sent on, so that the signature stays right

@@ -145,7 +145,8 @@ class Looking:
 
     def forget(self) -> None:
         """Keep nothing of what a test has left: no cookie, no choice, no complaint."""
-        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        # a page that could not be loaded has no storage
+        self.page.evaluate("try { localStorage.clear(); sessionStorage.clear(); } catch {}")
         self.page.goto("about:blank")
         self.page.context.clear_cookies()
         self.errors.clear()

@@ -9,9 +9,12 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.machinery
+import re
 import sys
 from pathlib import PurePath
 from types import FrameType
+
+_SPARK_ARCHIVE = re.compile(r"pyspark\.zip|py4j-.*-src\.zip|spark-core_.*\.jar")
 
 
 class _PandasForSpark:
@@ -49,11 +52,14 @@ def _prefer_compiled_spark() -> None:
     rest = [entry for entry in sys.path if not _is_spark_archive(entry)]
     if importlib.machinery.PathFinder.find_spec("pyspark", rest) is not None:
         sys.path[:] = rest
+        # a worker's first task has every importer look again, and one of an archive reads it whole
+        for entry in [each for each in sys.path_importer_cache if _is_spark_archive(each)]:
+            del sys.path_importer_cache[entry]
 
 
 def _is_spark_archive(entry: str) -> bool:
-    name = PurePath(entry).name
-    return name == "pyspark.zip" or (name.startswith("py4j-") and name.endswith("-src.zip"))
+    """Whether it is one of the archives that Spark puts on the path, or inside of one."""
+    return any(map(_SPARK_ARCHIVE.fullmatch, PurePath(entry).parts))
 
 
 def _import_what_tasks_need() -> None:
