@@ -491,3 +491,24 @@ def test_objects_are_read_without_a_seal() -> None:
         assert not sealed.called
     found = columns.read_texts(texts[1:], type_)
     assert found is not None and found.to_pylist() == [{"a": 1}, {"a": 2}, {"a": None}, None]
+
+
+def test_many_members_are_familiar_where_they_are_all_there() -> None:
+    """An expression in which any of hundreds may be missing needs more memory than it gets."""
+
+    def texts(count: int, step: int) -> list[bytes]:
+        rows = ({f"column_{i}": i for i in range(0, count, 1 + n % step)} for n in range(20))
+        return [json.dumps(row).encode() for row in rows]
+
+    for count, step, expected in ((300, 1, True), (90, 7, True), (300, 7, False)):
+        some = texts(count, step)
+        known = infer(some)
+        assert known is not None
+        assert familiar(pa.array(some, pa.binary()), known).tolist() == [expected] * 20
+    whole = texts(300, 1)
+    known = infer(whole)
+    assert known is not None
+    without = json.loads(whole[0])
+    del without["column_150"]
+    some = [*whole, json.dumps(without).encode(), json.dumps(without | {"new": 1}).encode()]
+    assert familiar(pa.array(some, pa.binary()), known).tolist() == [True] * 21 + [False]

@@ -299,17 +299,23 @@ def read_texts(
     given type.
     """
     count, size = len(texts), texts.nbytes
-    read = _read_lines if type_ is not None and _are_objects(texts, type_) else _read_sealed
-    if type_ is None or size <= _BLOCK_BYTES:
-        return read(texts, type_, unexpected)
+    if type_ is None:
+        return _read_sealed(texts, None, unexpected)
+    if size <= _BLOCK_BYTES:
+        return _read_block(texts, type_, unexpected)
     step = max(1, count * _BLOCK_BYTES // size)
     parts = []
     for start in range(0, count, step):
-        part = read(texts[start : start + step], type_, unexpected)
+        part = _read_block(texts[start : start + step], type_, unexpected)
         if part is None:
             return None
         parts.append(part)
     return pa.concat_arrays(parts)
+
+
+def _read_block(texts: pa.BinaryArray, type_: pa.DataType, unexpected: str) -> pa.Array | None:
+    read = _read_lines if _are_objects(texts, type_) else _read_sealed
+    return read(texts, type_, unexpected)
 
 
 def _are_objects(texts: pa.BinaryArray, type_: pa.DataType) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,8 @@ from distributary.decode.base import Mask, Positions, slices, truths
 
 _MOST_CHARACTERS = 40_000
 """Of an expression: beyond it, the automaton that is made of it may not fit into its memory."""
+_MOST_PLACES, _VALUE = 300_000, 20
+"""What the automaton remembers of members that may be missing, and characters of a value in it."""
 _SAMPLES, _MOST_ORDERS = 8, 3
 """Texts that show in which order members come, and how many orders are tried."""
 _CUT, _BRACE = "\0", ord("{")
@@ -160,7 +162,10 @@ def _in_order(shape: Any, samples: Sequence[Any]) -> Any:
         name: _in_order(properties[name], [each[name] for each in objects if name in each])
         for name in names
     }
-    return {**shape, "properties": inside}
+    ordered = {**shape, "properties": inside}
+    if _are_many(inside):
+        ordered["required"] = [name for name in inside if all(name in each for each in objects)]
+    return ordered
 
 
 def _objects_of(shape: Mapping[str, Any], samples: Sequence[Any]) -> tuple[str, ...]:
@@ -175,6 +180,15 @@ def _objects_of(shape: Mapping[str, Any], samples: Sequence[Any]) -> tuple[str, 
         and "properties" in each
         and all(isinstance(sample.get(name), dict) for sample in samples)
     )
+
+
+def _are_many(names: Collection[str]) -> bool:
+    """Whether an object has too many members that may be missing.
+
+    At each character the automaton remembers all that may follow. Without enough memory for that a
+    byte takes microseconds. Of many members, those that all samples have may not be missing.
+    """
+    return len(names) * sum(len(name) + _VALUE for name in names) > _MOST_PLACES
 
 
 @lru_cache(maxsize=4096)
@@ -207,12 +221,17 @@ def _object(
     properties = shape["properties"]
     if any(text is not None and path[0] not in properties for path, text in wanted.items()):
         raise _UnusualShapeError
+    # told where there are many members
+    always = set(shape.get("required", ()))
+    if _are_many(properties.keys() - always):
+        raise _UnusualShapeError
     members: list[str] = []
     single = True
     for name, each in properties.items():
         below = {path[1:]: text for path, text in wanted.items() if path[0] == name}
         needed = bool(below and any(text is not None for text in below.values()))
-        needed = needed or name in cuts or (bool(plain) and name == plain) or not members
+        needed = needed or name in cuts or name in always or not members
+        needed = needed or (bool(plain) and name == plain)
         if plain and name == plain:
             if not single:
                 raise _UnusualShapeError
