@@ -57,6 +57,20 @@ def test_records_without_a_schema_get_columns_by_what_they_hold(
     assert lines.rows()[1]["at"] == {"x": 1.5}
 
 
+def test_a_table_that_somebody_has_made_gets_the_metadata_columns(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lines = Lines(tmp_path)
+    write_deltalake(str(lines.lake / "silver_events"), pa.table({"id": [7], "_OFFSET": ["mine"]}))
+    lines.send({"id": 1}, {"id": 2})
+    Pipeline.load(lines.file).run(spark=spark)
+    table = DeltaTable(str(lines.lake / "silver_events")).to_pyarrow_table()
+    assert {"_partition", "_timestamp"} <= set(table.column_names)
+    assert sorted(table["id"].to_pylist()) == [1, 2, 7]
+    # names that differ by case only are one column, whose type stays
+    assert [name.lower() for name in table.column_names].count("_offset") == 1
+
+
 def test_a_new_key_is_a_new_column_in_the_batch_where_it_appears(
     tmp_path: Path, spark: SparkSession
 ) -> None:
