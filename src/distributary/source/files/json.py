@@ -350,13 +350,13 @@ def _names(event: bytes) -> dict[str, str | None] | None:
 def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
     """The times of events that have a claim; null for the others, and where it is unusual."""
     rows = np.flatnonzero(claims >= 0)
-    texts = array if len(rows) == len(array) else array.take(pa.array(rows))
-    key = f'"{_TIME}":'.encode()
-    # the expression says that the first of this name is the one
-    place = pc.find_substring(texts, pattern=key).to_numpy() + len(key)
-    _, offsets, content = texts.buffers()
     if not len(rows):
         return pa.nulls(len(array), pa.int64())
+    texts = array if len(rows) == len(array) else array.take(pa.array(rows))
+    key = f'"{_TIME}":'.encode()
+    # the expression says that the first of this name is the one, and that it is ASCII
+    place = pc.find_substring(texts, pattern=key).to_numpy() + len(key)
+    _, offsets, content = texts.buffers()
     data = np.frombuffer(content, np.uint8)
     start = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts)] + place
     start = start + (data[start] == _BLANK) + 1
