@@ -16,7 +16,7 @@ from distributary.model.manifest import files_of, source_hash
 from distributary.source.base import BatchInput
 from distributary.source.files.source import FilesSource
 from tests.source.change_files import avro, event, events, faults, named, put, schema, source, uuids
-from tests.source.s3_server import BUCKET, s3_server
+from tests.source.s3_server import BUCKET, KEYS, s3_server
 
 DDL = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, topic string, "
@@ -83,7 +83,8 @@ def test_a_bucket_is_read_by_tasks_until_it_is_gone(spark: SparkSession, tmp_pat
     bucket: dict[str, Any] = {"discovery": "discovery-bucket", "bucket": f"s3://{BUCKET}/in"}
     config = Config.model_validate({"type": "files", **bucket})
     folders = {"folder": tmp_path / "files", "schemas": tmp_path / "schemas"}
-    with s3_server() as server:
+    # with a key of its own it is not kept for other tests: it ends
+    with s3_server({**KEYS, "aws_access_key_id": "canary-of-its-own"}) as server:
         server.put(f"in/{named()}", avro(events(7)))
         one = FilesSource(config, **folders, storage_options=server.options)
         batch = one.open(spark, one.first(), one.newest())

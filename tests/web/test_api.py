@@ -13,6 +13,7 @@ import pytest
 from distributary.errors import ErrorCode, meanings
 from distributary.model.deadletter import dead_letter_id
 from distributary.web import app
+from distributary.web.reading import Reading
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 from tests.web.lakes import HOSTILE, WebLake
@@ -240,6 +241,19 @@ def test_a_lake_that_goes_away_and_comes_back(own: Path, start: Start) -> None:
     shutil.move(away, own)
     assert page.get("/api/tables")["total"] == 4
     assert page.get("/api/overview")["unavailable"] is None
+
+
+def test_a_lake_that_is_back_before_anybody_looked_is_news_to_whoever_missed_it(own: Path) -> None:
+    reading = Reading(str(own))
+    reading.status()
+    before = reading.stamp()
+    away = own.with_name("away")
+    own.rename(away)
+    assert reading.status().unavailable is not None
+    away.rename(own)
+    assert reading.stamp() != before
+    assert reading.status().unavailable is None
+    assert reading.stamp() == before
 
 
 def test_what_a_pipeline_adds_is_seen_at_once(tmp_path: Path, start: Start) -> None:

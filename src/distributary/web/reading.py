@@ -152,6 +152,8 @@ class Reading:
         """Whether the lake was ever there."""
         self._last: Status | None = None
         """How the pipelines stood when the lake was last read."""
+        self._missed = False
+        """Whether that was the last answer, because the lake could not be read."""
         self._memo = Memo()
         self._versions = Versions(options)
         remote = local_path(lake) is None
@@ -198,7 +200,16 @@ class Reading:
     def stamp(self) -> str:
         """Another text whenever anything has changed that the page may show."""
         ledger = [self.version(name) for name in layout.LEDGER_TABLES]
-        return repr((ledger, self._letter_versions(), self._now(), sorted(self._losses().items())))
+        # a lake that is back before anybody looked for changes is news to whoever missed it
+        return repr(
+            (
+                ledger,
+                self._letter_versions(),
+                self._now(),
+                sorted(self._losses().items()),
+                self._missed,
+            )
+        )
 
     def cards(self) -> tuple[Registration, ...]:
         """What the pipelines say of themselves."""
@@ -219,11 +230,13 @@ class Reading:
         """How all pipelines stand; while the lake does not answer, by what was read last."""
         try:
             self._last = self._status()
-            return self._last
         except DistributaryError as error:
             if error.code is not ErrorCode.LAKE_UNAVAILABLE or self._last is None:
                 raise
+            self._missed = True
             return _without_lake(self._last, error)
+        self._missed = False
+        return self._last
 
     def _status(self) -> Status:
         self.require()
