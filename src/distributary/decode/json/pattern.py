@@ -229,10 +229,10 @@ def _object(
     single = True
     for name, each in properties.items():
         below = {path[1:]: text for path, text in wanted.items() if path[0] == name}
-        needed = bool(below and any(text is not None for text in below.values()))
-        needed = needed or name in cuts or name in always or not members
-        needed = needed or (bool(plain) and name == plain)
-        if plain and name == plain:
+        is_plain = bool(plain) and name == plain
+        needed = is_plain or name in cuts or name in always or not members
+        needed = needed or any(text is not None for text in below.values())
+        if is_plain:
             if not single:
                 raise _UnusualShapeError
             value = _PLAIN

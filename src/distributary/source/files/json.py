@@ -218,18 +218,17 @@ def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[E
         short = pc.max(pc.binary_length(some)).as_py() <= longest
         known = familiar_events(some, shapes) if short and shapes is not None else None
         if known is None or known.familiar is None:
-            yield _read_events(some, longest)
+            yield _read_events(some, longest, short=short)
             continue
         others = np.flatnonzero(~known.familiar)
         if len(others):
-            read = _read_events(some.take(pa.array(others)), longest)
+            read = _read_events(some.take(pa.array(others)), longest, short=short)
             known = known.with_others(others, read)
         yield known
 
 
-def _read_events(texts: pa.BinaryArray, longest: int) -> Events:
-    """Events that have to be parsed: all at once, or else one by one."""
-    short = pc.max(pc.binary_length(texts)).as_py() <= longest
+def _read_events(texts: pa.BinaryArray, longest: int, *, short: bool) -> Events:
+    """Events that have to be parsed: all at once, if none is too long, or else one by one."""
     told = told_events(texts) if short else None
     if told is not None:
         return told
