@@ -40,6 +40,7 @@ def main() -> None:
         tables=options.tables or (),
         rates=options.rates or (),
         cases=options.cases or (),
+        rounds=options.rounds,
         most_spark_tables=options.most_spark_tables,
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -66,6 +67,7 @@ def _options() -> argparse.Namespace:
     add("--records", type=int, default=250_000, help="records in a batch")
     add("--batches", type=int, default=5, help="measured batches")
     add("--warm", type=int, default=5, help="batches before them")
+    add("--rounds", type=int, default=1, help="runs of each case, by turns; the best counts")
     add("--rates", type=int, nargs="+", help="freshness: records a second")
     add("--seconds", type=float, default=300, help="freshness: how long it is measured")
     add("--most-spark-tables", type=int, default=1_000, help="no Spark write per table beyond")

@@ -17,6 +17,7 @@ class Wanted:
     tables: Sequence[int] = ()
     rates: Sequence[int] = ()
     cases: Sequence[str] = ()
+    rounds: int = 1
     most_spark_tables: int
 
     def at(self, folder: str) -> Wanted:
@@ -36,7 +37,12 @@ def run_suite(
         for cases in (early, late)
         for order in _orders(suite, wanted)
         for row in measured(
-            suite, order, cases=cases, most_spark_tables=wanted.most_spark_tables, say=say
+            suite,
+            order,
+            cases=cases,
+            rounds=wanted.rounds,
+            most_spark_tables=wanted.most_spark_tables,
+            say=say,
         )
     ]
     # as one reads them; what is equal stays in its order

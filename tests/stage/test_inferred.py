@@ -14,6 +14,7 @@ import pytest
 from distributary.config.load import load_text
 from distributary.decode.json.infer import ANYTHING, MAX_PROPERTIES, join
 from distributary.engine.plan import Planner
+from distributary.errors import RegistryError
 from distributary.model.record import RAW
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
@@ -160,6 +161,37 @@ def test_numbers_and_mixed_values_grow_as_before(tmp_path: Path) -> None:
     assert not staged.dead
     (row,) = stream.rows(staged)
     assert row["price__double"] == 1.5 and row["zip"] == "true"
+
+
+def test_a_second_run_knows_from_the_start_what_records_look_like(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.stage(*good(0, 3))
+    stream.begin()
+    with patch("distributary.stage.sort.infer") as infer:
+        rows = stream.rows(stream.stage(*good(3, 3)))
+    infer.assert_not_called()
+    assert [row["name"] for row in rows] == ["n3", "n4", "n5"]
+    stream.begin()
+    rows = stream.rows(stream.stage(*good(6, 2), {"id": 8, "colour": "red"}))
+    assert [row["colour"] for row in rows] == [None, None, "red"]
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", None])
+def test_a_second_run_needs_nothing_from_the_first(tmp_path: Path, damage: bytes | None) -> None:
+    stream = Stream(tmp_path)
+    stream.stage(*good(0, 3))
+    if damage is None:
+        stream.inferred.forget("orders")
+    else:
+        next((tmp_path / "inferred" / "ids").glob("*.json")).write_bytes(damage)
+        stream.inferred = InferredSchemas(tmp_path / "inferred")
+    stream.begin()
+    assert stream.bench.planner.catalog().recalled == {}
+    if damage is None:
+        assert len(stream.rows(stream.stage(*good(3, 3)))) == 3
+    else:
+        with pytest.raises(RegistryError):
+            stream.stage(*good(3, 3))
 
 
 def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) -> None:

@@ -238,6 +238,7 @@ class Planner:
         self._payload = config.records
         self._lookup = SchemaLookup(config, registry, inferred, carried)
         self._infers = inferred is not None
+        self._recalled = self._lookup.recalled()
         self._changes = change_settings(config)
         self._rules = tuple(expectation.rule() for expectation in config.expectations)
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())
@@ -295,6 +296,7 @@ class Planner:
                 max_type_name=self._config.limits.max_type_name,
                 changes=self._changes,
                 infer=self._infers,
+                recalled=self._recalled,
                 skip_tombstones=self._changes is not None
                 or self._config.source.tombstones == "skip",
                 expectations=self._rules,
@@ -327,7 +329,7 @@ class Planner:
         finally:
             self._write_names()
         self.book.evolve_unified(self._columns_of_type)
-        self._snapshot = None
+        self._recalled, self._snapshot = {}, None
 
     def _write_names(self) -> None:
         """Write down the names of new tables; whose name went to another gets a second one."""

@@ -21,7 +21,13 @@ from distributary.config.source import Envelope
 from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import decoder_for
 from distributary.decode.json.infer import NOTHING, grown
-from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, SchemaNotFoundError
+from distributary.errors import (
+    ConfigError,
+    ErrorCode,
+    InvalidSchemaError,
+    RegistryError,
+    SchemaNotFoundError,
+)
 from distributary.model.plan import UNFRAMED, EnvelopePlan, Rejected, RouteKey
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import Column
@@ -115,6 +121,20 @@ class SchemaLookup:
                 self._inferred.add(claim, wider)
                 claims.append(claim)
         return claims
+
+    def recalled(self) -> dict[str, bytes]:
+        """What records without a schema looked like in earlier runs, by claim."""
+        found: dict[str, bytes] = {}
+        inferred = self._inferred
+        if inferred is None:
+            return found
+        for claim in inferred.recalled():
+            # one that is damaged is told of when records need it, one to mend when they are here
+            with suppress(RegistryError):
+                schema, known = inferred.newest(claim), inferred.document(claim)
+                if known == grown(known or NOTHING, NOTHING, changes=self._changes):
+                    found[claim] = schema.body
+        return found
 
     def note(self, keys: Iterable[RouteKey]) -> None:
         """Remember which schemas came last with the records of a kind, for those without any."""

@@ -17,7 +17,7 @@ from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile.avro import compile_avro
 from distributary.registry.folder import FileRegistry, create, damaged, read_json, unreachable
 from distributary.registry.local import LocalRegistry, MemoryRegistry
-from distributary.store.base import Store, at
+from distributary.store.base import Store, at, local_folder
 
 # Schemas that nobody wrote: what records of one kind have looked like so far, each a JSON Schema
 # that only grows. The folder is a registry like any other, so that rows can name the version they
@@ -26,6 +26,8 @@ from distributary.store.base import Store, at
 FIRST_ID = 2**32
 """A record's header holds 32 bits."""
 _TRIALS = 2**31
+_MOST_RECALLED = 100
+"""Of more, the first batch of a run says it: to read them all would take as long."""
 
 
 class InferredSchemas:
@@ -69,6 +71,11 @@ class InferredSchemas:
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
         return self._kept.subjects() if self._store.exists() else ()
+
+    def recalled(self) -> tuple[str, ...]:
+        """What has a schema from earlier runs, where it takes no requests to know."""
+        local = local_folder(self._store.address) is not None
+        return self.claims()[:_MOST_RECALLED] if local else ()
 
     def forget(self, claim: str) -> None:
         """Have no schema for a claim any more; rows that name one can still be told by it."""

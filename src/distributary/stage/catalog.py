@@ -46,6 +46,8 @@ class Catalog:
     """How to understand records that are changes of rows; None: they are not."""
     infer: bool = False
     """Records without a schema: what they look like is reported, and becomes their schema."""
+    recalled: Mapping[str, bytes] = field(default_factory=dict)
+    """Schemas that records without any had in earlier runs, by claim: until routes are known."""
     skip_tombstones: bool = False
     """Records with a key and no value are passed over and counted, not dead-lettered."""
     expectations: tuple[Rule, ...] = ()

@@ -30,7 +30,7 @@ from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Targets, land_packets, pack
 from distributary.stage.sort import sort
-from distributary.stage.unwrap import known_shape
+from distributary.stage.unwrap import known_shapes
 from distributary.store.base import at, introduce, packed, unpacked
 
 
@@ -247,7 +247,7 @@ def _records(
     reader: Reader, batches: Iterable[pa.RecordBatch], catalog: Catalog
 ) -> Iterator[pa.RecordBatch]:
     if catalog.infer and isinstance(reader, LookingReader):
-        reader = reader.knowing(partial(known_shape, catalog))
+        reader = reader.knowing(known_shapes(catalog))
     return reader(iter(batches))
 
 

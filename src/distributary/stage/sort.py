@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer, widened
-from distributary.decode.json.pattern import familiar, shape_in
+from distributary.decode.json.pattern import familiar
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
-from distributary.model.plan import UNFRAMED, Rejected, Route, StageOrder
+from distributary.model.plan import UNFRAMED, Rejected, StageOrder
 from distributary.model.record import FAMILIAR, RAW
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.catalog import Catalog
@@ -30,7 +30,7 @@ from distributary.stage.exchange import (
     write_run,
 )
 from distributary.stage.files import Fact, Letter, letters_batch
-from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, unwrap
+from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, known_shape, unwrap
 
 # What records that come without any schema look like.
 
@@ -68,9 +68,9 @@ def shapes(
         if not len(rows):
             continue
         values = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
-        route = catalog.routes.get(key)
-        if isinstance(route, Route) and not careful:
-            known = familiar(values, shape_in(catalog.schemas[route.schema_id].body))
+        expected = {} if careful else known_shape(catalog, key)
+        if expected:
+            known = familiar(values, expected)
             if known.all():
                 continue
             values = values.filter(pa.array(~known)) if known.any() else values

@@ -28,7 +28,7 @@ from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.plan import UNFRAMED, EnvelopePlan, Route, RouteKey
-from distributary.model.record import RAW, Format, WriterSchema
+from distributary.model.record import RAW, Format, Shapes, WriterSchema
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.catalog import Catalog
 from distributary.stage.envelopes import (
@@ -241,7 +241,7 @@ def _from_envelope(
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
         claims = None if claims is None else _take(claims, keep)
     if envelope.format == "json":
-        shape = partial(known_shape, catalog)
+        shape = known_shapes(catalog)
         opened = open_json(values, rows, letters, envelope, claims, shape, max_depth=depth)
     else:
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
@@ -257,10 +257,18 @@ def _from_envelope(
     return found if catalog.payload_framing == "none" else _inner(found, catalog)
 
 
-def known_shape(catalog: Catalog, claim: str) -> Mapping[str, Any]:
-    """The shape of records with a claim; one without anything where nobody knows."""
-    route = catalog.routes.get(RouteKey(claim, UNFRAMED))
-    return shape_in(catalog.schemas[route.schema_id].body) if isinstance(route, Route) else {}
+def known_shape(catalog: Catalog, key: RouteKey) -> Mapping[str, Any]:
+    """The shape of records without a schema; one without anything where nobody knows."""
+    route = catalog.routes.get(key)
+    if isinstance(route, Route):
+        return shape_in(catalog.schemas[route.schema_id].body)
+    recalled = None if route is not None else catalog.recalled.get(key.claim)
+    return shape_in(recalled) if recalled is not None else {}
+
+
+def known_shapes(catalog: Catalog) -> Shapes:
+    """The same, of records of which only the claim is known."""
+    return lambda claim: known_shape(catalog, RouteKey(claim, UNFRAMED))
 
 
 def _named_outside(
