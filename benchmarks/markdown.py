@@ -19,10 +19,9 @@ from benchmarks.report import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/howto/tune.md")
-_SPEED = "speed.json"
-"""A shorter run, of what was made faster since the long one: its figures have tables of their own.
-
-The tuning guide has its command.
+_SPEED = "speed-*.json"
+"""Shorter runs, of what was made faster since the long one: their figures have tables of their own,
+from the lowest that any of them found to the highest. The tuning guide has their commands.
 """
 _KEPT = ("apart.json", "latest.json")
 """Runs whose figures stand in documents: of what both measured, those of the later one here."""
@@ -72,7 +71,7 @@ _SPEEDS = {
     ),
     "first_commit_seconds_20": ("first commit after `run`, 20 tables", "{:.1f} s"),
 }
-"""The same for the shorter run."""
+"""The same for the shorter runs."""
 
 _CORE = {
     "kafka": "small protobuf from Kafka",
@@ -128,9 +127,10 @@ def kept() -> dict[str, str]:
     known: dict[str, str] = {}
     for name in _KEPT:
         known |= blocks(json.loads((RESULTS / name).read_text()))
-    speed = json.loads((RESULTS / _SPEED).read_text())
-    known["speedsource"] = _source(speed)
-    known["speed"] = _aims(speed["ratios"], _SPEEDS)
+    runs = [json.loads(path.read_text()) for path in RESULTS.glob(_SPEED)]
+    runs.sort(key=lambda run: run["date"])
+    known["speedsource"] = _sources(runs)
+    known["speed"] = _ranges([run["ratios"] for run in runs])
     return known
 
 
@@ -162,6 +162,13 @@ def _source(found: Mapping[str, Any]) -> str:
     return f"Measured by `make bench`: {about}, {found['records_per_batch']:,} records a batch."
 
 
+def _sources(runs: Sequence[Mapping[str, Any]]) -> str:
+    latest = runs[-1]
+    commits = ", ".join(run["commit"] for run in runs)
+    about = f"{latest['machine']}, {len(runs)} runs until {latest['date'][:10]}, commits {commits}"
+    return f"Measured by `make bench`: {about}, {latest['records_per_batch']:,} records a batch."
+
+
 def _demux(rows: Sequence[Row]) -> str:
     titles = {
         "direct": "Distributary",
@@ -184,6 +191,19 @@ def _speed(row: Row | None) -> str:
 
 def _aims(ratios: Mapping[str, float], named: Mapping[str, tuple[str, str]]) -> str:
     lines = [[what, form.format(ratios[n])] for n, (what, form) in named.items() if n in ratios]
+    return _table(["what", "found"], lines)
+
+
+def _ranges(runs: Sequence[Mapping[str, float]]) -> str:
+    lines = []
+    for name, (what, form) in _SPEEDS.items():
+        found = sorted(ratios[name] for ratios in runs if name in ratios)
+        if not found:
+            continue
+        number = form[: form.index("}") + 1]
+        low, high = number.format(found[0]), number.format(found[-1])
+        cell = form.format(found[0])
+        lines.append([what, cell if low == high else f"{low} to {form.format(found[-1])}"])
     return _table(["what", "found"], lines)
 
 
