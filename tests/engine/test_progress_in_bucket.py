@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,17 @@ def test_a_paused_owner_is_fenced_at_its_first_beat(
     with pytest.raises(FencedError):
         Manifests(place.below("manifests")).create(manifest(0, epoch=1))
     taken.release()
+
+
+def test_a_claim_that_is_lost_asks_the_bucket_no_more(place: Store) -> None:
+    claim = Claim.take(place, lease=1)
+    other = replace(claim.owner, nonce="another", epoch=claim.epoch)
+    place.write(claim_name(claim.epoch), json.dumps(asdict(other)).encode())
+    claim._heart.join(timeout=30)
+    assert not claim._heart.is_alive()
+    with pytest.raises(FencedError):
+        claim._beaten -= 99
+        claim.check()
 
 
 def test_an_owner_that_beats_is_not_taken_for_dead_because_of_a_clock(

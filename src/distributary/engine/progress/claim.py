@@ -266,7 +266,9 @@ class Claim:
         while not self._ended.is_set():
             # a disk may be full or away for a moment: `check` knows for how long it was
             with suppress(OSError):
-                self._renewed()
+                if not self._renewed():
+                    # lost for good: to ask again would cost a bucket's owner money
+                    return
             self._ended.wait(self.owner.lease / 5)
 
     def _renewed(self, ended: str = "") -> bool:
