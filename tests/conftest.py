@@ -60,8 +60,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses the session is a Spark test, whether its author said so or not."""
+    """A test that uses the session is a Spark test, whether its author said so or not.
+
+    Before xdist looks for groups: one that comes later is silently lost.
+    """
     started = set()
     groups: dict[Path, str] = {}
     for item in items:
@@ -72,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.get_closest_marker(mark) for mark in ("spark", "services", "slow")):
             started.add(item.path)
         # tests of a file stay together: they share what its fixtures make
-        groups.setdefault(item.path, item.path.as_posix())
+        groups.setdefault(item.path, item.nodeid.partition("::")[0])
         for name in _TOGETHER:
             if name in names:
                 groups[item.path] = name

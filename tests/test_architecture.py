@@ -144,6 +144,13 @@ def test_version_has_a_section_in_the_changelog() -> None:
     assert re.search(rf"^## \[{re.escape(distributary.__version__)}\] - ", changelog, re.MULTILINE)
 
 
+def test_tests_of_a_file_stay_in_one_process(request: pytest.FixtureRequest) -> None:
+    """Or each process makes what their fixtures make: a site, a broker, a browser."""
+    if not request.config.getoption("loadgroup", default=False):
+        pytest.skip("the tests are not shared by processes")
+    assert request.node.nodeid.endswith("@tests/test_architecture.py")
+
+
 @pytest.mark.parametrize("package", ["ptars", "pyruhvro"])
 def test_a_package_of_one_person_has_one_importer(package: str) -> None:
     importers = [name_of(p) for p in MODULES if package in map(_top, imports_of(p))]
