@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 # processes that share the tests; each has a Spark session of its own
 TEST_PROCESSES ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 # tests start hundreds of interpreters: each would compile again what nobody may keep
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -14,10 +15,18 @@ from tests.services.shared import debezium, mortal, postgres, services
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["debezium", "mortal", "postgres", "pytest_collection_modifyitems", "services", "spark"]
+__all__ = [
+    "debezium",
+    "mortal",
+    "postgres",
+    "pytest_collection_modifyitems",
+    "pytest_xdist_make_scheduler",
+    "services",
+    "spark",
+]
 
 # each takes many seconds to start, and few files need it: one process serves all of those
-_TOGETHER = ("debezium", "mortal", "browser")
+_TOGETHER = ("debezium: Debezium", "mortal: Services", "look: Look", "@pytest.mark.sql")
 _STARTED = {"spark": "spark", "services": "services", "mortal": "services", "postgres": "services"}
 
 # the same examples on every machine, and no failure because a machine is busy
@@ -60,14 +69,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses the session is a Spark test, whether its author said so or not.
-
-    Before xdist looks for groups: one that comes later is silently lost.
-    """
+    """A test that uses the session is a Spark test, whether its author said so or not."""
     started = set()
-    groups: dict[Path, str] = {}
     for item in items:
         names = getattr(item, "fixturenames", ())
         for name, mark in _STARTED.items():
@@ -75,14 +79,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if any(item.get_closest_marker(mark) for mark in ("spark", "services", "slow")):
             started.add(item.path)
-        # tests of a file stay together: they share what its fixtures make
-        groups.setdefault(item.path, item.nodeid.partition("::")[0])
-        for name in _TOGETHER:
-            if name in names:
-                groups[item.path] = name
-        if item.get_closest_marker("sql"):
-            groups[item.path] = "sql"
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
     # what takes minutes begins first, so that at the end no process waits for another
     items.sort(key=lambda item: item.path not in started)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file stay in one process, where they share what its fixtures make.
+
+    Groups would say the same; but with pytest 9.2 and xdist 3.8 they are silently lost.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _process_of(nodeid.partition("::")[0])
+
+    return Files(config, log)
+
+
+@cache
+def _process_of(file: str) -> str:
+    """What the files that share a process have in common."""
+    text = (Path(__file__).parent.parent / file).read_text("utf-8")
+    return next((sign for sign in _TOGETHER if sign in text), file)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -144,11 +146,18 @@ def test_version_has_a_section_in_the_changelog() -> None:
     assert re.search(rf"^## \[{re.escape(distributary.__version__)}\] - ", changelog, re.MULTILINE)
 
 
-def test_tests_of_a_file_stay_in_one_process(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("number", range(8))
+def test_tests_of_a_file_stay_in_one_process(
+    number: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Or each process makes what their fixtures make: a site, a broker, a browser."""
-    if not request.config.getoption("loadgroup", default=False):
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
         pytest.skip("the tests are not shared by processes")
-    assert request.node.nodeid.endswith("@tests/test_architecture.py")
+    mark = tmp_path_factory.getbasetemp().parent / "process-of-this-file"
+    with suppress(FileExistsError), mark.open("x") as first:
+        first.write(worker)
+    assert mark.read_text() == worker
 
 
 @pytest.mark.parametrize("package", ["ptars", "pyruhvro"])

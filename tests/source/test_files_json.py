@@ -163,7 +163,7 @@ def test_gzip_in_several_members(tmp_path: Path) -> None:
     assert uuids(found) == [row["uuid"] for row in rows]
 
 
-@pytest.mark.parametrize("data", [avro(events(1)), b"PAR1 and so on PAR1"])
+@pytest.mark.parametrize("data", [avro(events(1)), b"PAR1 and so on PAR1"], ids=["avro", "parquet"])
 def test_other_formats_are_one_letter(tmp_path: Path, data: bytes) -> None:
     assert faults(read(tmp_path, data)) == [(ErrorCode.FILE_CORRUPT, data)]
 
