@@ -6,15 +6,33 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from distributary.engine.progress.claim import Claim, state_of
 from distributary.errors import FencedError, LakeUnavailableError, OwnedError
-from distributary.store.base import at
+from distributary.store.base import Store, at
 from distributary.store.disk import Disk
 from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def quiet_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A claim that nobody released would go on beating beside the tests that follow."""
+    taken: list[Claim] = []
+    take = Claim.take
+
+    def remembered(checkpoint: Store, *, lease: float) -> Claim:
+        taken.append(take(checkpoint, lease=lease))
+        return taken[-1]
+
+    monkeypatch.setattr(Claim, "take", remembered)
+    yield
+    for claim in taken:
+        claim._ended.set()
+        claim._heart.join()
 
 
 def test_the_first_claim_has_epoch_one(tmp_path: Path) -> None:
