@@ -109,7 +109,7 @@ def blocks(found: Mapping[str, Any]) -> dict[str, str]:
         "source": _source(found),
         "demux": _demux(_of(rows, "kafka")),
         "wide": _demux(_of(rows, "wide")),
-        "aims": _aims(found["ratios"], _AIMS),
+        "aims": _aims([found["ratios"]], _AIMS),
         "steps": _steps(_of(rows, "kafka")),
         "sizes": _sizes(_of(rows, "sizes")),
         "freshness": _freshness(_of(rows, "freshness")),
@@ -130,7 +130,7 @@ def kept() -> dict[str, str]:
     runs = [json.loads(path.read_text()) for path in RESULTS.glob(_SPEED)]
     runs.sort(key=lambda run: run["date"])
     known["speedsource"] = _sources(runs)
-    known["speed"] = _ranges([run["ratios"] for run in runs])
+    known["speed"] = _aims([run["ratios"] for run in runs], _SPEEDS)
     return known
 
 
@@ -189,21 +189,16 @@ def _speed(row: Row | None) -> str:
     return f"{_rounded(row['rows_per_second'])} rows/s, {row['seconds_per_batch']:.1f} s{suffix}"
 
 
-def _aims(ratios: Mapping[str, float], named: Mapping[str, tuple[str, str]]) -> str:
-    lines = [[what, form.format(ratios[n])] for n, (what, form) in named.items() if n in ratios]
-    return _table(["what", "found"], lines)
-
-
-def _ranges(runs: Sequence[Mapping[str, float]]) -> str:
+def _aims(runs: Sequence[Mapping[str, float]], named: Mapping[str, tuple[str, str]]) -> str:
+    """What was found; of several runs, from the lowest to the highest."""
     lines = []
-    for name, (what, form) in _SPEEDS.items():
-        found = sorted(ratios[name] for ratios in runs if name in ratios)
+    for name, (what, form) in named.items():
+        found = [ratios[name] for ratios in runs if name in ratios]
         if not found:
             continue
-        number = form[: form.index("}") + 1]
-        low, high = number.format(found[0]), number.format(found[-1])
-        cell = form.format(found[0])
-        lines.append([what, cell if low == high else f"{low} to {form.format(found[-1])}"])
+        low, high = form.format(min(found)), form.format(max(found))
+        number = form[: form.index("}") + 1].format(min(found))
+        lines.append([what, high if low == high else f"{number} to {high}"])
     return _table(["what", "found"], lines)
 
 
