@@ -112,8 +112,6 @@ def _as_dict(claim: Claim) -> dict[str, object]:
 
 def test_an_owner_whose_claim_was_removed_is_fenced(tmp_path: Path) -> None:
     claim = Claim.take(at(tmp_path), lease=5)
-    # nobody removes a file in the very moment in which it is written
-    eventually(lambda: claim.owner.beat > 0, seconds=10)
     (tmp_path / "claims" / "0000000001.json").unlink()
     with pytest.raises(FencedError):
         claim.check()
@@ -172,8 +170,6 @@ def test_a_claim_that_was_emptied_is_followed_after_its_lease(tmp_path: Path) ->
 def test_an_owner_elsewhere_is_not_to_be_killed_here(tmp_path: Path) -> None:
     claim = Claim.take(at(tmp_path), lease=600)
     claim._ended.set()
-    # its first beat must not come after what is written here
-    claim._heart.join()
     path = tmp_path / "claims" / "0000000001.json"
     path.write_text(json.dumps({**_as_dict(claim), "host": "elsewhere"}))
     with pytest.raises(OwnedError) as caught:

@@ -263,13 +263,13 @@ class Claim:
         return True
 
     def _beat(self) -> None:
-        while not self._ended.is_set():
+        # the claim has just been written: the first beat is due a part of the lease later
+        while not self._ended.wait(self.owner.lease / 5):
             # a disk may be full or away for a moment: `check` knows for how long it was
             with suppress(OSError):
                 if not self._renewed():
                     # lost for good: to ask again would cost a bucket's owner money
                     return
-            self._ended.wait(self.owner.lease / 5)
 
     def _renewed(self, ended: str = "") -> bool:
         """Tell that this process is there; False where the claim is no longer its own."""
