@@ -104,6 +104,23 @@ def test_whoever_is_overtaken_while_thinking_is_named_again(lake: Lake) -> None:
     assert lake.take("chess", "go") == [marked("chess"), "silver_go"]
 
 
+def test_two_that_think_of_the_same_types_in_another_order_come_to_the_same_names(
+    lake: Lake,
+) -> None:
+    first, second = lake.names(), lake.names()
+    for names in (first, second):
+        names.think()
+    assert [first.take(wanted(t)) for t in ("go", "Go")] == ["silver_go", marked("Go")]
+    assert [second.take(wanted(t)) for t in ("Go", "go")] == ["silver_go", marked("go")]
+    assert first.write() == ([], None)
+    lost, error = second.write()
+    # also the second of them: that the better name is its own by now was not known before
+    assert sorted(entry.spoken for entry in lost) == ["Go", "go"] and error is None
+    assert [second.take(wanted(t)) for t in ("Go", "go")] == [marked("Go"), "silver_go"]
+    assert lake.take("go", "Go") == ["silver_go", marked("Go")]
+    assert len(at(layout.names(lake.address)).files()) == 2
+
+
 def test_what_could_not_be_written_down_is_nobodys(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     names = lake.names()

@@ -1,7 +1,9 @@
 """Who has which table name: written down in the lake, so that two types never share a table.
 
 The first type to take a name has it, by the exclusive creation of an entry under that name. Entries
-are in lower case, for whoever ignores case.
+are in lower case, for whoever ignores case. A type takes a less wanted name only after it has seen
+the entries of others under all better ones: of two processes that name the same type at the same
+time, neither can come to another name than the other.
 
 A table that the ledger knows and that has no entry, from before there were any, is the table of its
 type. An entry becomes durable with the files of its batch, before the manifest that needs it.
@@ -88,7 +90,7 @@ class Entries:
     def __init__(self, lake: str, *, trial: bool = False) -> None:
         self._store = at(layout.names(lake))
         self._trial = trial
-        self._waiting: dict[str, tuple[Entry, tuple[str, ...]]] | None = None
+        self._waiting: dict[str, tuple[Entry, tuple[str, ...], tuple[str, ...]]] | None = None
         """Thought of and not written down yet, with the names to look at before."""
         self._known = self._read_all()
 
@@ -101,17 +103,22 @@ class Entries:
         """From now on entries are only thought of."""
         self._trial = True
 
-    def take(self, name: str, entry: Entry, *, unless: Sequence[str] = ()) -> bool:
-        """Make an entry, unless another has the name, or its owner one of some others by now."""
+    def take(
+        self, name: str, entry: Entry, *, unless: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> bool:
+        """Make an entry, unless another has the name, or its owner one of some others by now.
+
+        Others must have those that come before it.
+        """
         if self.owner(name) is None:
             if self._trial:
                 self._known[name.lower()] = entry
             elif self._waiting is not None:
                 self._known[name.lower()] = entry
-                self._waiting[name] = entry, tuple(unless)
+                self._waiting[name] = entry, tuple(unless), tuple(after)
             else:
                 with reaching(self._store.address):
-                    return self._write(name, entry, unless)
+                    return self._write(name, entry, unless, after)
         return self.owner(name) == entry.owner
 
     def think(self) -> None:
@@ -134,16 +141,24 @@ class Entries:
             except LakeUnavailableError as error:
                 return error
 
-        done = dict(zip(waiting, self._each(written, waiting), strict=True))
+        # better names first: who has one is seen before a less wanted one is taken
+        first = [name for name, (_, _, after) in waiting.items() if not after]
+        then = [name for name, (_, _, after) in waiting.items() if after]
+        answers = self._each(written, first) + self._each(written, then)
+        done = dict(zip(first + then, answers, strict=True))
         lost = [waiting[name][0] for name, good in done.items() if good is not True]
         errors = (good for good in done.values() if isinstance(good, LakeUnavailableError))
         return lost, next(errors, None)
 
-    def _write(self, name: str, entry: Entry, unless: Sequence[str]) -> bool:
+    def _write(self, name: str, entry: Entry, unless: Sequence[str], after: Sequence[str]) -> bool:
         """Create an entry's file; what another process has done meanwhile is known after it."""
         for other in unless:
             found = self._see(other)
             if found is not None and found.owner == entry.owner:
+                return False
+        for better in after:
+            found = self._see(better)
+            if found is None or found.owner == entry.owner:
                 return False
         if self._store.create(_file(name), entry.to_json().encode(), durable=False) is not None:
             self._known[name.lower()] = entry
@@ -237,18 +252,23 @@ class Names:
 
     def likely(self, wanted: Wanted) -> str:
         """The name that a type has, or would be given."""
-        return self.held(wanted) or next(self._free(wanted))
+        free = (name for name in self._choices(wanted) if self._is_free(name, wanted))
+        return self.held(wanted) or next(free)
 
     def take(self, wanted: Wanted) -> str:
         """The name of a type's table; nobody else gets it from now on."""
         while True:
             name = self.held(wanted)
-            for choice in (name,) if name is not None else self._free(wanted):
-                if self._take(choice, wanted):
+            if name is not None and self._take(name, wanted):
+                return name
+            better: list[str] = []
+            for choice in self._choices(wanted):
+                if self._is_free(choice, wanted) and self._take(choice, wanted, after=better):
                     return choice
                 if self.held(wanted) is not None:
                     # another process has taken a less wanted one meanwhile
                     break
+                better.append(choice)
 
     def think(self) -> None:
         """Until `write`, give names without writing them down, which is slow one by one."""
@@ -259,15 +279,19 @@ class Names:
         """Write down the names that were given since `think`; those that were not, and why not."""
         return ([], None) if self._entries is None else self._entries.write()
 
-    def _free(self, wanted: Wanted) -> Iterator[str]:
-        """Names that nobody has, as far as it is known, the best first."""
+    def _is_free(self, name: str, wanted: Wanted) -> bool:
+        """Whether nobody else has a name, as far as it is known."""
+        return self._owner(name) in (None, wanted.owner)
+
+    def _choices(self, wanted: Wanted) -> Iterator[str]:
+        """Names that a type may have, the best first; not those of tables older than entries."""
         if self._entries is None:
             choices = [proposal.alone for proposal in wanted.proposals]
         else:
             choices = [proposal.plain for proposal in wanted.proposals if proposal.plain]
         for name in chain(choices, wanted.proposals[-1].marked()):
             tables = {(name + ending).lower() for ending in wanted.endings}
-            if self._owner(name) in (None, wanted.owner) and not self._ledger.keys() & tables:
+            if not self._ledger.keys() & tables:
                 yield name
 
     def _seen(self, proposal: Proposal) -> Iterator[str]:
@@ -290,15 +314,14 @@ class Names:
             return self._alone.get(name.lower())
         return self._entries.owner(name)
 
-    def _take(self, name: str, wanted: Wanted) -> bool:
+    def _take(self, name: str, wanted: Wanted, after: Sequence[str] = ()) -> bool:
         if self._entries is None:
             return self._alone.setdefault(name.lower(), wanted.owner) == wanted.owner
         first, *others = wanted.proposals
         less_wanted = [next(first.marked())]
         less_wanted += [other for p in others for other in (next(p.marked()), p.plain) if other]
-        return self._entries.take(
-            name, wanted.entry(name), unless=[other for other in less_wanted if other != name]
-        )
+        unless = [other for other in less_wanted if other != name]
+        return self._entries.take(name, wanted.entry(name), unless=unless, after=after)
 
 
 def forget_names(lake: str, tables: Collection[str]) -> None:
