@@ -173,6 +173,24 @@ def test_a_lost_checkpoint_is_named_and_taken_up_from_the_lake(
     assert recover(pipeline) is None
 
 
+def test_the_newest_life_is_taken_up_also_when_an_earlier_one_had_more_batches(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, PLAN)
+    for _ in range(2):
+        games.send_round()
+        games.pipeline().run(spark=spark)
+    pipeline = games.pipeline()
+    remove(pipeline, plan_reset(pipeline))
+    killed_before_settle(games.pipeline(), spark, monkeypatch)
+    shutil.rmtree(pipeline.checkpoint.address)
+    done = recover(pipeline)
+    assert done is not None and (done.batch, done.settled) == (0, False)
+    games.send_all()
+    # nobody has read the later rounds before
+    assert games.pipeline().run(spark=spark).batches == 2
+
+
 def test_a_lake_of_the_version_before_knows_its_position_by_the_ledger(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -1,6 +1,6 @@
 """What the settings of change data do to the tables."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from distributary.engine import publish
+from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType
 from distributary.model.manifest import Counts
@@ -16,7 +18,7 @@ from distributary.observe.health import with_measures
 from distributary.observe.verify import check_table, written_tables
 from distributary.operations.query import Questions
 from tests.decode.datastream_samples import COLUMNS, TS, event
-from tests.engine.change_lakes import Feed, events_left
+from tests.engine.change_lakes import Feed, events_left, rows_of
 
 SMALL = CdcPlan(tables=3, events=120, rows=4, rounds=3, features=CHAOS, file_events=30)
 WIDER = {**COLUMNS, "size": ["null", "long"]}
@@ -168,6 +170,53 @@ def test_without_a_log_there_is_none_and_nothing_is_left_behind(
     assert not list(feed.lake.glob("*_log"))
     assert events_left(feed.lake) == []
     feed.assert_true(logs=False)
+
+
+class _Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alone(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds = {name: Feed(tmp_path / name) for name in ("eu", "us")}
+    lake = tmp_path / "lake"
+    sent = Counter[str]()
+
+    def pipeline(name: str) -> Pipeline:
+        path = feeds[name].write_file(cdc=", log: false", tables="{each: 'all_{table}'}")
+        text = path.read_text().replace("name: changes", f"name: {name}")
+        path.write_text(text.replace(str(feeds[name].lake), str(lake)))
+        return Pipeline.load(path)
+
+    def send(name: str) -> None:
+        number = sent[name] = sent[name] + 1
+        one = event(number, uuid=f"{name}-{number}", metadata={"database": name})
+        feeds[name].put_events(str(number), [one | {"payload": {"id": number, "val": name}}])
+
+    def die(now: Moment, *args: object) -> None:
+        if now is Moment.BEFORE_MERGE:
+            raise _Killed
+
+    for _ in range(2):
+        send("eu")
+        pipeline("eu").run(spark=spark)
+    send("us")
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "reached", die)
+        with pytest.raises(_Killed):
+            pipeline("us").run(spark=spark)
+    send("eu")
+    pipeline("eu").run(spark=spark)
+    pipeline("us").run(spark=spark)
+    rows = rows_of(lake / "all_orders")
+    assert sorted((row["_shard"], row["id"]) for row in rows) == [
+        ("eu", 1),
+        ("eu", 2),
+        ("eu", 3),
+        ("us", 1),
+    ]
+    assert events_left(lake) == []
 
 
 def test_a_prefix_and_a_template_name_the_tables(tmp_path: Path, spark: SparkSession) -> None:

@@ -1,13 +1,16 @@
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
-from distributary.errors import CheckpointError, FencedError
+from distributary.errors import CheckpointError, FencedError, LakeUnavailableError
 from distributary.model.manifest import Counts, Manifest, SourceRange
 from distributary.store.base import at
+from distributary.store.disk import Disk
 
 
 def manifest(batch: int, **changes: object) -> Manifest:
@@ -56,6 +59,52 @@ def test_a_first_position_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "first.json").write_text("")
     with pytest.raises(CheckpointError):
         one.first_position(dict)
+
+
+def silence(patch: pytest.MonkeyPatch, *, lands: bool, reads: bool = True) -> None:
+    """A store that does what it is asked for, or not, and does not answer."""
+    create = Disk.create
+
+    def silent(store: Disk, name: str, data: bytes, **options: Any) -> None:
+        if lands:
+            create(store, name, data, **options)
+        raise OSError(errno.ETIMEDOUT, "no answer")
+
+    def unread(store: Disk, name: str) -> None:
+        raise OSError(errno.ETIMEDOUT, "no answer")
+
+    patch.setattr(Disk, "create", silent)
+    if not reads:
+        patch.setattr(Disk, "read", unread)
+
+
+def test_a_manifest_whose_answer_was_lost_is_decided_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = Manifests(at(tmp_path), owned=True)
+    assert manifests.newest() == -1
+    with monkeypatch.context() as patch:
+        silence(patch, lands=True)
+        manifests.create(manifest(0))
+        assert manifests.newest() == 0
+        # by somebody else
+        with pytest.raises(FencedError):
+            manifests.create(manifest(0, epoch=2))
+    with monkeypatch.context() as patch:
+        silence(patch, lands=False)
+        with pytest.raises(LakeUnavailableError):
+            manifests.create(manifest(1))
+    assert not manifests.in_doubt and manifests.read(1) is None
+    with monkeypatch.context() as patch:
+        silence(patch, lands=True, reads=False)
+        with pytest.raises(LakeUnavailableError):
+            manifests.create(manifest(1))
+    # nobody knows: whoever goes on has to look
+    assert manifests.in_doubt
+    assert manifests.newest() == 1
+    assert manifests.read(1) == manifest(1)
+    manifests.create(manifest(2))
+    assert not manifests.in_doubt
 
 
 def test_settled_only_goes_forward(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Dead letters, parked tables and lost files: what goes wrong is fixed, exactly once."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batch_module
 from distributary.engine.loop import StillParked
+from distributary.engine.parts import Moment
+from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.lab.simulate.dice import event, event_subject
@@ -20,6 +23,8 @@ from distributary.model.manifest import Counts, Manifest
 from distributary.observe.events import Failed
 from distributary.operations.repair import plan_clean, plan_reset, remove, resume, waiting
 from distributary.operations.replay import LANE, healable, replay, try_replay
+from distributary.publish.base import Outcome
+from distributary.store.disk import Disk
 from tests.engine.lakes import Games
 
 
@@ -150,6 +155,77 @@ def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
     games.assert_each_record_once()
 
 
+class _Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_a_table_that_waits_for_a_batch_that_was_cut_short_counts_it_once(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
+    games.send_round()
+    games.pipeline().run(spark=spark)
+    victim = games.tables()[0]
+
+    def die(now: Moment, *args: object) -> None:
+        if now is Moment.BEFORE_SETTLE:
+            raise _Killed
+
+    games.send_round()
+    with _read_only(games.lake / victim), monkeypatch.context() as patch:
+        patch.setattr(batch_module, "reached", die)
+        with pytest.raises(_Killed):
+            games.pipeline().run(spark=spark)
+    assert [p.mark.batch for p in waiting(games.pipeline(), victim)] == [1]
+    # whoever finishes the batch counts its records
+    [result] = resume(games.pipeline(), victim)
+    assert result.outcome is Outcome.PARKED and "not finished" in result.error
+    games.pipeline().run(spark=spark)
+    assert waiting(games.pipeline()) == []
+    ledger = games.pipeline().ledger()
+    assert (
+        {t.table: t.rows for t in ledger.tables("games")}[victim] == len(games.rows(victim)) == 10
+    )
+    assert ledger.totals("games") == Counts(read=20, written=20)
+    games.assert_each_record_once()
+
+
+def test_the_mark_of_a_settled_batch_that_is_missing_is_set_by_the_next_run(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
+    games.send_all()
+    games.pipeline().run(spark=spark)
+    # as a process leaves it that is killed between the ledger's row and the mark
+    folder = games.pipeline().checkpoint.below("manifests")
+    newest = Manifests(folder).newest()
+    folder.remove(f"{newest:020d}.settled")
+    assert Manifests(folder).settled() < newest
+    assert games.pipeline().run(spark=spark).batches == 0
+    assert Manifests(folder).settled() == newest
+
+
+def test_a_manifest_whose_answer_is_lost_ends_no_run(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
+    games.send_all()
+    create, lost = Disk.create, list[str]()
+
+    def silent(store: Disk, name: str, *args: Any, **options: Any) -> str | None:
+        found = create(store, name, *args, **options)
+        if store.address.endswith("/manifests") and not lost:
+            lost.append(name)
+            raise OSError(errno.ETIMEDOUT, "no answer")
+        return found
+
+    monkeypatch.setattr(Disk, "create", silent)
+    assert games.pipeline().run(spark=spark).counts == Counts(read=10, written=10)
+    assert lost
+    games.assert_each_record_once()
+    games.assert_no_file_is_left()
+
+
 @pytest.mark.parametrize("times", [1, 4])
 def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_often_as_it_takes(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
@@ -178,6 +254,9 @@ def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_o
         {ErrorCode.STAGED_FILE_MISSING} if times > 1 else set()
     )
     assert all(e.retry_in is not None for e in failed)
+    # what the lost tries have found out about schemas is not lost
+    history = games.pipeline().ledger().schema_history(pipeline="games")
+    assert sorted(row.table for row in history) == sorted(games.tables())
     games.assert_each_record_once()
     games.assert_no_file_is_left()
 

@@ -19,17 +19,24 @@ from distributary.cli.doctor import State, checks_for_file
 from distributary.engine import batch as batches
 from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
-from distributary.errors import LakeUnavailableError, PublishError
+from distributary.errors import LakeUnavailableError, PublishError, TableBehindError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.status import status
-from distributary.operations.repair import plan_clean, remove, resume, waiting
+from distributary.operations.repair import (
+    accept,
+    plan_acceptance,
+    plan_clean,
+    remove,
+    resume,
+    waiting,
+)
 from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import open_parquet
-from distributary.store.base import REQUESTS
+from distributary.store.base import REQUESTS, at
 from tests.engine.lakes import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
@@ -144,12 +151,8 @@ def test_what_was_cut_short_is_finished_once(
     store.assert_each_record_once()
 
 
-def test_a_table_that_cannot_be_written_waits_beside_the_progress(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.games.send_round()
-    store.pipeline().run(spark=spark)
-    victim = store.tables()[0]
+def refuse(patched: pytest.MonkeyPatch, victim: str) -> None:
+    """A table that cannot be written."""
     publish = DirectPublisher.publish
 
     def fail(self: DirectPublisher, entry: Any, mark: Any) -> Any:
@@ -157,8 +160,17 @@ def test_a_table_that_cannot_be_written_waits_beside_the_progress(
             raise PublishError("no", where=entry.table.path)
         return publish(self, entry, mark)
 
+    patched.setattr(DirectPublisher, "publish", fail)
+
+
+def test_a_table_that_cannot_be_written_waits_beside_the_progress(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    victim = store.tables()[0]
     with monkeypatch.context() as patched:
-        patched.setattr(DirectPublisher, "publish", fail)
+        refuse(patched, victim)
         for _ in range(2):
             store.games.send_round()
             assert store.pipeline().run(spark=spark).counts.parked == 10
@@ -167,6 +179,26 @@ def test_a_table_that_cannot_be_written_waits_beside_the_progress(
     assert {each.outcome for each in done} == {Outcome.PUBLISHED}
     assert waiting(store.pipeline()) == []
     store.assert_each_record_once()
+
+
+def test_batches_that_waited_in_a_checkpoint_that_was_replaced_are_missed_by_name(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    victim = store.tables()[0]
+    with monkeypatch.context() as patched:
+        refuse(patched, victim)
+        store.games.send_round()
+        store.pipeline().run(spark=spark)
+    at(store.pipeline().parking).remove_folder()
+    store.games.send_round()
+    with pytest.raises(TableBehindError) as caught:
+        store.pipeline().run(spark=spark)
+    assert f"{victim} (batch 1)" in caught.value.evidence
+    # meant to be so: nobody has another copy
+    accept(store.pipeline(), plan_acceptance(store.pipeline(), victim))
+    assert store.pipeline().run(spark=spark).batches == 1
 
 
 @pytest.mark.slow

@@ -57,6 +57,8 @@ class _Lake:
         self.checkpoint = Checkpoint.begin(at(root / "checkpoint"), pipeline="games")
         self.app_id = app_id("games", self.checkpoint.life)
         self.check: Callable[[], None] = lambda: None
+        self.open: set[int] = set()
+        """Batches that are not settled."""
 
     @property
     def parking(self) -> str:
@@ -85,7 +87,7 @@ class _Lake:
             manifests=self.checkpoint.manifests(),
             claim=SimpleNamespace(check=lambda: self.check()),
             publisher=self.publisher,
-            ledger=SimpleNamespace(record_resumed=self._record),
+            ledger=SimpleNamespace(record_resumed=self._record, settled=self._settled),
             bus=bus,
             parking=self.parking,
             newest_settled=-1,
@@ -100,6 +102,9 @@ class _Lake:
 
     def _record(self, _: str, entry: TableEntry, result: Published, *, batch: int) -> None:
         self.resumed.append((entry.table.name, batch))
+
+    def _settled(self, pipeline: str, life: str, lane: str, batch: int) -> str | None:
+        return None if batch in self.open else f"source-{batch}"
 
     def told(self) -> list[tuple[str, bool]]:
         return [(e.table, e.parked) for e in self.events if isinstance(e, TableResumed)]
@@ -130,6 +135,18 @@ def test_a_table_that_still_fails_is_told_in_the_sum_and_by_no_event(lake: _Lake
     assert summary.still_parked == StillParked(records=8, tables=1)
     assert summary.counts == Counts()
     assert "8 records of 1 table still parked" in summary.equation()
+
+
+def test_what_is_not_settled_waits_for_whoever_settles_it(lake: _Lake) -> None:
+    lake.park("chess", 0, 1)
+    lake.park("go", 0)
+    lake.open = {1}
+    summary = lake.run()
+    assert lake.resumed == [("chess", 0), ("go", 0)]
+    assert summary.still_parked == StillParked(records=4, tables=1)
+    lake.open = set()
+    lake.run()
+    assert lake.resumed[2:] == [("chess", 1)]
 
 
 def test_a_table_that_gets_a_part_of_what_waits_says_that_it_still_waits(lake: _Lake) -> None:

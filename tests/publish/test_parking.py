@@ -176,6 +176,43 @@ def test_result_is_told_before_the_batch_is_forgotten(folder: Path, parking: Pat
     assert told == [(0, Outcome.PUBLISHED, 1)]
 
 
+REPLAY = app_id("games", "life1", "replay")
+
+
+class BesideAReplay(DirectPublisher):
+    """While it publishes, a replay in another process parks a batch of the same table."""
+
+    def __init__(self, parking: Path, entry: TableEntry) -> None:
+        super().__init__()
+        self.parking, self.entry = parking, entry
+
+    def publish(self, entry: Any, mark: Mark) -> Published:
+        park(self.entry, Mark(REPLAY, 0, "letters"), folder=str(self.parking))
+        return super().publish(entry, mark)
+
+
+def test_what_a_replay_parks_meanwhile_goes_on_waiting(folder: Path, parking: Path) -> None:
+    park_batches(folder, parking, 0)
+    publisher = BesideAReplay(parking, batch_of(folder, 7, numbers(7)))
+    assert outcomes(resume(publisher, folder=str(parking), table="chess")) == [Outcome.PUBLISHED]
+    assert [(p.lane, p.mark.batch) for p in parked(str(parking))] == [("replay", 0)]
+    resume(DirectPublisher(), folder=str(parking), table="chess")
+    assert read_everywhere(str(folder)) == [{"n": 0}, {"n": 7}]
+    assert not (parking / "chess").exists()
+
+
+def test_what_a_replay_has_only_begun_to_park_is_not_swept_away(
+    folder: Path, parking: Path
+) -> None:
+    park_batches(folder, parking, 0, 1)
+    left = [parking / "chess" / f"{lane}-{9:020d}-abc" for lane in ("stream", "replay")]
+    for place in left:
+        place.mkdir()
+        (place / "copy.parquet").write_bytes(b"half")
+    resume(DirectPublisher(), folder=str(parking), table="chess")
+    assert [place.exists() for place in left] == [False, True]
+
+
 class Killed(BaseException):
     """The process is gone: nothing that would tidy up gets to run."""
 
@@ -281,7 +318,7 @@ def test_resume_survives_a_kill_at_any_moment(
         assert not (parking / "chess").exists()
         if not killed:
             break
-    assert moments == 16
+    assert moments == 14
 
 
 def test_unpark_and_forget_are_the_two_halves_of_resume(folder: Path, parking: Path) -> None:

@@ -32,6 +32,7 @@ from distributary.engine.stage import (
     stage_order,
     stage_records,
 )
+from distributary.engine.tables import Pending
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
@@ -172,6 +173,9 @@ def run_batch(
         # the records are still at the source: stage them again, tables that have them will skip;
         # files that are gone once more are a matter for the run's patience
         reach = reach_of(context, manifest)
+        if manifest.epoch == context.claim.epoch:
+            # the planner has told the manifest that is replaced, and nobody else
+            context.planner.book.give_back(_pending_of(manifest))
         manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach)
         if context.config.lake.local_path is not None:
             # a commit whose answer was lost may still be on its way to a store
@@ -181,6 +185,12 @@ def run_batch(
     settled = _settle(context, manifest, published, source, clock)
     forget_merged(context, [e.table.name for e in manifest.tables if e.table.role is Role.LOG])
     return settled
+
+
+def _pending_of(manifest: Manifest) -> Pending:
+    """What a manifest says about schemas and columns."""
+    changes = {entry.table.name: list(entry.changes) for entry in manifest.tables if entry.changes}
+    return Pending(changes, list(manifest.schemas))
 
 
 def _decide(
@@ -212,7 +222,9 @@ def _decide(
     try:
         return _decided(context, batch, source, clock, stages, reach)
     except Exception:
-        drop_files(context, stages.staged)
+        # a manifest that may have been written names them
+        if not context.manifests.in_doubt:
+            drop_files(context, stages.staged)
         raise
 
 
@@ -224,12 +236,31 @@ def _decided(
     stages: Stages,
     reach: Reach | None,
 ) -> Manifest:
-    """Check the source, the equation and the tables, write the manifest."""
+    """Check the source, then write the manifest."""
     source.verify(decided=reach is not None)
     pending = context.planner.book.take_pending()
+    try:
+        manifest = _written_down(context, batch, source, stages, pending, reach)
+    except Exception:
+        if not context.manifests.in_doubt:
+            context.planner.book.give_back(pending)
+        raise
+    clock.step("manifest")
+    reached(Moment.AFTER_MANIFEST, batch)
+    return manifest
+
+
+def _written_down(
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    stages: Stages,
+    pending: Pending,
+    reach: Reach | None,
+) -> Manifest:
+    """Check the equation and the tables, write the manifest."""
     manifest = stages.manifest(context, batch, source, pending, reach)
     if not manifest.counts.balanced:
-        context.planner.book.give_back(pending)
         raise AccountingError(
             "the batch does not add up and was not committed",
             where=f"pipeline {context.config.name}, batch {batch}",
@@ -246,8 +277,6 @@ def _decided(
         context.manifests.create(manifest)
     else:
         context.manifests.replace(manifest)
-    clock.step("manifest")
-    reached(Moment.AFTER_MANIFEST, batch)
     return manifest
 
 

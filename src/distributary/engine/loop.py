@@ -263,7 +263,11 @@ class StreamRun:
         if settled > newest:
             raise self._missing(settled)
         # what the ledger has settled is done, whatever became of the checkpoint's own marks
-        for batch in range(max(settled, self._context.newest_settled) + 1, newest + 1):
+        done = min(self._context.newest_settled, newest)
+        if done > settled:
+            # others who wait for this batch look there
+            manifests.settle(done)
+        for batch in range(max(settled, done) + 1, newest + 1):
             manifest = manifests.read(batch)
             if manifest is not None:
                 start = manifest.source_start or self._position_after(batch - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +52,7 @@ from distributary.retries import attempts_on
 from distributary.source.base import parallelism
 from distributary.spark.session import named
 from distributary.stage.exchange import facts_batch
+from distributary.stage.files import origin_of
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.job import run_tasks
 from distributary.store.base import at, introduce
@@ -121,9 +121,6 @@ def park_failed(context: RunContext, entry: TableEntry, mark: Mark, reason: str)
 
 _log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"part-([a-z]+)-(\d+)-[^/]*\.parquet")
-"""What `stage.names.file_name` makes: of which lane and batch a file is."""
-
 
 def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
     """Remove from these logs what is in their tables, if no log is to be kept."""
@@ -136,7 +133,7 @@ def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
         family = relatives(log)
         kept = {batch for table, lane, batch in waiting if table in family and lane == context.lane}
         try:
-            _forget(table_folder(context.config, log), log, context.lane, settled, kept)
+            _forget(context, log, settled, kept)
         except (PublishError, OSError) as error:
             # the tables are right; the next batch removes it
             _log.warning("events of %s stay until the next batch: %s", log, type(error).__name__)
@@ -151,12 +148,15 @@ def forget_all_merged(context: RunContext) -> None:
     forget_merged(context, [t.table for t in tables if t.role == Role.LOG])
 
 
-def _forget(path: str, log: str, lane: str, settled: int, kept: set[int]) -> None:
+def _forget(context: RunContext, log: str, settled: int, kept: set[int]) -> None:
+    path = table_folder(context.config, log)
+
     def is_done(file: str) -> bool:
-        found = _NAME.fullmatch(file.rpartition("/")[2])
-        if found is None or found[1] != lane:
+        found = origin_of(file)
+        # other pipelines of the lake may keep the same table, and count their batches themselves
+        if found is None or not found.may_be_of(context.config.name):
             return False
-        return int(found[2]) <= settled and int(found[2]) not in kept
+        return found.lane == context.lane and found.batch <= settled and found.batch not in kept
 
     def attempt() -> None:
         before = snapshot_of(path)

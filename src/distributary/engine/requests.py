@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,10 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.ledger import Ledger
+from distributary.observe.recording import batch_key
 from distributary.observe.rows import TableSummary
 from distributary.publish.base import Outcome, Published, Publisher
-from distributary.publish.parking import parked
+from distributary.publish.parking import ParkedBatch, parked
 from distributary.publish.parking import resume as drain
 from distributary.stage.files import DATE, metadata_plan
 from distributary.store.base import Store, at, reaching
@@ -96,13 +97,24 @@ def drained(
     """Drain the queues of a table and of its log, and say so in the ledger."""
     done: list[Published] = []
     for name in family(config, table):
-        if not parked(folder, table=name):
+        waiting = parked(folder, table=name)
+        if not waiting:
             continue
+        # a batch is decided when the one before is settled: only the last may not be
+        last = {batch.mark.app_id: batch.mark.batch for batch in waiting}
+
+        def is_settled(batch: ParkedBatch, last: Mapping[str, int] = last) -> bool:
+            app_id, number = batch.mark.app_id, batch.mark.batch
+            if number < last.get(app_id, -1):
+                return True
+            return ledger.settled(*batch_key(app_id, number)) is not None
+
         done += drain(
             MergingPublisher(publisher, config, spark=spark),
             folder=folder,
             table=name,
             lake=config.lake.address,
+            is_settled=is_settled,
             on_published=lambda batch, result: ledger.record_resumed(
                 batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
             ),

@@ -35,7 +35,7 @@ from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.spark.session import named
 from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import facts_batch, spread
-from distributary.stage.files import TICKET, prefix, ticket
+from distributary.stage.files import TICKET, new_attempt, prefix, ticket
 from distributary.stage.job import CatalogFile, Staged, run_exchanged, run_land, run_sort, run_tasks
 from distributary.stage.land import without_copies
 from distributary.stage.packets import Targets
@@ -154,7 +154,7 @@ class Stages:
     @staticmethod
     def _leave_untouched(context: RunContext, pending: Pending, touched: set[str]) -> None:
         """Changes of tables that this batch writes nothing to wait for a batch that does."""
-        later = {k: v for k, v in pending.changes.items() if k not in touched}
+        later = {k: pending.changes.pop(k) for k in pending.changes.keys() - touched}
         context.planner.book.give_back(Pending(changes=later))
 
 
@@ -455,7 +455,7 @@ def _attempted_safely(
     except Exception as error:
         if not _killed_its_worker(error):
             raise
-    again = replace(order, guarded=True, attempt=_new_attempt())
+    again = replace(order, guarded=True, attempt=new_attempt(order.pipeline))
     return _attempted(job, again, tables)
 
 
@@ -502,7 +502,7 @@ def drop_undecided(context: RunContext) -> None:
 
 def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
     """What the tasks of a batch are told."""
-    attempt = _new_attempt()
+    attempt = new_attempt(context.config.name)
     return StageOrder(
         pipeline=context.config.name,
         lane=context.lane,
@@ -518,10 +518,6 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
         life=context.checkpoint.life,
         identities=source.identities,
     )
-
-
-def _new_attempt() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:

@@ -308,7 +308,8 @@ class TableBook:
         self._new_tables = 0
         again, self._unread = self._unread, set()
         for name in again:
-            del self.tables[name]
+            # one that was refused, or whose name went to another, has no plan
+            self.tables.pop(name, None)
             self._pending.changes.pop(name, None)
         return again
 
@@ -371,7 +372,8 @@ class TableBook:
         """Make room for a schema's columns, or say why its records are dead letters."""
         table = self.planned(name, role, type_name)
         if table is None:
-            refused = self._refuse_new_type(type_name)
+            # what cannot be read for a moment is no new type
+            refused = None if name in self._unread else self._refuse_new_type(type_name)
             if refused is not None:
                 return refused
             merged = create(columns)

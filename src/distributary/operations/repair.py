@@ -21,6 +21,7 @@ from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.progress.claim import CLAIMS, Claim, liveness, refuse_owned, state_of
+from distributary.engine.progress.recovery import lost_parking
 from distributary.engine.progress.removal import (
     PARKED_FILES,
     Removal,
@@ -283,15 +284,23 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
     version = newest_told(known.path, check.version)
     difference = left = rows_to_accept(known, check, options)
     # whose rows are gone is not known where several write to one table: its own go first
+    # batches that waited for it and are gone are taken as they are, too
+    lost = {
+        (row.life, row.lane): row.batch
+        for row in lost_parking(pipeline.config, ledger)
+        if row.table == table
+    }
     lanes = sorted(
-        (commit for commit in known.commits if commit.batch is not None),
+        (c for c in known.commits if c.batch is not None or (c.life, c.lane) in lost),
         key=lambda c: (c.pipeline != pipeline.config.name, -c.rows, c.life, c.lane),
     )
     taken = []
     for commit in lanes:
         share = left if left > 0 else max(left, -commit.rows)
         left -= share
-        taken.append(Accepted(commit, commit.batch or 0, share, version))
+        own = commit.pipeline == pipeline.config.name
+        newest = max(commit.batch or 0, lost.get((commit.life, commit.lane), 0) if own else 0)
+        taken.append(Accepted(commit, newest, share, version))
     return Acceptance(check, difference, tuple(taken))
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -145,16 +146,20 @@ def resume(
     folder: str,
     table: str,
     lake: str | None = None,
+    is_settled: Callable[[ParkedBatch], bool] = lambda batch: True,
     on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
 ) -> list[Published]:
     """Publish what waits for a table, in order, up to the first that fails.
 
-    Only the owner of the pipeline's checkpoint may call it. Where something still waits, the last
-    result has the outcome `parked`. A crash in between is made good by the next call, which is why
-    `on_published` hears of a batch before the batch is forgotten, and perhaps twice.
+    Only the owner of the pipeline's checkpoint may call it. A batch that is not settled goes on
+    waiting: whoever settles it would count its records once more. Where something still waits, the
+    last result has the outcome `parked`. A crash in between is made good by the next call, which is
+    why `on_published` hears of a batch before the batch is forgotten, and perhaps twice.
     """
     results: list[Published] = []
     for batch in parked(folder, table=table, lake=lake):
+        if not is_settled(batch):
+            return [*results, Published(table, Outcome.PARKED, error=_UNSETTLED[batch.lane])]
         try:
             unpark(batch)
             result = publisher.publish(batch.entry, batch.mark)
@@ -167,9 +172,31 @@ def resume(
             return [*results, Published(table, Outcome.PARKED, error=reason)]
         results.append(result)
     with reaching(folder):
-        # what a crash left of a batch that was never quite parked, or is no longer
-        at(folder).remove_folder(table)
+        _sweep(folder, table)
     return results
+
+
+_UNSETTLED = {
+    "stream": "its batch is not finished: the next run finishes it, and tries the table again",
+    "replay": "its batch is not finished: say `distributary dlq replay` once more",
+}
+
+
+def _sweep(folder: str, table: str) -> None:
+    """Remove what a crash left of a batch that was never quite parked, or is no longer.
+
+    Only of the stream, whose owner has called: a replay may be about to park something here.
+    """
+    parking = at(folder)
+    for name in parking.folders(table):
+        place = f"{table}/{name}"
+        if name.startswith("stream-") and parking.size(f"{place}/{ENTRY}") is None:
+            parking.remove_folder(place)
+    local = local_folder(folder)
+    if local is not None:
+        # a folder in which something waits again stays
+        with suppress(OSError):
+            os.rmdir(f"{local}/{table}")
 
 
 def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,9 +25,40 @@ Fact = tuple[str, str]
 TICKET = "wanted"
 
 
+_NAME = re.compile(r"part-([a-z]+)-(\d+)-([^-/]*)-[^/]*\.parquet")
+_DIGITS = 8
+
+
+class Origin(NamedTuple):
+    """What the name of a staged file tells about it."""
+
+    lane: str
+    batch: int
+    attempt: str
+
+    def may_be_of(self, pipeline: str) -> bool:
+        """Whether a pipeline has staged it; versions before did not say whose attempt it was."""
+        return len(self.attempt) <= _DIGITS or self.attempt.startswith(_signature(pipeline))
+
+
 def file_name(order: StageOrder) -> str:
     """A name that no other task, attempt or batch uses."""
     return f"{prefix(order)}{uuid.uuid4().hex[:12]}.parquet"
+
+
+def origin_of(name: str) -> Origin | None:
+    """Who made such a name; None where it is another's."""
+    found = _NAME.fullmatch(name.rpartition("/")[2])
+    return Origin(found[1], int(found[2]), found[3]) if found else None
+
+
+def new_attempt(pipeline: str) -> str:
+    """What tells the files of one try from those of all others, of this pipeline or another."""
+    return f"{_signature(pipeline)}{uuid.uuid4().hex[:_DIGITS]}"
+
+
+def _signature(pipeline: str) -> str:
+    return hashlib.sha256(pipeline.encode()).hexdigest()[:_DIGITS]
 
 
 def prefix(order: StageOrder) -> str:

@@ -133,6 +133,8 @@ class Manifests:
         self._settled: int | None = None
         self._decided: tuple[int, bytes] = (-1, b"")
         """The batch that was decided here last, and its manifest."""
+        self.in_doubt = False
+        """Whether nobody knows if the last manifest was written, because no answer came."""
         # people look into a folder; a bucket is paid by what is sent
         self._packed = not store.asks_for_free
 
@@ -174,13 +176,28 @@ class Manifests:
             )
 
     def _created(self, manifest: Manifest) -> bool:
-        text = manifest.to_json().encode()
+        text, self.in_doubt = manifest.to_json().encode(), False
         with reaching(self.store.address):
-            created = self.store.create(self._name(manifest.batch), self._stored(text))
-        if created is None:
-            return False
+            if not self._landed(self._name(manifest.batch), self._stored(text)):
+                return False
         self._newest, self._decided = max(manifest.batch, self.newest()), (manifest.batch, text)
         return True
+
+    def _landed(self, name: str, data: bytes) -> bool:
+        """Create a file; where no answer comes, what is there says whether it was created."""
+        try:
+            return self.store.create(name, data) is not None
+        except OSError:
+            # until somebody could look
+            self._newest, self.in_doubt = None, True
+            try:
+                found = self.store.read(name)
+            except FileNotFoundError:
+                found = None
+            self.in_doubt = False
+            if found is None:
+                raise
+            return found == data
 
     def replace(self, manifest: Manifest) -> None:
         """Decide a batch again whose files are gone. It is decided all the time, for its records.
