@@ -1,9 +1,11 @@
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from distributary.errors import ErrorCode
+from distributary.errors import ErrorCode, PublishError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from tests.stage.conftest import Bench, raw_batch, raw_records
@@ -84,6 +86,27 @@ def test_more_new_types_than_allowed_are_dead_letters(bench: MakeBench) -> None:
     one.planner.begin_batch()
     again = one.stage(raw)
     assert again.dead == {ErrorCode.TOO_MANY_TYPES: 4}
+
+
+def test_a_table_that_cannot_be_read_for_a_moment_is_no_new_type(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench(extra="evolution: {new_type: dead_letter}")
+    raw, _ = games(one, GamesPlan(games=1, versions=1, records=4))
+    read = one.publisher.columns
+
+    def away(path: str) -> Any:
+        if path.endswith("dead_letters"):
+            return read(path)
+        raise PublishError("it cannot be read", where=path)
+
+    monkeypatch.setattr(one.publisher, "columns", away)
+    assert one.stage(raw).dead == {}
+    one.planner.begin_batch()
+    monkeypatch.undo()
+    # it was never there
+    assert one.stage(raw).dead == {ErrorCode.NEW_TYPE_REFUSED: 4}
+    one.planner.begin_batch()
 
 
 def test_more_new_keys_than_a_task_may_report_are_dead_letters(bench: MakeBench) -> None:
