@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.events import Definition, Events, Flags, Ints, KeyIndex, key_texts, ranks
 from distributary.changes.shape import SEQ_COLUMN
+from distributary.decode.change.debezium.values import without_source_time
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
@@ -405,7 +406,8 @@ def _bounds(files: Sequence[DataFile]) -> Bounds:
 # Events that were delivered before: their log has one with the same id and the same content.
 #
 # Most batches bring nothing twice, and most files of a log are about other times: the bounds that
-# the table keeps of each file tell which ones to open, and of those only two columns are read.
+# the table keeps of each file tell which ones to open, and of those only two columns are read. An
+# event whose time is another one when it is sent again is looked for by its id alone.
 
 _ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
 
@@ -413,8 +415,8 @@ _ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
 def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
     """Which events are in the log already, or further up among the events themselves.
 
-    Events have `_uuid`, `_hash` and `_source_ts`; one without an id is never a re-delivery, and
-    one with the id of another and other content neither. Raises PublishError.
+    Events have `_uuid`, `_hash`, `_source_ts` and `_envelope`; one without an id is never a
+    re-delivery, and one with the id of another and other content neither. Raises PublishError.
     """
     with committing(log_path, doing="look for events in a log"):
         ids = events.select(_ID.names)
@@ -441,16 +443,29 @@ def _seen_before(groups: Ints) -> Flags:
 def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
     """The files of a log that may have one of these events."""
     time = events.column("_source_ts")
-    timed = np.sort(time.cast(pa.int64()).drop_null().to_numpy())
+    lasting: Flags = time.is_valid().to_numpy() & ~without_source_time(events.column("_envelope"))
+    timed = np.sort(time.filter(pa.array(lasting)).cast(pa.int64()).to_numpy())
     inside = np.searchsorted(timed, bounds.high, "right") > np.searchsorted(timed, bounds.low)
-    may = inside | bounds.no_time | (time.null_count > 0)
-    ids = events.column("_uuid").combine_chunks()
+    may = inside | bounds.no_time | (not lasting.all())
+    ids = _Ids(events.column("_uuid"))
     found = [int(number) for number in np.flatnonzero(may)]
-    return [bounds.files[n] for n in found if _may_have_id(*bounds.ids[n], ids)]
+    return [bounds.files[n] for n in found if ids.may_be_between(*bounds.ids[n])]
 
 
-def _may_have_id(low: str | None, high: str | None, ids: pa.Array) -> bool:
-    if low is None or high is None:
-        return True
-    between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))
-    return bool(pc.any(between).as_py())
+class _Ids:
+    """The ids of some events."""
+
+    def __init__(self, ids: pa.ChunkedArray) -> None:
+        self._ids = ids.combine_chunks()
+        ends = pc.min_max(self._ids)
+        self._low, self._high = ends["min"].as_py(), ends["max"].as_py()
+
+    def may_be_between(self, low: str | None, high: str | None) -> bool:
+        """Whether one of them is within the bounds of a file, or these do not tell."""
+        if low is None or high is None:
+            return True
+        if high < self._low or low > self._high:
+            # most files, where ids go up with the source's log
+            return False
+        between = pc.and_(pc.greater_equal(self._ids, low), pc.less_equal(self._ids, high))
+        return bool(pc.any(between).as_py())

@@ -23,7 +23,8 @@ from distributary.model.table import Fill
 from distributary.store.base import Store, Uploads, at, is_remote
 
 _STATISTICS_COLUMNS = 32
-_LONGEST_TEXT = 64
+_LONGEST_TEXT = 80
+"""Characters, as many as ids of change events have at most: a longer one gets no bounds."""
 _MANY_ROWS = 20_000
 _SAMPLE_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1)
