@@ -15,7 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.events import Definition, Events, Flags, Ints, KeyIndex, key_texts, ranks
+from distributary.changes.events import (
+    Definition,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    fractional,
+    key_texts,
+    ranks,
+    shortened,
+)
 from distributary.changes.shape import SEQ_COLUMN
 from distributary.decode.change.debezium.values import without_source_time
 from distributary.delta.columns import Field, fields_of
@@ -334,7 +344,9 @@ def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.
     if mine.num_rows == 0:
         return pa.array([], SEQ), np.zeros(0, np.int64)
     texts = key_texts(events.rows, index.definition)
-    found = pc.index_in(mine.column("key"), value_set=texts)
+    # older versions kept zeros
+    kept = shortened(mine.column("key"), fractional(events.rows.schema, index.definition))
+    found = pc.index_in(kept, value_set=texts)
     met = pc.is_valid(found)
     numbers = found.filter(met).to_numpy()
     return _one([mine.column("_seq").filter(met)]), index.groups[numbers]
