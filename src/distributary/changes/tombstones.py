@@ -263,8 +263,8 @@ def definition_text(definition: Definition) -> str:
     return json.dumps(definition, ensure_ascii=False)
 
 
-def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
-    """Add tombstones, once for a batch."""
+def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None) -> None:
+    """Add tombstones, once for a batch; without a mark, those that are not there."""
     if new.num_rows:
         until_not_overtaken(lambda: _add(known, new, table=table, mark=mark))
 
@@ -285,10 +285,13 @@ def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
     rewrite_files(folder, before, change)
 
 
-def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
+def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> None:
     before = snapshot_of(known.folder)
-    if before is not None and before.has(mark.app_id, mark.batch):
-        return
+    if before is not None and (mark is None or before.has(mark.app_id, mark.batch)):
+        # what a batch had remembered may be past the horizon by now, or gone with a rebuild
+        new, mark = _unknown(new, _since(before.rows(SCHEMA), known.since_us)), None
+        if not new.num_rows:
+            return
     removed = [] if before is None else _to_compact(before)
     if before is not None and removed:
         old = [before.read(file, SCHEMA) for file in removed]
@@ -304,6 +307,12 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
         metrics={"numOutputRows": new.num_rows},
     )
     rewrite_files(known.folder, before, change)
+
+
+def _unknown(new: pa.Table, rows: pa.Table) -> pa.Table:
+    """The tombstones that are not among others."""
+    index = KeyIndex(rows, ("definition", "key", "kind", "_seq"))
+    return new.filter(pa.array(index.find(new) < 0))
 
 
 def _fields(before: Snapshot | None) -> list[Field] | None:
