@@ -230,7 +230,7 @@ class Snapshot:
             keep[gone[low:high] - at] = False
             at += piece.num_rows
             yield piece.filter(pa.array(keep)) if low < high else piece
-        if gone[-1:] >= at:
+        if len(gone) and gone[-1] >= at:
             raise BrokenVectorError(f"{file.path} has {at} rows, and number {gone[-1]} is gone")
 
     def pieces(
